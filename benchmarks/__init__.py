@@ -1,1 +1,1 @@
-"""Benchmark scripts, and the models they run on (`benchmarks.zoo`)."""
+"""Benchmark scripts, each printing one table, and the models that they run (`benchmarks.zoo`)."""

@@ -1,9 +1,11 @@
-"""Conversions of real models: accuracy kept, layers skipped, layout changes, seconds. One table.
+"""Convert real models to each dtype and layout, and print accuracy, skipped layers and seconds.
 
-``python -m benchmarks.conversion_models [--only NAMES] [--model FILE --input_shapes S]
-[--dtypes float16,bfloat16,int8] [--layouts NCHW,NHWC] [--skip_layers auto] [--samples N]`` converts
-each model in each number format and layout, compiles it with the default schedules, and compares it
-with the float model in ONNX Runtime on samples that neither calibration nor sensitivity has seen.
+Usage: ``python -m benchmarks.conversion_models [--only NAMES] [--model FILE --input_shapes S]
+[--dtypes float16,bfloat16,int8] [--layouts NCHW,NHWC] [--skip_layers auto] [--samples N]``
+
+The script compiles each converted model with the default schedules and prints one table. The
+reference is the float model in ONNX Runtime. The evaluation samples are disjoint from the samples
+of calibration and sensitivity analysis.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import real_inputs, zoo
-from benchmarks.zoo_entries import ENTRIES
+from benchmarks import options, real_inputs, report, zoo
+from benchmarks.cpu_models import ModelFile, model_files
 from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import TvmoptError
@@ -34,8 +36,8 @@ from tvmopt.stages.sensitivity import sensitivity
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One conversion; ``error`` is empty when it went well."""
+class ConversionRow:
+    """One conversion; ``error`` is empty when it succeeded."""
 
     model: str
     dtype: str
@@ -52,42 +54,38 @@ class Row:
 
 
 def _quiet(done: int, total: int, text: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore a progress report."""
 
 
-class Bench:
-    """One model, its data, and what its conversions share.
+class ModelConversions:
+    """One model, its samples, and the calibration result that its int8 conversions share.
 
     Args:
-        name: Name of the model.
-        path: The ONNX file.
-        shapes: Its input shapes.
-        data: Data file; by default samples of :mod:`benchmarks.real_inputs`.
-        samples: How many samples then.
-        threads: Threads to compile for.
+        file: The model.
+        data: ``.npz`` file with samples; by default samples of :mod:`benchmarks.real_inputs`.
+        samples: Number of samples to draw without ``data``.
+        threads: Threads of the target.
     """
 
-    def __init__(
-        self, name: str, path: Path, shapes: str, data: Path | None, samples: int, threads: int
-    ) -> None:
-        self.name, self.path, self.shapes = name, path, shapes
+    def __init__(self, file: ModelFile, data: Path | None, samples: int, threads: int) -> None:
+        self.name, self.path, self.shapes = file.name, file.path, file.shapes
         self.target = resolve_target("host", threads)
-        self.work = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
+        self.work = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        prepared = prepare(load_onnx(self.path), parse_input_shapes(self.shapes))
         self.specs = input_specs(prepared.reference)
         if data is None:
             data = self.work / "data.npz"
-            arrays = real_inputs.samples(name, self.specs, samples, seed=5)
+            arrays = real_inputs.samples(self.name, self.specs, samples, seed=5)
             np.savez(data, allow_pickle=False, **arrays)
         self.data = data
         self._calibrated: Path | None = None
 
     def folder(self, name: str) -> Path:
-        """A new folder."""
+        """Create a new folder."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
 
     def calibrated(self) -> Path:
-        """Ranges, collected once."""
+        """Return the folder with the calibration ranges; the first call collects them."""
         if self._calibrated is None:
             self._calibrated = self.folder("calibrate")
             config = CalibrateConfig(self.shapes)
@@ -95,15 +93,17 @@ class Bench:
         return self._calibrated
 
     def sensitivity(self, dtype: str) -> Path:
-        """Sensitivity of one number format."""
+        """Rank the layers by their sensitivity to ``dtype``; return the result's folder."""
         out = self.folder("sensitivity")
         config = SensitivityConfig(self.shapes, self.target.to_dict(), (dtype,))
         ranges = self.calibrated() if dtype == "int8" else None
         sensitivity(config, self.path, out, _quiet, self.data, ranges)
         return out
 
-    def convert(self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None) -> Row:
-        """Convert, compile and compare on the evaluation part of the data."""
+    def convert(
+        self, dtype: str, layout: str, skip_layers: str, sensitive: Path | None
+    ) -> ConversionRow:
+        """Convert, compile, and measure accuracy on the evaluation split."""
         out = self.folder("convert")
         config = ConvertConfig(self.shapes, self.target.to_dict(), layout, dtype, skip_layers)
         ranges = self.calibrated() if dtype == "int8" else None
@@ -111,7 +111,7 @@ class Bench:
         try:
             result = convert(config, self.path, out, _quiet, self.data, ranges, sensitive)
         except TvmoptError as error:
-            return Row(self.name, dtype, layout, error=str(error))
+            return ConversionRow(self.name, dtype, layout, error=str(error))
         seconds = time.perf_counter() - start
         run = compile_for_check(read_module(out), self.target)
         reference = Reference(str(out / REFERENCE_FILE), self.target.threads)
@@ -121,7 +121,7 @@ class Bench:
             got = run(list(batch.inputs.values()))
             meter.add(got, reference(batch.inputs), batch.labels, batch.valid, batch.padding)
         found, metrics = meter.result(), result.metrics
-        return Row(
+        return ConversionRow(
             self.name,
             dtype,
             layout,
@@ -136,25 +136,23 @@ class Bench:
         )
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown."""
-    lines = ["| " + " | ".join(f.name for f in dataclasses.fields(Row)) + " |"]
-    lines.append("|" + " --- |" * len(dataclasses.fields(Row)))
-    for row in rows:
-        cells = []
-        for value in dataclasses.astuple(row):
-            cells.append(
-                "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
-            )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def table(rows: list[ConversionRow]) -> str:
+    """Return a Markdown table, one line per conversion."""
+    header = [field.name for field in dataclasses.fields(ConversionRow)]
+    return report.markdown(header, ([_cell(v) for v in dataclasses.astuple(row)] for row in rows))
+
+
+def _cell(value: str | int | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, convert, print."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names of zoo models, separated by commas")
-    parser.add_argument("--model", type=Path, help="an ONNX file instead of the zoo")
+    parser.add_argument("--model", default="", help="an ONNX file instead of the zoo")
     parser.add_argument("--input_shapes", default="")
     parser.add_argument("--data", type=Path, help=".npz with samples")
     parser.add_argument("--dtypes", default="float16,bfloat16,int8")
@@ -163,24 +161,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
-    wanted = []
-    if args.model:
-        wanted = [(args.model.stem, args.model, args.input_shapes)]
-    else:
-        names = set(filter(None, args.only.split(",")))
-        for entry in ENTRIES:
-            if entry.status != "must_fail" and (not names or entry.name in names):
-                wanted.append((entry.name, zoo.path(entry.name), entry.input_shapes))
+    with options.errors_in_one_line(parser):
+        todo = model_files(parser, args, [e.name for e in zoo.ENTRIES if e.status == "ok"])
     rows = []
-    for name, path, shapes in wanted:
-        bench = Bench(name, path, shapes, args.data, args.samples, args.threads)
+    for file in todo:
+        conversions = ModelConversions(file, args.data, args.samples, args.threads)
         for dtype in args.dtypes.split(","):
             auto = args.skip_layers == "auto" and dtype != "float32"
             start = time.perf_counter()
-            sensitive = bench.sensitivity(dtype) if auto else None
+            sensitive = conversions.sensitivity(dtype) if auto else None
             spent = time.perf_counter() - start
             for layout in args.layouts.split(","):
-                row = bench.convert(dtype, layout, args.skip_layers, sensitive)
+                row = conversions.convert(dtype, layout, args.skip_layers, sensitive)
                 rows.append(row)
                 print(f"{row} (sensitivity {spent:.0f} s)", flush=True)
     print(table(rows))

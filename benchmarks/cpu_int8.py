@@ -1,11 +1,14 @@
-"""Whole models in float32, bfloat16 and int8: ours beside ONNX Runtime, OpenVINO and PyTorch.
+"""Compare CPU latency of models in three dtypes: tvmopt, ONNX Runtime, OpenVINO and PyTorch.
 
-``python -m benchmarks.cpu_int8 [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
---input_shapes S] [--tune] [--seconds S] [--json FILE]`` prints one table: the median of every
-contender with an interval, and the cosine of its outputs with those of ONNX Runtime in float32. The
-same QDQ file goes to all in int8. Ours are the policy's first choices, with ``--tune`` those of the
-strategy ``fast`` as well. Ratios are our best time by OpenVINO's in the same format: below 1, ours
-is faster. Exits with 1 when a cosine is too small.
+Usage: ``python -m benchmarks.cpu_int8 [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
+--input_shapes S] [--tune] [--seconds S] [--json FILE]``
+
+The script runs each model in float32, bfloat16 and int8, and prints one table: median latency with
+a 95% interval, and the cosine similarity of the outputs to ONNX Runtime in float32. All runtimes
+get the same QDQ model for int8. tvmopt runs its top-1 schedules; ``--tune`` adds the schedules of
+the strategy ``fast``. Ratios are the latency of tvmopt divided by that of OpenVINO in the same
+dtype: below 1, tvmopt is faster. The exit code is 1 when a cosine similarity of tvmopt is below its
+limit.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, peers, report, tuning_tasks
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_models import Maker, ModelFile, add_peers, model_files
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import arrays_of, library_call
 from benchmarks.low_precision import DTYPES, Model, cosine, lowered, read
@@ -39,24 +42,24 @@ MODELS = (
     "minilm",
     "bert_layer",
 )
-# Least cosine with the float outputs: of a format that rounds alone, and of random calibration.
+# Minimum cosine similarity to the float32 outputs; int8 is calibrated on random inputs only.
 _COSINE = {"float32": 0.9999, "bfloat16": 0.99, "int8": 0.7}
 _PEER = {"float32": "openvino f32", "bfloat16": "openvino bf16", "int8": "openvino int8"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model.
+class DtypeRow:
+    """Results of one model.
 
     Attributes:
-        name: Its name.
-        timings: By contender: ``ours float32``, ``ours float32 tuned``, ..., ``onnxruntime``,
-            ``onnxruntime int8``, ``openvino f32|bf16|int8``, ``torch bf16``.
-        cosines: Of each contender's outputs with ONNX Runtime's in float32.
-        tensorized: By format, functions that use a tensor instruction, of all functions.
-        tuning_s: Seconds of tuning, by format.
-        notes: What could not be measured, and why.
-        problem: Why there is no row; empty when there is one.
+        name: Name of the model.
+        timings: Latency by contender: ``ours float32``, ``ours float32 tuned``, ...,
+            ``onnxruntime``, ``onnxruntime int8``, ``openvino f32|bf16|int8``, ``torch bf16``.
+        cosines: Cosine similarity to ONNX Runtime in float32, by contender.
+        tensorized: Functions that use a tensor instruction, of all functions, by dtype.
+        tuning_s: Seconds of tuning, by dtype.
+        notes: Contenders that failed, with the error.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -69,38 +72,40 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether all of ours computed what they should."""
+        """Whether every library of tvmopt reaches the minimum cosine similarity of its dtype."""
         ours = [(name.split()[1], c) for name, c in self.cosines.items() if name[:4] == "ours"]
         return not self.problem and all(c >= _COSINE[dtype] for dtype, c in ours)
 
     def ours(self, dtype: str) -> Timing | None:
-        """The faster of our libraries in a format."""
+        """Latency of the faster tvmopt library in a dtype."""
         names = (f"ours {dtype}", f"ours {dtype} tuned")
         found = [self.timings[name] for name in names if name in self.timings]
         return min(found, key=lambda t: t.median, default=None)
 
     def ratio(self, dtype: str) -> float | None:
-        """Our time by OpenVINO's in the same format."""
+        """Latency of tvmopt divided by latency of OpenVINO in the same dtype."""
         mine, peer = self.ours(dtype), self.timings.get(_PEER[dtype])
         return mine.median / peer.median if mine and peer else None
 
 
-def measure(job: Job, threads: int, topk: int, seconds: float, tune: bool) -> Row:
-    """Convert, compile and check one model in all formats, and time all contenders in turns."""
+def measure(file: ModelFile, threads: int, topk: int, seconds: float, tune: bool) -> DtypeRow:
+    """Convert, compile and check one model in every dtype; time all contenders interleaved."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, threads, topk, seconds, tune, Path(scratch))
+            return _measure(file, threads, topk, seconds, tune, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, problem=report.one_line(error))
+        return DtypeRow(file.name, problem=report.one_line(error))
 
 
-def _measure(job: Job, threads: int, topk: int, seconds: float, tune: bool, scratch: Path) -> Row:
+def _measure(
+    file: ModelFile, threads: int, topk: int, seconds: float, tune: bool, scratch: Path
+) -> DtypeRow:
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend.reference import Reference
 
     target = resolve_target("host", threads)
-    model = read_job(job, threads)
-    row = Row(job.name)
+    model = read_model(file, threads)
+    row = DtypeRow(file.name)
     contenders: dict[str, Callable[[], Any]] = {}
     for dtype in DTYPES:
         _add_ours(row, contenders, model, dtype, target, scratch, topk if tune else 0)
@@ -114,14 +119,14 @@ def _measure(job: Job, threads: int, topk: int, seconds: float, tune: bool, scra
     return dataclasses.replace(row, timings=timings, notes=tuple(notes))
 
 
-def read_job(job: Job, threads: int) -> Model:
-    """A model of the zoo or a file, quantised on random inputs as well."""
-    known = None if job.entry is None else functools.partial(random_inputs, job.entry)
-    return read(job.path, job.shapes, threads, known)
+def read_model(file: ModelFile, threads: int) -> Model:
+    """Read a model and quantise a copy, calibrated on random inputs."""
+    make_inputs = None if file.entry is None else functools.partial(random_inputs, file.entry)
+    return read(file.path, file.shapes, threads, make_inputs)
 
 
 def _add_ours(
-    row: Row,
+    row: DtypeRow,
     contenders: dict[str, Callable[[], Any]],
     model: Model,
     dtype: str,
@@ -144,35 +149,24 @@ def _add_ours(
 
 
 def _add_peers(contenders: dict[str, Callable[[], Any]], model: Model, threads: int) -> list[str]:
-    """Add OpenVINO and PyTorch where they are installed; says what they cannot run, and why."""
-    notes = []
+    """Add OpenVINO and PyTorch if installed; return a note for each contender that fails."""
 
-    def openvino(precision: str) -> Callable[[], Any]:
+    def openvino(precision: str) -> peers.Call:
         quantized = precision == "int8"
         source = model.quantized if quantized else model.reference
         call = peers.openvino_model(source, threads, "bf16" if quantized else precision)
         return lambda: call(model.inputs)
 
-    todo: list[tuple[str, str, Callable[[], Callable[[], Any] | None]]] = [
+    makers: list[Maker] = [
         (f"openvino {precision}", "openvino", functools.partial(openvino, precision))
         for precision in ("f32", "bf16", "int8")
     ]
-    todo.append(("torch bf16", "torch", lambda: _torch_bf16(model)))
-    for name, package, make in todo:
-        if not peers.available(package):
-            continue
-        try:
-            call = make()
-            if call is not None:
-                call()
-                contenders[name] = call
-        except Exception as error:  # a peer that cannot run the model has no number
-            notes.append(f"{name}: {report.one_line(error)}")
-    return notes
+    makers.append(("torch bf16", "torch", lambda: _torch_bf16(model)))
+    return add_peers(contenders, makers)
 
 
 def _torch_bf16(model: Model) -> Callable[[], Any] | None:
-    """``torch.compile`` under autocast to bfloat16; None where an operator is missing."""
+    """Compile under autocast to bfloat16; None when an operator has no PyTorch equivalent."""
     import torch
 
     with torch.autocast("cpu", torch.bfloat16):
@@ -190,13 +184,13 @@ def _torch_bf16(model: Model) -> Callable[[], Any] | None:
     return call
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown table: one line a model and contender."""
+def table(rows: Sequence[DtypeRow]) -> str:
+    """Return a Markdown table, one line per model and contender."""
     header = ("model", "contender", "ms (95%)", "cosine", "tensorised", "tuning s")
     return report.markdown(header, (cells for row in rows for cells in _cells(row)))
 
 
-def _cells(row: Row) -> list[list[str]]:
+def _cells(row: DtypeRow) -> list[list[str]]:
     if row.problem:
         return [[row.name, f"FAILED: {row.problem[:120]}", "-", "-", "-", "-"]]
     lines = []
@@ -209,8 +203,8 @@ def _cells(row: Row) -> list[list[str]]:
     return lines
 
 
-def ratios(rows: Sequence[Row]) -> Mapping[str, float | None]:
-    """Geometric mean of our time by OpenVINO's, by format."""
+def ratios(rows: Sequence[DtypeRow]) -> Mapping[str, float | None]:
+    """Geometric mean of the latency ratio of tvmopt to OpenVINO, by dtype."""
     return {
         dtype: geometric_mean(
             ratio for row in rows if row.right and (ratio := row.ratio(dtype)) is not None
@@ -220,22 +214,22 @@ def ratios(rows: Sequence[Row]) -> Mapping[str, float | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser: argparse.ArgumentParser = options.make_parser(
-        "cpu_int8", __doc__, 15.0, "most seconds of timing a row"
+        "cpu_int8", __doc__, 15.0, "timing limit per model in seconds"
     )
-    parser.add_argument("--tune", action="store_true", help="tune with the strategy fast, too")
+    parser.add_argument("--tune", action="store_true", help="also tune with the strategy fast")
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, MODELS)
+        todo = model_files(parser, args, MODELS)
     facts = report.environment(args.threads) | {"topk": args.topk if args.tune else 0}
     report.print_environment(facts)
     rows = report.measure_all(
         todo,
-        lambda job: measure(job, args.threads, args.topk, args.seconds, args.tune),
+        lambda file: measure(file, args.threads, args.topk, args.seconds, args.tune),
         lambda row: ", ".join(f"{d} {report.number(row.ratio(d))}" for d in DTYPES),
     )
-    print(f"\n{table(rows)}\n\nOur time by OpenVINO's in the same format, by model:")
+    print(f"\n{table(rows)}\n\nLatency ratio of tvmopt to OpenVINO in the same dtype, by model:")
     for row in rows:
         shown = ", ".join(f"{dtype} {report.number(row.ratio(dtype))}" for dtype in DTYPES)
         print(f"- {row.name}: {shown}{'' if row.right else ' WRONG'}")

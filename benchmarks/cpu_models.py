@@ -1,11 +1,13 @@
-"""Whole models on the CPU, float32: ours beside ONNX Runtime, OpenVINO and torch.compile.
+"""Compare CPU latency of models in float32: tvmopt, ONNX Runtime, OpenVINO and torch.compile.
 
-``python -m benchmarks.cpu_models [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
---input_shapes S] [--no-untuned] [--seconds S] [--json FILE]`` prints one table. Each model is
-converted, compiled with the policy's first choices, and tuned from nothing with the strategy
-``fast``; then all take turns in this process. ``torch.compile`` has a number where the operators
-of the model are few enough to be written in PyTorch. Ratios are our time by that of the faster of
-ONNX Runtime and OpenVINO: below 1, ours is faster. Exits with 1 when a result is wrong.
+Usage: ``python -m benchmarks.cpu_models [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
+--input_shapes S] [--no-untuned] [--seconds S] [--json FILE]``
+
+The script converts each model, compiles it with the top-1 schedules (``default``), and tunes it
+without a warm start (``fast``). It times all contenders interleaved in one process and prints one
+table. ``torch.compile`` runs models whose ONNX operators :mod:`benchmarks.torch_models` covers.
+Ratios are the latency of tvmopt divided by the latency of the faster of ONNX Runtime and OpenVINO:
+below 1, tvmopt is faster. The exit code is 1 when a result is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +46,18 @@ MODELS = (
 )
 _OURS = ("default", "fast")
 _PEERS = ("onnxruntime", "openvino")
-_UNTUNED_S = 10.0  # what untuned TVM may take of a row's time
+_UNTUNED_S = 10.0  # timing limit of untuned TVM, which is slow
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class ModelFile:
     """A model to measure.
 
     Attributes:
-        name: Its name.
+        name: Name of the model.
         path: The ONNX file.
-        shapes: Its input shapes, as text.
-        entry: Its entry in the zoo, if it is from there.
+        shapes: Input shapes, as text.
+        entry: Entry in the zoo; None for a file of the user.
     """
 
     name: str
@@ -63,24 +65,29 @@ class Job:
     shapes: str
     entry: Entry | None = None
 
+    @property
+    def must_fail(self) -> bool:
+        """Whether tvmopt must refuse the model."""
+        return self.entry is not None and self.entry.status == "must_fail"
+
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model.
+class ModelRow:
+    """Results of one model.
 
     Attributes:
-        name: Its name.
-        timings: By contender: ``untuned``, ``default``, ``fast``, ``onnxruntime``, ``openvino``,
-            ``torch.compile``; only those that there are.
-        errors: Largest deviation of each contender from ONNX Runtime, over all outputs.
+        name: Name of the model.
+        timings: Latency by contender: ``untuned``, ``default``, ``fast``, ``onnxruntime``,
+            ``openvino``, ``torch.compile``. Missing contenders have no key.
+        errors: Largest deviation from ONNX Runtime over all outputs, by contender.
         limit: Largest deviation allowed.
-        layout: Layout that was chosen.
+        layout: Layout that tvmopt chose.
         convert_s: Seconds to import, choose the layout, convert and lower.
-        compile_s: Seconds to schedule and compile with the policy's first choices.
+        compile_s: Seconds to schedule and compile with the top-1 configurations.
         tuning_s: Seconds of the strategy ``fast``.
-        trials: Configurations that it measured.
-        notes: What a contender lacks, and why.
-        problem: Why there is no row; empty when there is one.
+        trials: Configurations that ``fast`` measured.
+        notes: Contenders that failed, with the error.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -97,38 +104,38 @@ class Row:
 
     @property
     def wrong(self) -> list[str]:
-        """Contenders with a wrong result."""
+        """Contenders whose deviation exceeds the limit or is NaN."""
         return [name for name, error in self.errors.items() if not error <= self.limit]
 
     @property
     def right(self) -> bool:
-        """Whether there are results and none is wrong."""
+        """Whether the model ran and no contender has a wrong result."""
         return not self.problem and not self.wrong
 
     @property
     def error(self) -> float:
-        """Largest deviation of any of ours."""
+        """Largest deviation of TVM and tvmopt."""
         ours = [e for name, e in self.errors.items() if name in ("untuned", *_OURS)]
         return max(ours, default=math.inf)
 
     def ratio(self, ours: str) -> float | None:
-        """Our time by that of the faster peer."""
+        """Latency of ``ours`` divided by the latency of the faster peer."""
         times = [self.timings[name].median for name in _PEERS if name in self.timings]
         return self.timings[ours].median / min(times) if times and ours in self.timings else None
 
 
-def measure(job: Job, threads: int, topk: int, seconds: float, untuned: bool) -> Row:
-    """Convert, compile and tune one model, check all contenders, and time them in turns."""
+def measure(file: ModelFile, threads: int, topk: int, seconds: float, untuned: bool) -> ModelRow:
+    """Convert, compile and tune one model; check all contenders; time them interleaved."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, threads, topk, seconds, untuned, Path(scratch))
+            return _measure(file, threads, topk, seconds, untuned, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, problem=report.one_line(error))
+        return ModelRow(file.name, problem=report.one_line(error))
 
 
 def _measure(
-    job: Job, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
-) -> Row:
+    file: ModelFile, threads: int, topk: int, seconds: float, untuned: bool, scratch: Path
+) -> ModelRow:
     from tvmopt.build import build_library
     from tvmopt.compare import deviation
     from tvmopt.device.target import resolve_target
@@ -137,9 +144,9 @@ def _measure(
     from tvmopt.transform.lower import lower
 
     target = resolve_target("host", threads)
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    prepared = prepare(load_onnx(file.path), parse_input_shapes(file.shapes))
     reference = Reference(prepared.reference, threads)
-    inputs = _inputs(job, reference, prepared.reference)
+    inputs = _inputs(file, reference, prepared.reference)
     expected = reference(inputs)
 
     start = time.perf_counter()
@@ -165,10 +172,10 @@ def _measure(
     for name, call in contenders.items():
         got = arrays_of(call())
         pairs = zip(got, expected, strict=True)
-        errors[name] = max(deviation(actual, wanted) for actual, wanted in pairs)
+        errors[name] = max(deviation(a, b) for a, b in pairs)
     timings = interleave(contenders, time_limit_s=seconds, budgets_s={"untuned": _UNTUNED_S})
-    return Row(
-        name=job.name,
+    return ModelRow(
+        name=file.name,
         timings=timings,
         errors=errors,
         limit=tolerance_for(prepared.reference).limit,
@@ -181,12 +188,12 @@ def _measure(
     )
 
 
-def _inputs(job: Job, reference: Any, model: Any) -> dict[str, np.ndarray]:
-    """Random inputs: in the zoo's ranges, else of a kind that ONNX Runtime accepts."""
+def _inputs(file: ModelFile, reference: Any, model: Any) -> dict[str, np.ndarray]:
+    """Random inputs: in the ranges of the zoo, else inputs that ONNX Runtime accepts."""
     from tvmopt.frontend.reference import input_specs, working_random_inputs
 
-    if job.entry is not None:
-        return random_inputs(job.entry, model)
+    if file.entry is not None:
+        return random_inputs(file.entry, model)
     return working_random_inputs(reference, input_specs(model), seed=0)[1]
 
 
@@ -196,42 +203,51 @@ def _add_optional(
     inputs: Mapping[str, np.ndarray],
     threads: int,
 ) -> list[str]:
-    """Add the peers of the ``bench`` extra that can run the model; says which cannot, and why."""
-    notes = []
+    """Add OpenVINO and PyTorch if installed; return a note for each contender that fails."""
     arrays = {name: inputs[name] for name in prepared.input_shapes}
 
-    def openvino() -> Callable[[], Any]:
-        return peers.openvino_call(prepared.reference, arrays, threads)
+    def openvino() -> peers.Call:
+        infer = peers.openvino_model(prepared.reference, threads)
+        return lambda: infer(arrays)
 
-    def torch() -> Callable[[], Any] | None:
+    def torch() -> peers.Call | None:
         return torch_compile_call(prepared.model, arrays)
 
-    for peer, package, make in (
-        ("openvino", "openvino", openvino), ("torch.compile", "torch", torch)
-    ):  # fmt: skip
+    makers: list[Maker] = [("openvino", "openvino", openvino), ("torch.compile", "torch", torch)]
+    return add_peers(contenders, makers)
+
+
+#: Name of a contender, its package, and a function that returns its call, None if unsupported.
+Maker = tuple[str, str, Callable[[], peers.Call | None]]
+
+
+def add_peers(contenders: dict[str, peers.Call], makers: Iterable[Maker]) -> list[str]:
+    """Add the contenders that are installed and whose first call succeeds; return the errors."""
+    notes = []
+    for name, package, make in makers:
         if not peers.available(package):
             continue
         try:
             call = make()
             if call is not None:
                 call()
-                contenders[peer] = call
-        except Exception as error:  # a peer that cannot run the model has no number
-            notes.append(f"{peer}: {report.one_line(error)}")
+                contenders[name] = call
+        except Exception as error:  # a peer that cannot run the model has no latency
+            notes.append(f"{name}: {report.one_line(error)}")
     return notes
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown table of the rows."""
+def table(rows: Sequence[ModelRow]) -> str:
+    """Return a Markdown table, one line per model."""
     header = (
-        "model", "untuned TVM ms", "ours default ms (95%)", "compile s", "ours fast ms (95%)",
+        "model", "untuned TVM ms", "tvmopt default ms (95%)", "compile s", "tvmopt fast ms (95%)",
         "tuning s", "ONNX Runtime ms (95%)", "OpenVINO ms (95%)", "torch.compile ms",
-        "default / best peer", "fast / best peer", "max error",
+        "default / faster peer", "fast / faster peer", "max error",
     )  # fmt: skip
     return report.markdown(header, (_cells(row) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ModelRow) -> list[str]:
     if row.problem:
         return [row.name, f"FAILED: {row.problem[:120]}", *["-"] * 10]
 
@@ -257,8 +273,8 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def means(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Geometric mean of each ratio over the rows that are right."""
+def means(rows: Sequence[ModelRow]) -> dict[str, float | None]:
+    """Geometric mean of each latency ratio over the models with correct results."""
     return {
         ours: geometric_mean(
             ratio for row in rows if row.right and (ratio := row.ratio(ours)) is not None
@@ -267,36 +283,38 @@ def means(rows: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
-def jobs(
+def model_files(
     parser: argparse.ArgumentParser, args: argparse.Namespace, models: Sequence[str] = MODELS
-) -> list[Job]:
-    """What the options ask for, ``models`` by default; those not there yet are fetched."""
+) -> list[ModelFile]:
+    """Return the models that the options select, else ``models``; fetch missing files."""
     if args.model:
         if args.only:
-            parser.error("--only names models of the zoo, and --model is another: give one of both")
-        return [Job(Path(args.model).stem, Path(args.model), args.input_shapes)]
-    known = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
+            parser.error("--only selects models of the zoo, --model a file: give one of both")
+        return [ModelFile(Path(args.model).stem, Path(args.model), args.input_shapes)]
+    ok = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
+    known = dict.fromkeys([*ok, *models])
     names = options.check_names(parser, args.only, known) or models
     return [
-        Job(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name)) for name in names
+        ModelFile(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name))
+        for name in names
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("cpu_models", __doc__, 15.0, "most seconds of timing a row")
-    parser.add_argument("--no-untuned", action="store_true", help="leave untuned TVM out: slow")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("cpu_models", __doc__, 15.0, "timing limit per model in seconds")
+    parser.add_argument("--no-untuned", action="store_true", help="skip untuned TVM, which is slow")
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args)
+        todo = model_files(parser, args)
     facts = report.environment(args.threads) | {"topk": args.topk}
     report.print_environment(facts)
     rows = report.measure_all(
         todo,
-        lambda job: measure(job, args.threads, args.topk, args.seconds, not args.no_untuned),
-        lambda row: f"fast / best peer {report.number(row.ratio('fast'))}, error {row.error:.1e}",
+        lambda file: measure(file, args.threads, args.topk, args.seconds, not args.no_untuned),
+        lambda row: f"fast / faster peer {report.number(row.ratio('fast'))}, error {row.error:.1e}",
     )
-    print(f"\n{table(rows)}\n\nOur time by the faster peer's, geometric means over "
+    print(f"\n{table(rows)}\n\nLatency ratio to the faster peer, geometric mean over "
           f"{sum(row.right for row in rows)} models:")  # fmt: skip
     for ours, mean in means(rows).items():
         worst = max((row.ratio(ours) or 0.0 for row in rows if row.right), default=None)

@@ -1,13 +1,15 @@
-"""Single operators on the CPU, float32, batch 1: ours beside PyTorch and beside TVM as it comes.
+"""Compare single operators on the CPU in float32: untuned TVM, tvmopt top-1 and top-k, PyTorch.
 
-``python -m benchmarks.cpu_ops [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
-[--input_shapes S]] [--seconds S] [--json FILE]`` prints one table. Each operator is tuned from
-nothing; then TVM's default, the policy's first choice, the best of ``topk`` and every form that
-PyTorch has (oneDNN, MKL) take turns in this process. ``--only`` takes names of rows or of kinds;
-``--model`` takes the distinct convolutions and matrix products of a model for rows. Weights of all
-are packed beforehand, convolutions include bias and relu. Ratios are PyTorch's time by ours, its
-best form counting: above 1, ours is faster; ``eager / best`` counts its documented operators alone,
-as a user calls them. Exits with 1 when a result is wrong.
+Usage: ``python -m benchmarks.cpu_ops [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
+[--input_shapes S]] [--seconds S] [--json FILE]``
+
+The script tunes each operator without a warm start. It times untuned TVM, the top-1 configuration,
+the best of ``topk`` measured configurations and every PyTorch variant (oneDNN, MKL) interleaved in
+one process. ``--only`` takes names of rows or kinds; ``--model`` takes the distinct convolutions
+and matmuls of a model as rows. All weights are prepacked, and convolutions include bias and relu.
+Ratios are the latency of PyTorch's fastest variant divided by that of tvmopt: above 1, tvmopt is
+faster. ``eager / top-k`` considers only PyTorch's documented operators. The exit code is 1 when a
+result is wrong.
 """
 
 from __future__ import annotations
@@ -31,27 +33,26 @@ from benchmarks.operator_table import KINDS, built_in
 from benchmarks.operators import Operator, Problem, relax_module
 from benchmarks.torch_operators import dense_array
 
-# Forms that are PyTorch's documented operators; the others are those that torch.compile packs
-# weights for.
+# Variants that are documented operators; the others use the prepacked weights of torch.compile.
 _EAGER = ("torch:plain", "torch:linear", "torch:channels_last")
 _LIMIT = 1e-4  # largest deviation from the reference, see tvmopt.compare.deviation
-_UNTUNED_S = 3.0  # what TVM's default may take of a row's time
+_UNTUNED_S = 3.0  # timing limit of untuned TVM, which is slow
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One operator: latencies by contender, and what tuning it came to.
+    """Results of one operator.
 
     Attributes:
         name: Name of the operator.
         kind: One of :data:`benchmarks.operator_table.KINDS`.
         mflop: Millions of arithmetic operations.
-        timings: By contender: ``default``, ``top-1``, ``best``, ``torch:<form>``.
+        timings: Latency by contender: ``default``, ``top-1``, ``best``, ``torch:<variant>``.
         tuning_s: Seconds to build, check and time the configurations.
-        config: The best one of the function that takes most of it.
-        failed: Configurations that did not build or were wrong.
-        error: Largest deviation of any of ours from PyTorch, or from TVM's default without it.
-        problem: Why there is no row; empty when there is one.
+        config: Best configuration of the slowest function.
+        failed: Configurations that did not build or had a wrong result.
+        error: Largest deviation from PyTorch, or from untuned TVM without PyTorch.
+        problem: Error of the operator; empty on success.
     """
 
     name: str
@@ -66,30 +67,30 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether all results were right."""
+        """Whether the operator ran and the error is within the limit."""
         return not self.problem and self.error <= _LIMIT
 
     @property
     def torch(self) -> tuple[str, Timing] | None:
-        """PyTorch's best form."""
+        """Name and latency of PyTorch's fastest variant."""
         forms = [(k, t) for k, t in self.timings.items() if k.startswith("torch:")]
         return min(forms, key=lambda form: form[1].median, default=None)
 
     @property
     def eager(self) -> float | None:
-        """Time of PyTorch's best public operator by that of our best: what a user calls."""
+        """Latency of PyTorch's fastest documented operator divided by the top-k latency."""
         forms = [t.median for k, t in self.timings.items() if k in _EAGER]
         return min(forms) / self.timings["best"].median if forms else None
 
     def ratio(self, ours: str) -> float | None:
-        """Time of PyTorch's best form by that of ours."""
+        """Latency of PyTorch's fastest variant divided by the latency of ``ours``."""
         if self.torch is None or ours not in self.timings:
             return None
         return self.torch[1].median / self.timings[ours].median
 
 
 def measure(kind: str, operator: Operator, threads: int, topk: int, seconds: float) -> Row:
-    """Tune one operator, check all forms of it, and time them in turns."""
+    """Tune one operator, check all contenders, and time them interleaved."""
     row = Row(operator.name, kind, operator.flops / 1e6)
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
@@ -157,7 +158,7 @@ def _config(tuned: Any) -> str:
 def compiled(
     lowered: Any, target: Any, path: Path, inputs: Sequence[np.ndarray], **how: Any
 ) -> peers.Call:
-    """A call of the module's ``main``, built into ``path``, see ``build_library`` for ``how``."""
+    """Build the module into ``path``; return a call of ``main``. ``how`` goes to build_library."""
     from tvmopt.build import build_library
 
     build_library(lowered, target, path, **how)
@@ -165,10 +166,10 @@ def compiled(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown table of the rows."""
+    """Return a Markdown table, one line per operator."""
     header = (
-        "shape", "MFLOP", "TVM default ms", "top-1 ms", "best ms (95%)", "PyTorch ms (95%)",
-        "form", "PyTorch / top-1", "PyTorch / best", "eager / best", "tuning s", "max error",
+        "operator", "MFLOP", "untuned TVM ms", "top-1 ms", "top-k ms (95%)", "PyTorch ms (95%)",
+        "variant", "PyTorch / top-1", "PyTorch / top-k", "eager / top-k", "tuning s", "max error",
     )  # fmt: skip
     return report.markdown(header, (_cells(row) for row in rows))
 
@@ -194,7 +195,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
-    """Geometric means of both ratios by kind, over the rows that have them."""
+    """Geometric means of both latency ratios by kind, over the rows with a correct result."""
     found: dict[str, dict[str, float | None]] = {}
     for kind in KINDS:
         some = [row for row in rows if row.kind == kind and row.right]
@@ -216,9 +217,7 @@ def _rows(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tup
         for line in left:
             print(line, file=sys.stderr)
         if not rows:
-            parser.error(
-                f"--model must hold a convolution or matrix product, but {args.model!r} has none"
-            )
+            parser.error(f"--model must hold a convolution or matmul, but {args.model!r} has none")
     kinds = dict.fromkeys(kind for kind, _ in rows)
     known = [*kinds, *(operator.name for _, operator in rows)]
     wanted = options.check_names(parser, args.only, known)
@@ -228,8 +227,8 @@ def _rows(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("cpu_ops", __doc__, 15.0, "most seconds of timing a row")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("cpu_ops", __doc__, 15.0, "timing limit per row in seconds")
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
         operators = _rows(parser, args)
@@ -238,13 +237,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = report.measure_all(
         operators,
         lambda row: measure(*row, args.threads, args.topk, args.seconds),
-        lambda row: f"PyTorch / best {report.number(row.ratio('best'))}, error {row.error:.1e}",
+        lambda row: f"PyTorch / top-k {report.number(row.ratio('best'))}, error {row.error:.1e}",
     )
-    print(f"\n{table(rows)}\n\nPyTorch's time by ours, geometric means:")
+    print(f"\n{table(rows)}\n\nLatency ratio of PyTorch to tvmopt, geometric means:")
     for kind, mean in means(rows).items():
         count = sum(row.kind == kind for row in rows)
         print(f"- {kind} ({count}): top-1 {report.number(mean['top-1'])}, "
-              f"best of {args.topk} {report.number(mean['best'])}")  # fmt: skip
+              f"top-{args.topk} {report.number(mean['best'])}")  # fmt: skip
     return report.finish(args.json, facts, rows, geometric_means=means(rows))
 
 

@@ -1,14 +1,16 @@
-"""The fast tuner's choices beside the best of 500 measured configurations, and MetaSchedule's.
+"""Measure the regret of the fast tuner on CPU kernels, and compare it with MetaSchedule.
 
-``python -m benchmarks.cpu_regret [--only NAMES] [--threads N] [--configs 500] [--topk 20]
+Usage: ``python -m benchmarks.cpu_regret [--only NAMES] [--threads N] [--configs 500] [--topk 20]
 [--model FILE.onnx [--input_shapes S] [--most 20]] [--dtype float32|bfloat16|int8]
-[--metaschedule] [--seconds S] [--json FILE]`` prints a table of regrets: latency of the policy's
-first choice (top-1) and of the fast tuner's choice (best of ``topk``) over that of the best
-configuration known, the three timed side by side. ``--only`` takes names of rows or of kinds;
-``--model`` takes the kernels of a model, which ``--dtype`` converts first. With
-``--metaschedule`` a second table has the fast tuner beside TVM's MetaSchedule, which gets ten times
-the wall time; ``--configs 0`` leaves the first out. On 2 cores the built-in tasks take about half
-an hour, with MetaSchedule about an hour more. Exits with 1 when a result is wrong.
+[--metaschedule] [--seconds S] [--json FILE]``
+
+Regret is the latency of a choice divided by the latency of the best of ``configs`` measured
+configurations. The first table has the regret of the top-1 configuration of the cost model and of
+the top-k choice of the fast tuner, all timed interleaved. ``--only`` takes names of tasks or kinds.
+``--model`` takes the kernels of a model, converted to ``--dtype``. ``--metaschedule`` adds a second
+table with TVM's MetaSchedule, which gets ten times the wall time of the fast tuner; ``--configs 0``
+skips the first table. The built-in tasks take about half an hour on 2 cores, and MetaSchedule
+another hour. The exit code is 1 when a result is wrong.
 """
 
 from __future__ import annotations
@@ -25,24 +27,26 @@ from benchmarks.low_precision import DTYPES
 from benchmarks.regret_table import regret_operators
 from benchmarks.tuning_tasks import TuningTask, model_tasks, operator_task
 
-_TIMING_S = 4.0  # of the two contenders of the second table
+_TIMING_S = 4.0  # timing limit per task of the second table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     from tvmopt.device.target import resolve_target
 
-    spent = "seconds after which a task's best is sought no further, 0 is no limit"
-    parser = options.make_parser("cpu_regret", __doc__, 0.0, spent)
-    parser.add_argument("--configs", type=int, default=500, help="measured a task, default 500")
-    parser.add_argument("--most", type=int, default=20, help="kernels of --model, default 20")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="int8 takes --model")
+    limit = "limit per task of measuring configurations in seconds, 0 is none"
+    parser = options.make_parser("cpu_regret", __doc__, 0.0, limit)
+    parser.add_argument(
+        "--configs", type=int, default=500, help="configurations per task, default 500"
+    )
+    parser.add_argument("--most", type=int, default=20, help="most kernels of --model, default 20")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="int8 needs --model")
     parser.add_argument("--metaschedule", action="store_true", help="compare with MetaSchedule")
     args = options.parse(parser, arguments)
     if args.configs < 1 and not args.metaschedule:
         parser.error(f"--configs must be at least 1 without --metaschedule, but got {args.configs}")
     if args.dtype == "int8" and not args.model:
-        parser.error("--dtype int8 must come with --model, whose kernels are taken, but has none")
+        parser.error("--dtype int8 must come with --model, but there is no --model")
     with options.errors_in_one_line(parser):
         target = resolve_target("host", args.threads)
         tasks = _tasks(parser, args, target)
@@ -83,25 +87,26 @@ def _tasks(
 def _regrets(
     tasks: Sequence[TuningTask], target: Any, args: argparse.Namespace
 ) -> list[regret.RegretRow]:
-    from tvmopt.measure.cpu_hints import CpuMeasurer
+    from tvmopt.measure.devices import device_of
+    from tvmopt.measure.measurer import Measurer
 
     settings = regret.Settings(args.configs, args.topk, args.seconds)
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CpuMeasurer(target.to_tvm(), args.threads, Path(scratch)) as measurer,
+        Measurer(device_of(target.arch()), Path(scratch)) as measurer,
     ):
         rows = report.measure_all(
             tasks,
             lambda task: regret.measure(task, target.arch(), measurer, settings),
             lambda row: (
-                f"top-1 {row.first:.3f}, best of {args.topk} {row.tuned:.3f}, {row.seconds:.0f} s"
+                f"top-1 {row.top1:.3f}, top-{args.topk} {row.tuned:.3f}, {row.seconds:.0f} s"
             ),
         )
     print(f"\n{regret.table(rows, args.topk)}\n\nRegret, geometric means:")
     for kind, mean in regret.means(rows).items():
         count = sum(not row.problem and kind in ("all", row.kind) for row in rows)
-        print(f"- {kind} ({count}): top-1 {report.number(mean['first'], '.3f')}, "
-              f"best of {args.topk} {report.number(mean['tuned'], '.3f')}")  # fmt: skip
+        print(f"- {kind} ({count}): top-1 {report.number(mean['top-1'], '.3f')}, "
+              f"top-{args.topk} {report.number(mean['tuned'], '.3f')}")  # fmt: skip
     for row in rows:
         for reason, count in row.failures.items():
             print(f"- {row.name}: {count} x {reason}")
@@ -121,7 +126,7 @@ def _peers(
     )
     print(f"\n{metaschedule_peer.table(rows)}\n")
     won, of = metaschedule_peer.faster(rows)
-    print(f"ours is faster on {won} of {of}")
+    print(f"tvmopt is faster on {won} of {of} tasks")
     for row in rows:
         if row.note:
             print(f"- {row.name}: {row.note}")

@@ -1,4 +1,4 @@
-"""The process of one network of ``cuda_models``: prepares, tunes and times its contenders."""
+"""Worker of ``cuda_models``: compile, tune, check and time the contenders of one network."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from benchmarks.cuda_models import CONTENDERS
-from benchmarks.cuda_networks import NETWORKS, to_relax
+from benchmarks.cuda_networks import NETWORKS, load_network, lower_network, to_relax
 from benchmarks.cuda_timing import error_of
 from tvmopt.build import build_library
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import last_line
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-from tvmopt.runtime.network import network as run_of
-from tvmopt.transform.conversion import convert_module
-from tvmopt.transform.lower import lower
 
-_BURST_S = 0.02
+_BURST_S = 0.02  # duration of one timed burst of calls
 
 
 class Contenders:
-    """One network and whoever computes it.
+    """The contenders of one network, as callables.
 
     Args:
-        name: Of the network.
-        topk: Configurations measured a function.
-        only: Contenders.
+        name: Name of the network.
+        topk: Configurations to measure per function.
+        only: Contenders to compile.
         scratch: Directory for libraries.
     """
 
@@ -54,44 +50,51 @@ class Contenders:
         self.kernels = 0
 
     def prepare(self) -> dict[str, Any]:
-        """Build and compile everything that is not measured for."""
-        for contender in CONTENDERS:
-            if contender in self.only and contender != "tuned":
-                self._try(contender, getattr(self, f"_{contender}"))
+        """Compile every contender that needs no tuning."""
+        makers = {
+            "dlight": self._dlight,
+            "top-1": self._top1,
+            "eager": self._eager,
+            "compiled": self._compiled,
+        }
+        for contender, make in makers.items():
+            if contender in self.only:
+                self._try(contender, make)
         return {"kernels": self.kernels, "problems": self.problems}
 
     def tune(self) -> dict[str, Any]:
-        """Measure configurations of every function, and build what was best."""
+        """Measure configurations of every function; build a library with the best ones."""
         from tvmopt.tune.apply_and_build import ApplyFastTuning
 
         start = time.perf_counter()
 
         def tuned() -> Callable[[], Any]:
             passes = ApplyFastTuning(topk=self.topk, target=self.target)
-            return self._ours(passes(self._lowered()), "tuned")  # type: ignore[operator]
+            lowered = lower_network(self.network, self.target)
+            return self._ours(passes(lowered), "tuned")  # type: ignore[operator]
 
         if "tuned" in self.only:
             self._try("tuned", tuned)
         return {"tune_s": time.perf_counter() - start, "problems": self.problems}
 
     def check(self) -> dict[str, Any]:
-        """Compare every contender's result with the reference."""
-        wanted = self._reference()
+        """Compare the result of every contender with the reference."""
+        expected = self._reference()
         errors = {}
         for contender in list(self.runs):
             try:
                 got = tensor_of(self.torch, self.runs[contender]())
                 self.torch.cuda.synchronize()
-                errors[contender] = error_of(self.torch, got.float(), wanted)
+                errors[contender] = error_of(self.torch, got.float(), expected)
                 self.timers[contender] = burst_timer(self.torch, self.runs[contender])
-            except Exception as error:  # one contender's fault is told, and the others go on
+            except Exception as error:  # reported in the row; the other contenders go on
                 self.problems[contender] = last_line(error)
         name, version = self.torch.cuda.get_device_name(), self.torch.__version__
         versions = {"GPU": name, "PyTorch": version}
         return {"errors": errors, "problems": self.problems, "versions": versions}
 
     def once(self, contender: str) -> dict[str, Any]:
-        """One round of a contender: milliseconds of a call."""
+        """Time one round of a contender; return milliseconds per call."""
         return {"ms": self.timers[contender]()}
 
     def _try(self, contender: str, make: Callable[[], Callable[[], Any]]) -> None:
@@ -100,28 +103,17 @@ class Contenders:
         except Exception as error:  # as above
             self.problems[contender] = last_line(error)
 
-    # -- ours --------------------------------------------------------------------------------
+    # -- tvmopt ------------------------------------------------------------------------------
 
-    def _lowered(self) -> tvm.IRModule:
-        converted = convert_module(
-            to_relax(self.network), dtype=self.network.dtype,
-            layout="NHWC" if self.network.images else "NCHW", skip_layers={}, keep_dtype={},
-        )  # fmt: skip
-        return lower(converted.mod, self.target.to_tvm())
-
-    def _first(self) -> Callable[[], Any]:
-        return self._ours(self._lowered(), "first")
+    def _top1(self) -> Callable[[], Any]:
+        return self._ours(lower_network(self.network, self.target), "top-1")
 
     def _ours(self, lowered: tvm.IRModule, name: str) -> Callable[[], Any]:
         built = build_library(lowered, self.target, self.scratch / f"{name}.so")
         self.kernels = len(built.sources)
-        return self._loaded(built.path)
+        return load_network(str(built.path), self.image)
 
-    def _loaded(self, path: Path) -> Callable[[], Any]:
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cuda())
-        return run_of(machine, [tvm.runtime.from_dlpack(self.image)], on_gpu=True)
-
-    # -- others ------------------------------------------------------------------------------
+    # -- peers -------------------------------------------------------------------------------
 
     def _dlight(self) -> Callable[[], Any]:
         mod, kind = to_relax(self.network), self.target.to_tvm()
@@ -132,7 +124,7 @@ class Contenders:
             executable = tvm.compile(mod, kind)
         path = self.scratch / "dlight.so"
         executable.export_library(str(path))
-        return self._loaded(path)
+        return load_network(str(path), self.image)
 
     def _eager(self) -> Callable[[], Any]:
         module, image = self._torch()
@@ -140,7 +132,7 @@ class Contenders:
 
     def _compiled(self) -> Callable[[], Any]:
         module, image = self._torch()
-        # Triton's convolutions lost to cuDNN's in a search of minutes; everything else is tuned.
+        # Triton convolutions lost to cuDNN after minutes of autotuning; the rest is autotuned.
         inductor = importlib.import_module("torch._inductor.config")
         inductor.max_autotune_conv_backends = "ATEN"  # type: ignore[attr-defined]
         compiled = self.torch.compile(module, mode="max-autotune")
@@ -163,7 +155,7 @@ class Contenders:
 
 
 def burst_timer(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
-    """Timer of one call: milliseconds, from a burst of calls that the host waits for once."""
+    """Return a timer: milliseconds per call, from a burst of launches and one synchronisation."""
     sync = torch.cuda.synchronize
     launch = getattr(run, "launch", run)
     for _ in range(3):
@@ -185,7 +177,7 @@ def burst_timer(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
 
 
 def tensor_of(torch: Any, result: Any) -> Any:
-    """The first output, as PyTorch's tensor."""
+    """Return the first output as a PyTorch tensor."""
     if isinstance(result, torch.Tensor):
         return result
     if not hasattr(result, "shape"):
@@ -194,18 +186,18 @@ def tensor_of(torch: Any, result: Any) -> Any:
 
 
 def main() -> None:
-    """Do what each line of standard input says; answer by a line of JSON."""
+    """Run the step on each line of standard input; reply with one line of JSON."""
     name, topk, only = sys.argv[1:4]
-    answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr  # what others print is no answer
+    replies, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr  # libraries may print
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
         contenders = Contenders(name, int(topk), only.split(","), Path(scratch))
         for line in sys.stdin:
             try:
                 step, *arguments = line.split()
                 found = getattr(contenders, step)(*arguments)
-            except Exception as error:  # the parent tells it in the network's row
+            except Exception as error:  # the parent reports it in the row of the network
                 found = {"problem": f"{line.strip()}: {last_line(error)}"}
-            print(json.dumps(found), file=answers, flush=True)
+            print(json.dumps(found), file=replies, flush=True)
 
 
 if __name__ == "__main__":

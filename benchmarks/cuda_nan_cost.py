@@ -1,11 +1,13 @@
-"""Cost and effect on a CUDA GPU of keeping NaN in Relu, Clip and Max.
+"""Measure the latency cost of NaN propagation in Relu, Clip and Max on a CUDA GPU.
 
-``python -m benchmarks.cuda_nan_cost [--only NAMES] [--out FILE.md]`` builds each network of
-:mod:`benchmarks.cuda_networks` with the default schedules: twice with the pass
-(:mod:`tvmopt.kernels.passes.keep_nan`), once without it. It then runs the three libraries in turns
-in one process. The ratio of the two equal libraries shows the noise. ``NaN`` says whether the
-outputs of images with NaN and infinities are NaN exactly where PyTorch's are. Needs TVM and
-PyTorch, not ONNX or MLflow. Exits with 1 when a network fails or NaN differs with the pass.
+Usage: ``python -m benchmarks.cuda_nan_cost [--only NAMES] [--out FILE.md]``
+
+The script builds each network of :mod:`benchmarks.cuda_networks` with the default schedules: twice
+with the pass :mod:`tvmopt.kernels.passes.keep_nan` and once without it. It times the three
+libraries interleaved in one process; the ratio of the two equal libraries is the noise. The columns
+``NaN`` compare the outputs for images with NaN and infinities with PyTorch. The exit code is 1 when
+a network fails, or when NaN differs with the pass. The script needs TVM and PyTorch, but neither
+ONNX nor MLflow.
 """
 
 from __future__ import annotations
@@ -25,25 +27,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.cuda_timing import in_turns
+from benchmarks.cuda_timing import time_interleaved
 from benchmarks.report import markdown, number
 from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError, last_line
 from tvmopt.versions import TVM_VERSION
 
 KEPT, DROPPED, AGAIN = "kept", "dropped", "kept again"
-_BUILDERS = 4
+_BUILDERS = 4  # processes that compile in parallel
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One network.
+class CudaNanCostRow:
+    """Results of one network.
 
     Attributes:
-        name: Its name.
-        ms: Milliseconds of a call in each round, by contender.
-        agrees: Whether NaN is where PyTorch has it, by contender.
-        problem: Why nothing was measured; empty otherwise.
+        name: Name of the network.
+        ms: Milliseconds per call in each round, by contender.
+        agrees: Whether NaN is at the same positions as in PyTorch, by contender.
+        problem: Error of the network; empty on success.
     """
 
     name: str
@@ -53,30 +55,24 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether the network was measured and keeps NaN."""
+        """Whether the network ran and the pass keeps NaN."""
         return not self.problem and self.agrees[KEPT]
 
     def ratio(self, contender: str, of: str) -> float:
-        """Median over rounds of ``contender``'s latency by that of ``of`` in the same round."""
+        """Median over rounds of the latency of ``contender`` divided by that of ``of``."""
         pairs = zip(self.ms[contender], self.ms[of], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
 
 def build(name: str, folder: str, keeps_nan: bool) -> str:
-    """Build a network; returns the path of its library. Runs in a process of its own."""
-    from benchmarks.cuda_networks import NETWORKS, to_relax
+    """Build a network in a worker process; return the path of its library."""
+    from benchmarks.cuda_networks import NETWORKS, lower_network
     from tvmopt.build import build_library
     from tvmopt.device.target import resolve_target
     from tvmopt.kernels.cuda import pipeline
-    from tvmopt.transform.conversion import convert_module
-    from tvmopt.transform.lower import lower
 
-    network, target = NETWORKS[name], resolve_target("cuda")
-    layout = "NHWC" if network.images else "NCHW"
-    converted = convert_module(
-        to_relax(network), dtype=network.dtype, layout=layout, skip_layers={}, keep_dtype={}
-    )
-    lowered = lower(converted.mod, target.to_tvm())
+    target = resolve_target("cuda")
+    lowered = lower_network(NETWORKS[name], target)
     path = Path(tempfile.mkdtemp(dir=folder)) / "library.so"
     if keeps_nan:
         build_library(lowered, target, path)
@@ -90,22 +86,16 @@ def build(name: str, folder: str, keeps_nan: bool) -> str:
     return str(path)
 
 
-def measure(name: str, libraries: dict[str, str]) -> Row:
-    """Compare NaN with PyTorch, then time the libraries in turns."""
+def measure(name: str, libraries: dict[str, str]) -> CudaNanCostRow:
+    """Compare NaN with PyTorch, then time the libraries interleaved."""
     import torch
-    import tvm
-    from tvm import relax
 
     from benchmarks.cuda_models_worker import burst_timer, tensor_of
-    from benchmarks.cuda_networks import NETWORKS
-    from tvmopt.runtime.network import network as run_of
+    from benchmarks.cuda_networks import NETWORKS, load_network
 
     network = NETWORKS[name]
     image = network.example().cuda()
-    runs: dict[str, Callable[[], Any]] = {}
-    for contender, path in libraries.items():
-        machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
-        runs[contender] = run_of(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)
+    runs = {contender: load_network(path, image) for contender, path in libraries.items()}
     eager = network.module().cuda().to(getattr(torch, network.dtype))
     agrees = dict.fromkeys(runs, True)
     clean = image.clone()
@@ -113,17 +103,17 @@ def measure(name: str, libraries: dict[str, str]) -> Row:
         image.copy_(clean)
         plant(image.view(-1))
         with torch.no_grad():
-            wanted = torch.isnan(eager(image.to(getattr(torch, network.dtype))))
+            expected = torch.isnan(eager(image.to(getattr(torch, network.dtype))))
         for contender, run in runs.items():
             got = torch.isnan(tensor_of(torch, run()))
-            agrees[contender] &= bool(torch.equal(got.cpu(), wanted.cpu()))
+            agrees[contender] &= bool(torch.equal(got.cpu(), expected.cpu()))
     image.copy_(clean)
     timers = {contender: burst_timer(torch, run) for contender, run in runs.items()}
-    return Row(name, in_turns(timers), agrees)
+    return CudaNanCostRow(name, time_interleaved(timers), agrees)
 
 
 def _plants(torch: Any) -> tuple[Callable[[Any], object], ...]:
-    """What is written into a flat image: NaN in all elements, in one, and one infinity."""
+    """Functions that write NaN into all elements of a flat image, or NaN or infinity into one."""
 
     def one(value: float, flat: Any) -> None:
         flat[flat.numel() // 2] = value
@@ -136,8 +126,8 @@ def _plants(torch: Any) -> tuple[Callable[[Any], object], ...]:
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown."""
+def table(rows: Sequence[CudaNanCostRow]) -> str:
+    """Return a Markdown table, one line per network."""
     header = (
         "network", "with the pass, ms", "without, ms", "with / without", "equal libraries",
         "NaN with the pass", "NaN without",
@@ -145,23 +135,23 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(header, [_cells(row) for row in rows])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CudaNanCostRow) -> list[str]:
     if row.problem:
         return [row.name, f"FAILED: {row.problem}", *["-"] * 5]
-    said = {True: "as PyTorch", False: "differs"}
+    verdict = {True: "as PyTorch", False: "differs"}
     return [
         row.name,
-        *(number(statistics.median(row.ms[who]), ".4g") for who in (KEPT, DROPPED)),
+        *(number(statistics.median(row.ms[c]), ".4g") for c in (KEPT, DROPPED)),
         number(row.ratio(KEPT, DROPPED), ".4f"),
         number(row.ratio(AGAIN, KEPT), ".4f"),
-        *(said[row.agrees[who]] for who in (KEPT, DROPPED)),
+        *(verdict[row.agrees[contender]] for contender in (KEPT, DROPPED)),
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_nan_cost")
-    parser.add_argument("--only", default="", help="networks by name, separated by commas")
+    parser.add_argument("--only", default="", help="names of networks, separated by commas")
     parser.add_argument("--out", default="", help="file to write the table to")
     args = parser.parse_args(arguments)
     try:
@@ -174,31 +164,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(names) - set(NETWORKS))
     if unknown:
         parser.error(f"networks must be of {', '.join(NETWORKS)}, but got {', '.join(unknown)}")
-    rows: list[Row] = []
+    rows: list[CudaNanCostRow] = []
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as folder,
         concurrent.futures.ProcessPoolExecutor(_BUILDERS, mp_context=spawn) as pool,
     ):
         built = {
-            (name, who): pool.submit(build, name, folder, who != DROPPED)
-            for name in names for who in (KEPT, DROPPED, AGAIN)
+            (name, contender): pool.submit(build, name, folder, contender != DROPPED)
+            for name in names for contender in (KEPT, DROPPED, AGAIN)
         }  # fmt: skip
-        concurrent.futures.wait(built.values())  # nothing else runs while calls are timed
+        concurrent.futures.wait(built.values())  # leaves the machine idle for the timing
         for name in names:
             try:
-                paths = {who: built[name, who].result() for who in (KEPT, DROPPED, AGAIN)}
+                paths = {c: built[name, c].result() for c in (KEPT, DROPPED, AGAIN)}
                 rows.append(measure(name, paths))
-            except Exception as error:  # one network's failure is shown, and the others go on
-                rows.append(Row(name, problem=last_line(error)))
+            except Exception as error:  # reported in the row; the other networks go on
+                rows.append(CudaNanCostRow(name, problem=last_line(error)))
             print(_cells(rows[-1]), file=sys.stderr, flush=True)
     done = [row for row in rows if not row.problem]
     facts = f"{datetime.date.today()}, {gpu}, apache-tvm {TVM_VERSION}"
     text = f"{facts}\n\n{table(rows)}\n"
-    for words, contender, of in (("with / without", KEPT, DROPPED), ("equal", AGAIN, KEPT)):
+    for label, contender, of in (
+        ("with / without", KEPT, DROPPED), ("equal libraries", AGAIN, KEPT)
+    ):  # fmt: skip
         if done:
             mean = statistics.geometric_mean(row.ratio(contender, of) for row in done)
-            text += f"\n- {words}, geometric mean: {mean:.4f}"
+            text += f"\n- {label}, geometric mean: {mean:.4f}"
     print(f"\n{text}")
     if args.out:
         Path(args.out).write_text(text + "\n")

@@ -1,7 +1,7 @@
-"""Networks for the GPU benchmark, in PyTorch: the fast-tuning table's, ResNet-50, an encoder.
+"""Networks of the GPU benchmarks in PyTorch: an MLP, ResNet-18, ResNet-50 and MiniLM's encoder.
 
-Weights are random (He initialisation, seed 0) and BatchNorm is folded into the convolutions before
-it, as every compiler does first, so that all contenders compute the same.
+Weights are random (He initialisation, seed 0). The networks have no BatchNorm, because every
+compiler folds it into the preceding convolution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 class Mlp(nn.Module):
-    """TVM's classic multilayer perceptron: (batch, 224, 224, 3) -> (batch, 1000)."""
+    """MLP of TVM's ``relay.testing.mlp``: (batch, 224, 224, 3) -> (batch, 1000)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 class _Block(nn.Module):
-    """A residual block: two convolutions of 3 x 3, or one between two of 1 x 1."""
+    """Residual block: two 3 x 3 convolutions, or a bottleneck of 1 x 1, 3 x 3 and 1 x 1."""
 
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Block(nn.Module):
         self.shortcut = nn.Identity() if plain else _conv(inputs, outputs, 1, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's sum, after its activation."""
+        """Residual sum after the activation."""
         y = x
         for conv in self.convs[:-1]:
             y = torch.relu(conv(y))
@@ -61,8 +61,8 @@ class ResNet(nn.Module):
     """ResNet for ImageNet: (batch, 3, 224, 224) -> (batch, 1000).
 
     Args:
-        blocks: Blocks of each of the four stages.
-        bottleneck: Whether a block has three convolutions.
+        blocks: Number of blocks in each of the four stages.
+        bottleneck: Whether blocks are bottlenecks.
     """
 
     def __init__(self, blocks: tuple[int, ...], bottleneck: bool) -> None:
@@ -97,10 +97,10 @@ class _EncoderLayer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, hidden = x.shape
 
-        def of_heads(y: torch.Tensor) -> torch.Tensor:
+        def split_heads(y: torch.Tensor) -> torch.Tensor:
             return y.reshape(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
 
-        query, key, value = (of_heads(f(x)) for f in (self.query, self.key, self.value))
+        query, key, value = (split_heads(f(x)) for f in (self.query, self.key, self.value))
         scores = query @ key.transpose(2, 3) * (hidden // self.heads) ** -0.5
         mixed = torch.softmax(scores, -1) @ value
         x = self.norms[0](x + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden)))
@@ -108,7 +108,7 @@ class _EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The layers of MiniLM-L6, a sentence encoder: (batch, length, 384) -> the same."""
+    """Encoder layers of MiniLM-L6: (batch, length, 384) -> (batch, length, 384)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,14 +121,14 @@ class Encoder(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """One row of the networks' table.
+    """One network of the table.
 
     Attributes:
-        name: Of the network, its batch and its number format.
-        make: Makes the module in float32.
-        shape: Shape of its input.
-        dtype: Number format that it is run in.
-        images: Whether it takes images, which PyTorch computes faster with the channels last.
+        name: Topology, batch size and dtype, joined by dashes.
+        make: Function that makes the module in float32.
+        shape: Shape of the input.
+        dtype: Dtype to run in.
+        images: Whether the input is images; PyTorch then runs in channels-last layout.
     """
 
     name: str
@@ -138,19 +138,18 @@ class Network:
     images: bool = False
 
     def module(self) -> nn.Module:
-        """The network on the CPU in float32, its weights of seed 0."""
+        """Return the module on the CPU in float32, with weights of seed 0."""
         torch.manual_seed(0)
         made = self.make().eval()
         for layer in made.modules():
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                # Residual sums would grow from block to block.
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                layer.weight.data *= 0.7
+                layer.weight.data *= 0.7  # keeps residual sums from growing with depth
                 nn.init.normal_(layer.bias, std=0.1)
         return made.requires_grad_(False)
 
     def example(self) -> torch.Tensor:
-        """An input on the CPU in float32, of seed 1."""
+        """Return a random input on the CPU in float32, of seed 1."""
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -163,7 +162,7 @@ def _resnet50() -> nn.Module:
 
 
 _IMAGE = (3, 224, 224)
-#: The rows, by name.
+#: Networks by name.
 NETWORKS: dict[str, Network] = {
     network.name: network
     for network in (
@@ -179,10 +178,33 @@ NETWORKS: dict[str, Network] = {
 
 
 def to_relax(network: Network) -> Any:
-    """The network in float32 as TVM imports it from PyTorch, its weights constants in it."""
+    """Import the float32 network from PyTorch into Relax, weights as constants."""
     from tvm.relax.frontend.torch import from_exported_program
 
     exported = torch.export.export(network.module(), (network.example(),))
     return from_exported_program(
         exported, unwrap_unit_return_tuple=True, run_ep_decomposition=False
     )
+
+
+def lower_network(network: Network, target: Any) -> Any:
+    """Convert a network to its dtype, NHWC for images, and lower it to fused PrimFuncs."""
+    from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.lower import lower
+
+    converted = convert_module(
+        to_relax(network), dtype=network.dtype,
+        layout="NHWC" if network.images else "NCHW", skip_layers={}, keep_dtype={},
+    )  # fmt: skip
+    return lower(converted.mod, target.to_tvm())
+
+
+def load_network(path: str, image: torch.Tensor) -> Callable[[], Any]:
+    """Load the library of a network; return a call on a GPU tensor."""
+    import tvm
+    from tvm import relax
+
+    from tvmopt.runtime.network import network
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
+    return network(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)

@@ -1,8 +1,8 @@
-"""The operators of the fast-tuning table: our function, PyTorch's call, and a reference of it.
+"""Operators of the GPU benchmark: TensorIR function, PyTorch call and reference of each row.
 
-The 23 rows, their shapes and their tuning seconds are those of the fast dlight proposal (TVM
-community forum, 2024), measured there on an A100. Others can be named by the same words:
-``matmul_nt-3000-3000-3000-float16``.
+The 23 built-in rows, their shapes and tuning seconds come from the fast dlight proposal (TVM
+community forum, 2024), which used an A100. A name of the same form selects any other shape, for
+example ``matmul_nt-3000-3000-3000-float16``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
-#: Weights that share one scale of the int4 rows.
+#: Quantisation group size of the int4 rows: weights along K that share one scale.
 GROUP = 128
 _ACCUMULATE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "int8": "int32"}
 
@@ -23,11 +23,11 @@ class CudaRow:
     """One operator of the table.
 
     Attributes:
-        name: Its kind and sizes, joined by dashes.
-        func: The function, unscheduled.
-        call: ``call(torch, inputs) -> output`` by PyTorch's best, on tensors of the GPU.
-        reference: The same in float64 or float32.
-        seconds: Tuning seconds that the proposal's table has; 0 where it has no such row.
+        name: Kind, sizes and dtype, joined by dashes.
+        func: The unscheduled PrimFunc.
+        call: ``call(torch, inputs) -> output`` by PyTorch's fastest operator, on GPU tensors.
+        reference: The same computation in float64 or float32.
+        seconds: Tuning seconds in the proposal; 0 for a row that the proposal lacks.
     """
 
     name: str
@@ -38,14 +38,14 @@ class CudaRow:
 
     @property
     def group(self) -> str:
-        """What is compared by one bar: ``"matmul"``, ``"conv"``, ``"memory"``, ..."""
+        """Group of operators with one mean: ``"matmul"``, ``"conv"``, ``"memory"``, ..."""
         kind = self.name.partition("-")[0]
         if kind.startswith("matmul"):
             return "matmul float32" if self.name.endswith("float32") else "matmul"
         return "conv" if kind == "conv2d" else "gemv int4" if kind == "gemv_i4" else "memory"
 
 
-#: Names of the table's rows, with the seconds that tuning took there.
+#: Rows of the fast dlight proposal, with the tuning seconds that it reports.
 SEED_ROWS = {
     "copy-128-8192-float16": 2.547,
     "copy-16384-16384-float16": 7.405,
@@ -74,10 +74,10 @@ SEED_ROWS = {
 
 
 def row(name: str) -> CudaRow:
-    """The row of a name.
+    """Return the row of a name.
 
     Raises:
-        ValueError: When the name is none of a row.
+        ValueError: When the name is malformed or its kind or dtype is unknown.
     """
     kind, *parts = name.split("-")
     try:
@@ -179,7 +179,7 @@ def _conv2d(
     y = acc if out == accumulate else te.compute(acc.shape, lambda *i: acc[i].astype(out), "C")
 
     def call(torch: Any, x: list[Any]) -> Any:
-        # Tensors that are NHWC in memory, as PyTorch's channels_last is.
+        # NHWC buffers as NCHW views: PyTorch's channels_last layout, without a copy.
         image, weight = x[0].permute(0, 3, 1, 2), x[1].permute(3, 2, 0, 1)
         weight = weight.contiguous(memory_format=torch.channels_last)
         found = torch.nn.functional.conv2d(image, weight, None, s, p, d)
@@ -209,7 +209,7 @@ def _gemv(dtype: str, n: int, k: int) -> _Made:
 
 
 def _gemv_i4(dtype: str, n: int, k: int) -> _Made:
-    """Weights of four bits, eight a word, value 0 at 8; each :data:`GROUP` of them has a scale."""
+    """GEMV with int4 weights, 8 per uint32 word, zero point 8, one scale per :data:`GROUP`."""
     x = te.placeholder((1, k), dtype, "X")
     words = te.placeholder((n, k // 8), "uint32", "W")
     scales = te.placeholder((n, k // GROUP), dtype, "S")
@@ -228,19 +228,19 @@ def _gemv_i4(dtype: str, n: int, k: int) -> _Made:
     )
     y = te.compute((1, n), lambda i, j: acc[i, j].astype(dtype), "Y")
 
-    def decoded(torch: Any, v: list[Any]) -> Any:
+    def dequantized(torch: Any, v: list[Any]) -> Any:
         shifts = torch.arange(0, 32, 4, device=v[1].device)
         words = v[1].view(torch.int32).to(torch.int64)[..., None]
         nibbles = ((words >> shifts) & 15).reshape(n, k) - 8
         return nibbles.to(v[0].dtype) * v[2].repeat_interleave(GROUP, 1)
 
     def call(torch: Any, v: list[Any]) -> Any:
-        """PyTorch's own int4 product, of bfloat16 and its own packing; its speed is compared."""
+        """PyTorch's int4 GEMV in bfloat16 with its own packed random weights: for latency only."""
         packed, scales = _tinygemm(torch, v, n, k)
         return torch._weight_int4pack_mm(v[0].bfloat16(), packed, GROUP, scales)
 
     def reference(torch: Any, v: list[Any]) -> Any:
-        return torch.matmul(v[0].double(), decoded(torch, v).double().t())
+        return torch.matmul(v[0].double(), dequantized(torch, v).double().t())
 
     return te.create_prim_func([x, words, scales, y]), call, reference
 

@@ -22,8 +22,8 @@ from tvmopt.device.cuda import probe
 from tvmopt.errors import TvmoptError
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.ranked import Ranked, spread
-from tvmopt.measure.cuda_hints import CudaMeasurer
-from tvmopt.measure.hints import Candidates, Measured
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Candidates, Measured, Measurer
 
 # Of what is measured: the part that is modelled best, and that in which blocks share a depth.
 _BEST, _DIVIDED = 0.6, 0.2
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CudaMeasurer(arch, Path(scratch)) as measurer,
+        Measurer(device_of(arch), Path(scratch)) as measurer,
         Path(args.out).open("a") as out,
     ):
         for number, row in enumerate(rows):

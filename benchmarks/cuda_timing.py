@@ -1,6 +1,6 @@
-"""What the workers of ``cuda_ops`` do: build TVM's default, check and time all contenders of a row.
+"""Worker jobs of ``cuda_ops``: build dlight's kernels, check and time the contenders of a row.
 
-A kernel that faults ends its worker and nothing else.
+Jobs run in worker processes, so that a kernel that faults ends only its worker.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from tvmopt.errors import last_line
 
-# How long a recorded burst lasts at most, and the calls in one.
-_BURST_S, _MOST_CALLS = 5e-3, 50
+# Longest duration of one CUDA graph, and most calls in it.
+_GRAPH_S, _MAX_CALLS = 5e-3, 50
 _ROUNDS = 15
-# Times the fastest's time from which on a contender is timed apart, and how often.
-_SLOW, _SLOW_ROUNDS = 3.0, 5
+# Contenders this many times slower than the fastest are timed separately, in fewer rounds.
+_SLOW_RATIO, _SLOW_ROUNDS = 3.0, 5
 
 
 def inputs_of(torch: Any, arguments: list[list[Any]], seed: int = 0) -> list[Any]:
-    """Random tensors on the GPU for every argument but the last, which is written."""
+    """Random GPU tensors for all arguments except the last, which is the output."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     tensors = []
     for shape, dtype in arguments[:-1]:
@@ -38,24 +38,27 @@ def inputs_of(torch: Any, arguments: list[list[Any]], seed: int = 0) -> list[Any
     return tensors
 
 
-def error_of(torch: Any, got: Any, wanted: Any) -> float:
-    """Largest difference relative to the largest wanted value, a slice at a time."""
-    got, wanted = got.reshape(-1), wanted.reshape(-1)
-    if got.numel() != wanted.numel():
+def error_of(torch: Any, got: Any, expected: Any) -> float:
+    """Largest absolute error, relative to the largest magnitude of ``expected``.
+
+    The comparison works on slices, to bound the memory of the float64 copies.
+    """
+    got, expected = got.reshape(-1), expected.reshape(-1)
+    if got.numel() != expected.numel():
         return float("inf")
     worst, largest = 0.0, 1e-30
-    for one, two in zip(got.split(1 << 26), wanted.split(1 << 26), strict=True):
-        apart = (one.double() - two.double()).abs().max()
-        if not torch.isfinite(apart):
+    for one, two in zip(got.split(1 << 26), expected.split(1 << 26), strict=True):
+        error = (one.double() - two.double()).abs().max()
+        if not torch.isfinite(error):
             return float("inf")
-        worst, largest = max(worst, float(apart)), max(largest, float(two.double().abs().max()))
+        worst, largest = max(worst, float(error)), max(largest, float(two.double().abs().max()))
     return worst / largest
 
 
-def time_in_turns(
+def time_graphs(
     torch: Any, runs: dict[str, Callable[[], Any]], stream: Any
 ) -> dict[str, list[float]]:
-    """Milliseconds of one call, by contender, a value a round; each round is one CUDA graph."""
+    """Time contenders by replaying CUDA graphs; return milliseconds per call for each round."""
     graphs: dict[str, tuple[Any, int]] = {}
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -70,43 +73,43 @@ def time_in_turns(
         for name, run in runs.items():
             run()
             once = min(seconds(run) for _ in range(2))
-            count = max(1, min(_MOST_CALLS, round(_BURST_S / max(once, 1e-6))))
+            count = max(1, min(_MAX_CALLS, round(_GRAPH_S / max(once, 1e-6))))
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 for _ in range(count):
                     run()
             graphs[name] = graph, count
-        times = in_turns(
+        times = time_interleaved(
             {name: lambda g=graph, n=count: seconds(g.replay) / n * 1e3  # type: ignore[misc]
              for name, (graph, count) in graphs.items()}
         )  # fmt: skip
     return times
 
 
-def in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Milliseconds of a call of each contender, a value a round, the first not counted.
+def time_interleaved(timers: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Call the timers in interleaved rounds; return milliseconds per call for each round.
 
-    What takes several times as long as the fastest is timed apart: a slow kernel draws little
-    power, so that whoever came after it would find the GPU cool and at a higher clock. The others
-    take turns, every other round in reverse.
+    The order is reversed in every other round, and the first round is a warm-up. Contenders that
+    take several times as long as the fastest are timed separately: a slow kernel draws little
+    power, so that the next contender would run on a cooler GPU at a higher clock.
     """
     first = {name: timer() for name, timer in timers.items()}
-    limit = _SLOW * min(first.values(), default=0.0)
-    leaders = [name for name in timers if first[name] <= limit]
+    limit = _SLOW_RATIO * min(first.values(), default=0.0)
+    fast = [name for name in timers if first[name] <= limit]
     times: dict[str, list[float]] = {name: [] for name in timers}
-    for turn in range(_ROUNDS + 1):
-        for name in leaders if turn % 2 else leaders[::-1]:
-            spent = timers[name]()
-            if turn:
-                times[name].append(spent)
+    for number in range(_ROUNDS + 1):
+        for name in fast if number % 2 else fast[::-1]:
+            ms = timers[name]()
+            if number:
+                times[name].append(ms)
     for name in timers:
-        if name not in leaders:
+        if name not in fast:
             times[name] = [timers[name]() for _ in range(_SLOW_ROUNDS)]
     return times
 
 
 def start() -> None:
-    """Load what :func:`measure` needs."""
+    """Import PyTorch and create the CUDA context, before :func:`measure` runs."""
     import torch
 
     import benchmarks.cuda_rows  # noqa: F401
@@ -115,7 +118,7 @@ def start() -> None:
 
 
 def build_default(row: str, arch: dict[str, Any], path: str) -> None:
-    """Build a row's function under dlight's default rules, as ``main`` of the library ``path``."""
+    """Build the function of a row under dlight's default rules, as ``main`` of library ``path``."""
     import tvm
 
     from benchmarks.cuda_rows import row as row_of
@@ -134,12 +137,12 @@ def build_default(row: str, arch: dict[str, Any], path: str) -> None:
 def measure(
     row: str, arguments: list[list[Any]], kernels: dict[str, tuple[str, str]]
 ) -> dict[str, Any]:
-    """Errors and median milliseconds of every contender of a row.
+    """Check and time every contender of a row; return errors, median milliseconds and spread.
 
     Args:
-        row: Its name.
-        arguments: Shape and type of each argument.
-        kernels: By contender, a library and the name of the kernel in it.
+        row: Name of the row.
+        arguments: Shape and dtype of each argument.
+        kernels: Library and kernel name, by contender.
     """
     import torch
     import tvm
@@ -153,7 +156,7 @@ def measure(
     of = row_of(row)
     inputs = inputs_of(torch, arguments)
     shape, dtype = arguments[-1]
-    wanted = of.reference(torch, inputs)
+    expected = of.reference(torch, inputs)
     device = tvm.runtime.cuda(0)
     stream = torch.cuda.Stream()
     ours = [tvm.runtime.from_dlpack(tensor) for tensor in inputs]
@@ -174,17 +177,17 @@ def measure(
         except Exception as error:
             result["problems"][name] = last_line(error, 200)
             continue
-        result["errors"][name] = error_of(torch, out, wanted)
+        result["errors"][name] = error_of(torch, out, expected)
         runs[name] = functools.partial(kernel, *ours, target)
     try:
         got = of.call(torch, inputs)
-        if not row.startswith("gemv_i4"):  # which multiplies numbers of its own
-            result["errors"]["torch"] = error_of(torch, got, wanted)
+        if not row.startswith("gemv_i4"):  # PyTorch multiplies its own random weights there
+            result["errors"]["torch"] = error_of(torch, got, expected)
         runs["torch"] = lambda: of.call(torch, inputs)
     except Exception as error:
         result["problems"]["torch"] = last_line(error, 200)
-    del wanted
-    for name, times in time_in_turns(torch, runs, stream).items():
+    del expected
+    for name, times in time_graphs(torch, runs, stream).items():
         result["ms"][name] = statistics.median(times)
         result["spread"][name] = [min(times), max(times)]
     result["versions"] = {

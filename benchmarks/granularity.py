@@ -1,12 +1,14 @@
-"""Tuning by operator and by subgraph, side by side.
+"""Compare tuning at operator granularity with tuning at subgraph granularity.
 
-``python -m benchmarks.granularity [--only NAMES] [--dtypes float32,int8] [--threads N] [--topk K]
-[--model FILE.onnx --input_shapes S] [--runs N] [--configs N] [--tasks N] [--seconds S]
-[--out FOLDER] [--json FILE]`` tunes each model twice with the strategy ``fast`` at equal topk and
-times both libraries in interleaved runs. For the heaviest functions it measures the same
-configurations of the operator alone and of the fused function: Kendall's tau of both, what each
-granularity would pick, and what the operator's pick costs where it runs. Table and scatter plot are
-logged to MLflow and, with ``--out``, written there. Exits with 1 when a model fails.
+Usage: ``python -m benchmarks.granularity [--only NAMES] [--dtypes float32,int8] [--threads N]
+[--topk K] [--model FILE.onnx --input_shapes S] [--runs N] [--configs N] [--tasks N] [--seconds S]
+[--out FOLDER] [--json FILE]``
+
+The script tunes each model twice with the strategy ``fast`` at equal topk, and times both libraries
+interleaved. For the functions with most FLOPs it measures the same configurations of the anchor
+operator alone and of the fused function. It prints Kendall's tau, the choice at each granularity,
+and the regret of the operator's choice in the fused function. Tables and a scatter plot go to
+MLflow and to ``--out``. The exit code is 1 when a model fails.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import options, peers, report
-from benchmarks.cpu_int8 import read_job
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_int8 import read_model
+from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.granularity_tasks import TaskStudy, plot_studies, study_tasks
 from benchmarks.interleave import interleave
 from benchmarks.library import arrays_of, library_call
@@ -32,27 +34,27 @@ from benchmarks.low_precision import Model, converted, cosine
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_lite0", "minilm")
 DTYPES = ("float32", "int8")
 EXPERIMENT = "granularity"
-# Least cosine of what both libraries compute.
+# Minimum cosine similarity between the outputs of both libraries.
 _COSINE = {"float32": 0.9999, "int8": 0.99}
 _ROUNDS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model in one number format.
+class GranularityRow:
+    """Results of one model in one dtype.
 
     Attributes:
-        name: Its name.
-        dtype: Its number format.
-        operator_ms: Median latency tuned by operator, one a run.
-        subgraph_ms: Median latency tuned by subgraph, one a run.
+        name: Name of the model.
+        dtype: Dtype of the model.
+        operator_ms: Median latency of each run, tuned by operator.
+        subgraph_ms: Median latency of each run, tuned by subgraph.
         operator_s: Seconds of tuning by operator.
         subgraph_s: Seconds of tuning by subgraph.
-        cosine: Of what both compute.
-        chosen: How the layers are computed that were tuned by subgraph.
-        served: Functions that a record serves, of all, by granularity.
-        studies: The heaviest functions, measured both ways.
-        problem: Why there is no row; empty when there is one.
+        cosine: Cosine similarity between the outputs of both libraries.
+        chosen: Layouts and algorithms of the layers, tuned by subgraph.
+        served: Functions with a tuning record, of all functions: by operator, by subgraph.
+        studies: Functions with most FLOPs, measured at both granularities.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -69,32 +71,34 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether both libraries compute the same."""
+        """Whether the outputs of both libraries agree."""
         return not self.problem and self.cosine >= _COSINE[self.dtype]
 
     @property
     def gain(self) -> float:
-        """How much faster tuning by subgraph is: operator's time by subgraph's, less one."""
+        """Speedup of subgraph over operator granularity, minus 1; the median over the runs."""
         ratios = [o / s for o, s in zip(self.operator_ms, self.subgraph_ms, strict=True)]
         return statistics.median(ratios) - 1
 
     @property
     def tau(self) -> float | None:
-        """Median rank correlation of the functions looked at."""
+        """Median of Kendall's tau over the studied functions."""
         found = [study.tau for study in self.studies if study.tau is not None]
         return statistics.median(found) if found else None
 
 
-def measure(job: Job, dtype: str, args: argparse.Namespace) -> Row:
-    """Tune one model at both granularities, time both, and study its functions."""
+def measure(file: ModelFile, dtype: str, args: argparse.Namespace) -> GranularityRow:
+    """Tune one model at both granularities, time both libraries, and study its functions."""
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(job, dtype, args, Path(scratch))
+            return _measure(file, dtype, args, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
-        return Row(job.name, dtype, problem=report.one_line(error))
+        return GranularityRow(file.name, dtype, problem=report.one_line(error))
 
 
-def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> Row:
+def _measure(
+    file: ModelFile, dtype: str, args: argparse.Namespace, scratch: Path
+) -> GranularityRow:
     from tvmopt.device.target import resolve_target
     from tvmopt.stages.tune_layers import tune_layers
     from tvmopt.transform.lower import lower
@@ -103,7 +107,7 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
 
     target = resolve_target("host", args.threads)
     llvm = target.to_tvm()
-    model: Model = read_job(job, args.threads)
+    model: Model = read_model(file, args.threads)
     module = converted(model, dtype)
     free_layouts(module)
     lowered = lower(module, llvm)
@@ -127,10 +131,10 @@ def _measure(job: Job, dtype: str, args: argparse.Namespace, scratch: Path) -> R
         served.append(counted)
     same = cosine(arrays_of(calls["subgraph"]()), arrays_of(calls["operator"]()))
     runs = [interleave(calls, time_limit_s=args.seconds, rounds=_ROUNDS) for _ in range(args.runs)]
-    kinds = [str(way) for way in by_subgraph.plan.values()]
-    chosen = ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds))) or "as converted"
-    return Row(
-        job.name, dtype,
+    layers = [str(choice) for choice in by_subgraph.plan.values()]
+    chosen = ", ".join(f"{layers.count(k)} {k}" for k in sorted(set(layers))) or "as converted"
+    return GranularityRow(
+        file.name, dtype,
         tuple(run["operator"].median for run in runs),
         tuple(run["subgraph"].median for run in runs),
         by_operator.seconds, by_subgraph.result.seconds, same, chosen,
@@ -147,16 +151,16 @@ def _built(lowered: Any, target: Any, path: Path, database_dir: Any) -> tuple[Pa
     return built.path, f"{served} of {len(built.records)}"
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown table: one line a model and number format."""
+def table(rows: Sequence[GranularityRow]) -> str:
+    """Return a Markdown table, one line per model and dtype."""
     header = (
-        "model", "format", "operator ms", "subgraph ms", "faster by", "runs",
-        "operator s", "subgraph s", "tau", "served o", "served s", "layers by subgraph",
+        "model", "dtype", "operator ms", "subgraph ms", "speedup - 1", "range of runs",
+        "operator s", "subgraph s", "tau", "operator records", "subgraph records", "layers",
     )  # fmt: skip
     return report.markdown(header, (_cells(row) for row in rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: GranularityRow) -> list[str]:
     if row.problem:
         return [row.name, row.dtype, f"FAILED: {row.problem[:120]}", *["-"] * 9]
     pairs = zip(row.operator_ms, row.subgraph_ms, strict=True)
@@ -176,19 +180,19 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def task_table(rows: Sequence[Row]) -> str:
-    """Markdown table: one line a function that was looked at, the largest regret first."""
+def task_table(rows: Sequence[GranularityRow]) -> str:
+    """Return a Markdown table, one line per studied function, largest regret first."""
     header = (
-        "model", "format", "function", "calls", "configurations", "tau", "operator's pick alone us",
-        "in the function us", "the function's pick us", "times", "operator's pick",
-        "the function's pick",
+        "model", "dtype", "function", "calls", "configurations", "tau", "operator alone us",
+        "function by operator us", "function by subgraph us", "regret", "choice by operator",
+        "choice by subgraph",
     )  # fmt: skip
     studies = [(row, study) for row in rows for study in row.studies]
     studies.sort(key=lambda pair: -pair[1].regret)
     return report.markdown(header, (_study_cells(row, study) for row, study in studies))
 
 
-def _study_cells(row: Row, study: TaskStudy) -> list[str]:
+def _study_cells(row: GranularityRow, study: TaskStudy) -> list[str]:
     o, s = study.by_operator, study.by_subgraph
     return [
         row.name, row.dtype, study.name[:40], str(study.weight), str(len(study.configs)),
@@ -202,21 +206,21 @@ def _study(data: dict[str, Any]) -> TaskStudy:
     return TaskStudy(**values)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows that ``--json`` wrote."""
+def read_rows(path: Path) -> list[GranularityRow]:
+    """Read the rows of a file that ``--json`` wrote."""
     found = []
     data: dict[str, Any]
     for data in json.loads(path.read_text())["rows"]:
         tuples = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
         studies = tuple(_study(study) for study in data["studies"])
-        known = {field.name for field in dataclasses.fields(Row)}
+        known = {field.name for field in dataclasses.fields(GranularityRow)}
         values = {k: v for k, v in (data | tuples).items() if k in known}
-        found.append(Row(**(values | {"studies": studies})))
+        found.append(GranularityRow(**(values | {"studies": studies})))
     return found
 
 
-def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> str:
-    """Log tables, plot and figures as one run of the experiment; returns the run's id."""
+def log_to_mlflow(rows: Sequence[GranularityRow], facts: dict[str, Any], folder: Path) -> str:
+    """Log tables, plot and metrics as one MLflow run; return the run id."""
     import mlflow
 
     from tvmopt.tracking.store import experiment_id, open_store
@@ -236,23 +240,23 @@ def log_to_mlflow(rows: Sequence[Row], facts: dict[str, Any], folder: Path) -> s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("granularity", __doc__, 10.0, "most seconds of timing a run")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="number formats")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("granularity", __doc__, 10.0, "timing limit per run in seconds")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="dtypes, separated by commas")
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs, default 5")
-    parser.add_argument("--configs", type=int, default=12, help="configurations a function")
-    parser.add_argument("--tasks", type=int, default=12, help="functions studied of a model")
-    parser.add_argument("--rows", default="", help="files of --json to put together instead")
+    parser.add_argument("--configs", type=int, default=12, help="configurations per function")
+    parser.add_argument("--tasks", type=int, default=12, help="functions to study per model")
+    parser.add_argument("--rows", default="", help="files of --json to merge")
     parser.add_argument("--out", default="", help="folder for the tables and the plot")
     args = options.parse(parser, arguments)
     dtypes = [dtype for dtype in args.dtypes.split(",") if dtype]
     if not dtypes or not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtypes must be of {', '.join(DTYPES)}, but got {args.dtypes!r}")
     with options.errors_in_one_line(parser):
-        todo = [] if args.rows else jobs(parser, args, MODELS)
+        todo = [] if args.rows else model_files(parser, args, MODELS)
     facts = report.environment(args.threads) | {"topk": args.topk, "strategy": "fast"}
     report.print_environment(facts)
-    pairs = [(job, dtype) for job in todo for dtype in dtypes]
+    pairs = [(file, dtype) for file in todo for dtype in dtypes]
     rows = report.measure_all(
         pairs, lambda pair: measure(pair[0], pair[1], args), lambda row: f"{row.gain:+.1%}"
     )

@@ -1,4 +1,4 @@
-"""The same configurations of a kernel measured twice: of the operator alone, and as it runs."""
+"""Measure configurations of an anchor operator alone and of the fused function around it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class TaskStudy:
-    """One fused function and its anchor operator.
+    """Latencies of one fused function and of its anchor operator.
 
     Attributes:
         name: Name of the function.
-        weight: Calls of the network.
-        operator_us: Latency of each configuration of the operator alone.
-        subgraph_us: Latency of the same in the fused function.
+        weight: Calls in the network.
+        operator_us: Latency of the operator alone, by configuration.
+        subgraph_us: Latency of the fused function, by configuration.
         configs: The configurations, as text.
     """
 
@@ -32,7 +32,7 @@ class TaskStudy:
 
     @property
     def tau(self) -> float | None:
-        """Kendall's rank correlation of both; None of fewer than two configurations."""
+        """Kendall's tau between both latencies; None for fewer than two configurations."""
         from scipy.stats import kendalltau
 
         if len(self.configs) < 2:
@@ -42,33 +42,33 @@ class TaskStudy:
 
     @property
     def by_operator(self) -> int:
-        """Index of the configuration that measuring the operator picks."""
+        """Index of the configuration with the fastest operator."""
         return int(np.argmin(self.operator_us))
 
     @property
     def by_subgraph(self) -> int:
-        """Index of the configuration that measuring the function picks."""
+        """Index of the configuration with the fastest fused function."""
         return int(np.argmin(self.subgraph_us))
 
     @property
     def regret(self) -> float:
-        """How many times as long the function takes under the operator's pick as under its own."""
+        """Latency of the function with the operator's choice, divided by its best latency."""
         return self.subgraph_us[self.by_operator] / self.subgraph_us[self.by_subgraph]
 
 
 def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskStudy]:
-    """Measure ``count`` configurations of the heaviest functions both ways.
+    """Measure ``count`` configurations of the functions with most FLOPs at both granularities.
 
     Args:
         lowered: A lowered module.
         target: A ``TargetSpec``.
-        count: Configurations of a function: half are the policy's choice for the operator, half
-            its choice for the function.
-        most: Functions to look at, those with the most arithmetic.
+        count: Configurations per function: half are the top ranked of the operator, half the top
+            ranked of the function.
+        most: Most functions to study.
     """
     from tvmopt.kernels.policies import DefaultPolicy
-    from tvmopt.measure.cpu_hints import CpuMeasurer
-    from tvmopt.measure.hints import Candidates
+    from tvmopt.measure.devices import device_of
+    from tvmopt.measure.measurer import Candidates, Measurer
     from tvmopt.tune import extract_tasks
     from tvmopt.tune.operator import operator_function
     from tvmopt.tune.tasks import network_bytes
@@ -79,17 +79,17 @@ def study_tasks(lowered: Any, target: Any, count: int, most: int) -> list[TaskSt
     found: list[TaskStudy] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        CpuMeasurer(llvm, target.threads, Path(scratch)) as measurer,
+        Measurer(device_of(arch), Path(scratch)) as measurer,
     ):
         for task in tasks:
             func = task.mod["main"]
             operator = operator_function(func) if task.is_static else None
             if operator is None or operator.same_as(func) or len(found) >= most:
                 continue
-            halves = [
+            ranked = [
                 DefaultPolicy(one, arch).emit_config((count + 1) // 2) for one in (operator, func)
             ]
-            hints = list(dict.fromkeys([*halves[0], *halves[1]]))
+            hints = list(dict.fromkeys([*ranked[0], *ranked[1]]))
             alone, fused = measurer.measure(
                 [Candidates(one, hints, weight_bytes=weights) for one in (operator, func)]
             )
@@ -112,10 +112,10 @@ def _study(name: str, weight: int, alone: Sequence[Any], fused: Sequence[Any]) -
 
 
 def plot_studies(studies: Sequence[tuple[str, TaskStudy]], path: Path) -> None:
-    """One point a configuration: its latency alone and as it runs, over the best of its task.
+    """Plot a point per configuration: latency over the task's best at both granularities.
 
     Args:
-        studies: With the name of the model that each is from.
+        studies: Pairs of a label, the model, and a study.
         path: PNG file to write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -135,8 +135,8 @@ def plot_studies(studies: Sequence[tuple[str, TaskStudy]], path: Path) -> None:
     axis.plot([1, 4], [1, 4], color="grey", linewidth=0.8)
     axis.set(
         xscale="log", yscale="log", xlim=(0.97, 4), ylim=(0.97, 4),
-        xlabel="operator alone: latency over the best of its task",
-        ylabel="fused function: latency over the best of its task",
+        xlabel="operator alone: latency / best of the task",
+        ylabel="fused function: latency / best of the task",
         title="The same schedules, measured at both granularities",
     )  # fmt: skip
     axis.legend(fontsize=8)

@@ -1,10 +1,12 @@
-"""Where the time of one model in int8 or bfloat16 goes, kernel by kernel.
+"""Profile a model in int8 or bfloat16 on the CPU, kernel by kernel.
 
-``python -m benchmarks.int8_profile [--only NAME | --model FILE.onnx --input_shapes S] [--dtype
-int8|bfloat16] [--threads N] [--json FILE]`` prints a table: the time of every kernel in the network
-(medians over runs), the tensor instruction that it multiplies with, counted in the
-disassembly, and how much of its time its epilogue takes (bias, activation, requantise), which is
-measured with a kernel that stores the sums as they are. The last lines sum this up.
+Usage: ``python -m benchmarks.int8_profile [--only NAME | --model FILE.onnx --input_shapes S]
+[--dtype int8|bfloat16] [--threads N] [--json FILE]``
+
+The script prints a table with the median time of every kernel in the network, its tensor
+instruction and how often the disassembly holds it, and the share of the epilogue (bias, activation,
+requantisation). The share comes from a second build of the kernel that stores the accumulator
+without the epilogue. The last lines summarise the shares.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, report
-from benchmarks.cpu_int8 import read_job
-from benchmarks.cpu_models import jobs
+from benchmarks.cpu_int8 import read_model
+from benchmarks.cpu_models import model_files
 from benchmarks.interleave import interleave
 from benchmarks.low_precision import lowered
 
@@ -35,16 +37,17 @@ _MODELS = ("resnet50",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
-    """One fused function of the network.
+class KernelProfile:
+    """Profile of one fused function of the network.
 
     Attributes:
-        name: Its name.
-        calls: How often the network calls it.
-        us: Microseconds of all these calls, median.
-        instructions: Tensor instructions that it uses.
-        counted: How often they stand in its disassembly.
-        epilogue: Share of its time that its epilogue takes; 0 where it is not tensorised.
+        name: Name of the function.
+        calls: Calls in one run of the network.
+        us: Microseconds of all calls of one run, median over runs.
+        instructions: Tensor instructions that the kernel uses.
+        counted: Occurrences of these instructions in the disassembly.
+        epilogue: Share of the epilogue in the kernel's time; 0 for a kernel without tensor
+            instructions.
     """
 
     name: str
@@ -56,14 +59,14 @@ class Kernel:
 
     @property
     def kind(self) -> str:
-        """``product`` with a tensor instruction, ``plain product``, or ``movement``."""
+        """``tensorized`` or ``vector`` for matmul and convolution, ``memory`` for the rest."""
         if self.instructions:
-            return "product"
-        return "plain product" if any(a in self.name for a in _ANCHORS) else "movement"
+            return "tensorized"
+        return "vector" if any(a in self.name for a in _ANCHORS) else "memory"
 
 
-def profile(mod: Any, target: Any, inputs: Sequence[np.ndarray]) -> list[Kernel]:
-    """Kernels of a lowered module, those that take longest first."""
+def profile(mod: Any, target: Any, inputs: Sequence[np.ndarray]) -> list[KernelProfile]:
+    """Profile the kernels of a lowered module; return them by time, longest first."""
     import tvm
     from tvm import relax
 
@@ -84,13 +87,13 @@ def profile(mod: Any, target: Any, inputs: Sequence[np.ndarray]) -> list[Kernel]
         us = float(np.median([sum(run[name]) for run in runs]))
         source = functions.get(name.removesuffix("_prepacked"))
         used = instructions_used(source) if isinstance(source, tvm.tirx.PrimFunc) else ()
-        counted, epilogue = _looked_into(source, used, target) if used else (0, 0.0)
-        kernels.append(Kernel(name, len(runs[0][name]), us, used, counted, epilogue))
+        counted, epilogue = _inspect(source, used, target) if used else (0, 0.0)
+        kernels.append(KernelProfile(name, len(runs[0][name]), us, used, counted, epilogue))
     return sorted(kernels, key=lambda k: -k.us)
 
 
 def _timed_calls(machine: Any, tensors: list[Any]) -> list[dict[str, list[float]]]:
-    """Microseconds of each call of each kernel, for every run of the network."""
+    """Time each kernel call with the VM's instrument; return microseconds by kernel, per run."""
     run: dict[str, list[float]] = {}
     began = 0.0
 
@@ -100,7 +103,7 @@ def _timed_calls(machine: Any, tensors: list[Any]) -> list[dict[str, list[float]
             began = time.perf_counter()
         elif not name.startswith("vm."):
             run.setdefault(name, []).append((time.perf_counter() - began) * 1e6)
-        return 0  # go on as usual
+        return 0  # run the call
 
     machine.set_instrument(instrument)
     runs = []
@@ -111,11 +114,11 @@ def _timed_calls(machine: Any, tensors: list[Any]) -> list[dict[str, list[float]
     return runs[_WARM:]
 
 
-def _looked_into(func: Any, used: Sequence[str], target: Any) -> tuple[int, float]:
-    """Instructions in the disassembly, and the share of the epilogue, of one kernel."""
+def _inspect(func: Any, used: Sequence[str], target: Any) -> tuple[int, float]:
+    """Count instructions in the disassembly of one kernel, and time its epilogue's share."""
     import tvm
 
-    from tvmopt.measure.jobs import random_array
+    from tvmopt.measure.check import random_array
     from tvmopt.measure.split import split_packing
 
     compute = split_packing(func).compute
@@ -140,7 +143,7 @@ def _looked_into(func: Any, used: Sequence[str], target: Any) -> tuple[int, floa
 
 
 def without_epilogue(func: Any) -> Any:
-    """``func`` with its sums stored as they are, cut to the type of the result.
+    """Return ``func`` without its epilogue: the accumulator is cast to the output dtype.
 
     Before -> after::
 
@@ -165,36 +168,36 @@ def without_epilogue(func: Any) -> Any:
             if "local" in str(x.source.scope())
             and not any(x.source.same_as(p) for p in (*params, store.buffer))
         ]
-        if not own or _is_moved(store.value):
-            return store  # no epilogue: it begins with nothing, or only stores what is computed
-        return tirx.BufferStore(store.buffer, _cut(own[0], store.value), list(store.indices))
+        if not own or _is_vector_call(store.value):
+            return store  # no epilogue: a plain initialisation, or a store of an intrinsic's result
+        return tirx.BufferStore(store.buffer, _narrow(own[0], store.value), list(store.indices))
 
     body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, on_store), order="post")
     return func.with_body(body)
 
 
-def _is_moved(value: Any) -> bool:
-    """Whether a value is what a function of vectors gives: the epilogue is elsewhere."""
+def _is_vector_call(value: Any) -> bool:
+    """Whether a value is the result of a vector intrinsic; the epilogue is then elsewhere."""
     from tvm import ir
 
     return isinstance(value, ir.Call) and isinstance(value.args[0], ir.Call)
 
 
-def _cut(sums: Any, value: Any) -> Any:
-    """Sums in the type of ``value``, by the cheapest instruction that there is."""
+def _narrow(accumulator: Any, value: Any) -> Any:
+    """Cast the accumulator to the dtype of ``value`` with the cheapest instruction."""
     from tvm import tirx
 
     dtype = str(value.ty.dtype)
     if dtype.startswith("bfloat16"):
-        upper = tirx.reinterpret("uint32", sums) >> tirx.const(16, "uint32")
+        upper = tirx.reinterpret("uint32", accumulator) >> tirx.const(16, "uint32")
         return tirx.reinterpret(dtype, upper.astype("uint16"))
-    return sums.astype(dtype)
+    return accumulator.astype(dtype)
 
 
-def table(kernels: Sequence[Kernel]) -> str:
-    """Markdown table of the kernels."""
+def table(kernels: Sequence[KernelProfile]) -> str:
+    """Return a Markdown table, one line per kernel."""
     total = sum(k.us for k in kernels)
-    header = ("kernel", "calls", "us", "%", "kind", "instruction", "in asm", "epilogue %")
+    header = ("kernel", "calls", "us", "%", "kind", "instructions", "in asm", "epilogue %")
     return report.markdown(
         header,
         (
@@ -213,8 +216,8 @@ def table(kernels: Sequence[Kernel]) -> str:
     )
 
 
-def summary(kernels: Sequence[Kernel]) -> dict[str, float]:
-    """Shares of the whole time: products, epilogues, plain products, movement."""
+def summary(kernels: Sequence[KernelProfile]) -> dict[str, float]:
+    """Shares of the total time by kind of kernel, with the epilogues as a kind of their own."""
     total = sum(k.us for k in kernels)
     shares: dict[str, float] = collections.defaultdict(float)
     for k in kernels:
@@ -224,30 +227,33 @@ def summary(kernels: Sequence[Kernel]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser: argparse.ArgumentParser = options.make_parser(
         "int8_profile", __doc__, 15.0, "not used here"
     )
     parser.add_argument("--dtype", default="int8", choices=("int8", "bfloat16"))
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args, _MODELS)
+        todo = model_files(parser, args, _MODELS)
     from tvmopt.device.target import resolve_target
 
     facts = report.environment(args.threads)
     report.print_environment(facts, ())
     shown = {}
-    for job in todo:
+    for file in todo:
         target = resolve_target("host", args.threads)
-        model = read_job(job, args.threads)
+        model = read_model(file, args.threads)
         kernels = profile(lowered(model, args.dtype, target), target, model.arrays)
-        print(f"\n## {job.name} {args.dtype}\n\n{table(kernels)}\n")
-        anchors = [k for k in kernels if k.kind != "movement"]
-        tensorised = sum(k.kind == "product" for k in anchors)
-        print(f"{tensorised} of {len(anchors)} products use a tensor instruction; of the time:")
+        print(f"\n## {file.name} {args.dtype}\n\n{table(kernels)}\n")
+        anchors = [k for k in kernels if k.kind != "memory"]
+        tensorized = sum(k.kind == "tensorized" for k in anchors)
+        print(
+            f"{tensorized} of {len(anchors)} matmuls and convolutions use a tensor instruction; "
+            "share of the time:"
+        )
         for name, share in summary(kernels).items():
             print(f"- {name}: {100 * share:.1f} %")
-        shown[job.name] = [dataclasses.asdict(k) for k in kernels]
+        shown[file.name] = [dataclasses.asdict(k) for k in kernels]
     report.write_json(args.json, {"environment": facts, "kernels": shown})
     return 0
 

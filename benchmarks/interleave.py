@@ -1,9 +1,9 @@
-"""Latency of peers side by side: blocks of calls that take turns, medians with intervals.
+"""Time contenders in interleaved blocks of calls; report medians with confidence intervals.
 
-The workers of every runtime keep spinning on the cores for some milliseconds after its last call,
-and would hit whoever runs next. So a turn is a block: first calls that do not count, until the
-others have gone to sleep and the caches hold the contender's own data, then calls that do.
-``tvmopt.evaluate.latency`` does the same for runtimes that are alike; here they are not.
+The worker threads of a runtime spin on the cores for some milliseconds after its last call and slow
+down the next runtime. So each block begins with warm-up calls, until other threads sleep and the
+caches hold the contender's data. ``tvmopt.evaluate.latency`` rests
+before each block instead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from tvmopt.evaluate.statistics import summarise
-from tvmopt.measure.turns import rotated
+from tvmopt.measure.interleave import rotated
 
-_SETTLE_CALLS, _SETTLE_S = 2, 0.010
+_WARMUP_CALLS, _WARMUP_S = 2, 0.010
 _BLOCK_S = 0.080
-_FEWEST_CALLS = 3  # in a block, unless one of them takes longer than a block
+_MIN_CALLS = 3  # per block, unless one call takes longer than a block
 _ROUNDS = 30
 
 
@@ -29,12 +29,12 @@ class Timing:
     """Latency of one contender, in milliseconds.
 
     Attributes:
-        median: Over all calls that count.
-        low: Lower end of a 95% interval of the median, from the medians of the rounds; these are
-            less alike than calls in one round, and so the interval is honest about drift.
-        high: Upper end.
-        calls: Calls that count.
-        rounds: Rounds it took part in.
+        median: Median over all timed calls.
+        low: Lower end of the 95% interval of the median, from the medians of the rounds. Rounds
+            differ more than calls in one round, so the interval covers drift.
+        high: Upper end of the interval.
+        calls: Timed calls.
+        rounds: Rounds with a block of the contender.
     """
 
     median: float
@@ -55,19 +55,19 @@ def interleave(
     budgets_s: Mapping[str, float] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time every contender in rounds, one block each a round, the order rotating.
+    """Time every contender in rounds of one block each, in rotating order.
 
-    A block is at least two calls and 10 ms that do not count, then at least three calls and 80 ms
-    that do. A contender whose single call is longer than 80 ms makes one call of either kind.
+    A block is a warm-up of at least 2 calls and 10 ms, then at least 3 timed calls and 80 ms. A
+    contender whose single call takes more than 80 ms makes one call of each kind.
 
     Args:
-        contenders: What to call, by name.
-        time_limit_s: No round begins after that many seconds, those of ``budgets_s`` apart; the
-            first always does.
+        contenders: Functions to call, by name.
+        time_limit_s: No round begins after this many seconds, except the first. The time of
+            contenders in ``budgets_s`` does not count.
         rounds: Most rounds.
-        budgets_s: Seconds after which a contender sits out, for those that are hopelessly slow; by
-            name, the others have no such limit. Every contender has at least one turn.
-        clock: Seconds since any moment.
+        budgets_s: Time limits of slow contenders in seconds, by name. A contender beyond its limit
+            is skipped, but has at least one block.
+        clock: Clock in seconds.
 
     Raises:
         ValueError: When ``rounds`` is not positive.
@@ -79,35 +79,35 @@ def interleave(
     spent = dict.fromkeys(names, 0.0)
     start = clock()
     for number in range(rounds):
-        apart = sum(spent.get(name, 0.0) for name in budgets_s or {})
-        if number and clock() - start - apart >= time_limit_s:
+        excluded = sum(spent.get(name, 0.0) for name in budgets_s or {})
+        if number and clock() - start - excluded >= time_limit_s:
             break
         for name in rotated(names, number):
             if blocks[name] and spent[name] >= (budgets_s or {}).get(name, math.inf):
                 continue
             began = clock()
-            blocks[name].append(_turn(contenders[name], clock))
+            blocks[name].append(_block(contenders[name], clock))
             spent[name] += clock() - began
     return {name: _timing(found) for name, found in blocks.items()}
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Geometric mean of positive numbers; None of none."""
+    """Geometric mean of positive numbers; None when there are none."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """One block: seconds of each call that counts."""
+def _block(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Run one block; return the seconds of each timed call."""
     begin, calls = clock(), 0
-    while calls < _SETTLE_CALLS or clock() - begin < _SETTLE_S:
+    while calls < _WARMUP_CALLS or clock() - begin < _WARMUP_S:
         call()
         calls += 1
         if clock() - begin >= _BLOCK_S:
             break
     begin = clock()
     seconds: list[float] = []
-    while len(seconds) < _FEWEST_CALLS or clock() - begin < _BLOCK_S:
+    while len(seconds) < _MIN_CALLS or clock() - begin < _BLOCK_S:
         start = clock()
         call()
         seconds.append(clock() - start)

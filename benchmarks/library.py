@@ -1,4 +1,4 @@
-"""A library that we built, called in this process."""
+"""Load libraries built by tvmopt and call them in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmopt import host
 
 
 def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
-    """A call of ``main`` of the library at ``path`` with inputs that stay where they are."""
+    """Return a call of ``main`` of the library at ``path``; the inputs are bound once."""
     import tvm
     from tvm import relax
 
@@ -24,7 +24,7 @@ def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
 
 
 def answer(path: Path, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Outputs of the library at ``path`` as ``CompiledModel`` gives them: by its fallback, too."""
+    """Run the library at ``path`` as ``CompiledModel`` does, with the fallback for NaN outputs."""
     import tvm
     from tvm import relax
 
@@ -39,7 +39,7 @@ def answer(path: Path, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def arrays_of(result: Any) -> list[np.ndarray]:
-    """What a call gave, one tensor or several, as arrays."""
+    """Convert the result of a call, one tensor or several, to arrays."""
     one = hasattr(result, "numpy") or isinstance(result, np.ndarray)
     items = [result] if one else list(result)
     return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in items]

@@ -1,4 +1,4 @@
-"""A model in float32, bfloat16 and int8: ours, and the file that every runtime gets for int8."""
+"""Prepare a model in float32, bfloat16 and int8 for tvmopt and its peers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model ready to be converted.
+    """A model before conversion, with its inputs.
 
     Attributes:
-        model: Folded, for our importer.
-        reference: With static shapes only, for the peers.
-        quantized: The QDQ model, of ranges seen on ``inputs``.
-        inputs: By name, in the order of the graph.
+        model: Constant-folded model, for the importer of tvmopt.
+        reference: The same model with static shapes, not folded, for the peers.
+        quantized: QDQ model for every runtime, calibrated on ``inputs``.
+        inputs: Input arrays by name, in the order of the graph.
     """
 
     model: onnx.ModelProto
@@ -31,39 +31,39 @@ class Model:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """The inputs in the order of the graph."""
+        """Input arrays in the order of the graph."""
         return list(self.inputs.values())
 
 
 def quantized_model(prepared: Any, inputs: Mapping[str, np.ndarray]) -> Model:
-    """Quantise a prepared model to u8s8, calibrated on one batch of inputs; for timing.
+    """Quantise a prepared model to u8s8, calibrated on one batch; enough for latency.
 
-    A model that is quantised already is taken as it is.
+    A model that is quantised already stays unchanged.
     """
     from tvmopt.quantize import Scheme, collect_ranges, is_quantized, quantize_model
 
-    named = {name: inputs[name] for name in prepared.input_shapes}
+    ordered = {name: inputs[name] for name in prepared.input_shapes}
     if is_quantized(prepared.model):
-        return Model(prepared.model, prepared.reference, prepared.model, named)
+        return Model(prepared.model, prepared.reference, prepared.model, ordered)
     scheme = Scheme()
-    ranges = collect_ranges(prepared.model, [named], scheme, lambda *_: None)
+    ranges = collect_ranges(prepared.model, [ordered], scheme, lambda *_: None)
     quantized = quantize_model(prepared.model, ranges, scheme)
-    return Model(prepared.model, prepared.reference, quantized, named)
+    return Model(prepared.model, prepared.reference, quantized, ordered)
 
 
 def read(
     path: Path,
     shapes: str,
     threads: int,
-    known_inputs: Callable[[onnx.ModelProto], dict[str, np.ndarray]] | None = None,
+    make_inputs: Callable[[onnx.ModelProto], dict[str, np.ndarray]] | None = None,
 ) -> Model:
     """Read and quantise a model.
 
     Args:
         path: The ONNX file.
         shapes: Input shapes, as text.
-        threads: For finding out which inputs it can work with.
-        known_inputs: From the model to inputs that mean something to it; None takes random ones.
+        threads: Threads of the ONNX Runtime session that validates random inputs.
+        make_inputs: Function from the model to its inputs; None draws random inputs.
 
     Raises:
         ModelError: When the model cannot be read.
@@ -72,8 +72,8 @@ def read(
     from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
 
     prepared = prepare(load_onnx(path), parse_input_shapes(shapes))
-    if known_inputs is not None:
-        inputs = known_inputs(prepared.reference)
+    if make_inputs is not None:
+        inputs = make_inputs(prepared.reference)
     else:
         reference = Reference(prepared.reference, threads)
         inputs = working_random_inputs(reference, input_specs(prepared.reference), seed=0)[1]
@@ -81,7 +81,7 @@ def read(
 
 
 def converted(model: Model, dtype: str, *, layout: str = "NHWC") -> Any:
-    """The Relax operators of a model in a number format.
+    """Convert a model to a dtype; return the Relax module.
 
     Args:
         model: The model.
@@ -96,14 +96,14 @@ def converted(model: Model, dtype: str, *, layout: str = "NHWC") -> Any:
 
 
 def lowered(model: Model, dtype: str, target: Any) -> Any:
-    """The fused functions of a model in a number format, for a ``TargetSpec``."""
+    """Convert a model to a dtype and lower it to fused PrimFuncs for a ``TargetSpec``."""
     from tvmopt.transform.lower import lower
 
     return lower(converted(model, dtype), target.to_tvm())
 
 
 def cosine(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Smallest cosine of two lists of outputs; 1 where both are zero."""
+    """Smallest cosine similarity over pairs of outputs; 1 for two zero arrays."""
     worst = 1.0
     for one, other in zip(got, expected, strict=True):
         a, b = (np.asarray(x, "float64").ravel() for x in (one, other))

@@ -1,8 +1,9 @@
-"""Our fast tuner beside TVM's MetaSchedule, which gets ten times the wall time for the same task.
+"""Compare the fast tuner with MetaSchedule, which gets ten times the wall time per task.
 
-Both begin from nothing, in worker processes of their own. MetaSchedule gets the kernel as TVM
-lowers it, and its best record serves whatever else may be faster; a task where it has none does not
-count. Weights are constants, packed beforehand where a schedule asks for it.
+Both tuners begin without records and measure in separate worker processes. MetaSchedule tunes the
+kernel as TVM lowers it, without Winograd. Its best record is used even if an untuned kernel is
+faster. A task without a record of MetaSchedule does not count. Weights are constants, prepacked if
+a schedule asks for it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from benchmarks.interleave import Timing, interleave
 from benchmarks.library import arrays_of, library_call
 from benchmarks.tuning_tasks import TuningTask, tuned
 
-FACTOR = 10.0
-_TRIALS = 1_000_000  # time is what ends the search
-_LIMIT = 1e-3  # largest deviation of one result from the other, see tvmopt.compare.deviation
-_UNTUNED_S = 3.0  # what a kernel without a schedule may take of a row's time
+FACTOR = 10.0  # wall time of MetaSchedule by wall time of the fast tuner
+_TRIALS = 1_000_000  # no limit: the time budget ends the search
+_LIMIT = 1e-3  # largest deviation between the two results, see tvmopt.compare.deviation
+_UNTUNED_S = 3.0  # timing limit of an untuned kernel, which is slow
 
 
 @dataclasses.dataclass(frozen=True)
 class PeerRow:
-    """One task.
+    """Results of one task.
 
     Attributes:
         name: Name of the task.
         kind: Kind of the task.
-        timings: ``fast`` and ``metaschedule``, in milliseconds.
-        seconds: Seconds of tuning of both.
-        trials: Configurations that both measured.
-        error: Largest deviation of one result from the other.
-        note: Why MetaSchedule has no record; empty when it has one.
-        problem: Why there is no row; empty when there is one.
+        timings: Latency by tuner: ``fast``, ``metaschedule``.
+        seconds: Tuning seconds by tuner.
+        trials: Measured configurations by tuner.
+        error: Largest deviation between the two results.
+        note: Reason for which MetaSchedule has no record; empty if it has one.
+        problem: Error of the task; empty on success.
     """
 
     name: str
@@ -54,23 +55,23 @@ class PeerRow:
 
     @property
     def right(self) -> bool:
-        """Whether both computed the same."""
+        """Whether the task ran and both results agree."""
         return not self.problem and self.error <= _LIMIT
 
     @property
     def ratio(self) -> float:
-        """MetaSchedule's time by ours; above 1, ours is faster."""
+        """Latency of MetaSchedule divided by latency of the fast tuner."""
         return self.timings["metaschedule"].median / self.timings["fast"].median
 
 
 def compare(task: TuningTask, target: Any, topk: int, seconds: float) -> PeerRow:
-    """Tune one task with both, check one result against the other, and time them in turns.
+    """Tune one task with both tuners, compare the results, and time both interleaved.
 
     Args:
         task: The task.
         target: A :class:`tvmopt.device.target.TargetSpec`.
         topk: Configurations that the fast tuner measures.
-        seconds: Most seconds of timing.
+        seconds: Timing limit.
     """
     row = PeerRow(task.name, task.kind)
     try:
@@ -120,14 +121,14 @@ def _compare(
 
 
 def _why(result: Any) -> str:
-    """The most frequent reason for which candidates failed."""
+    """Return the most frequent error of the candidates, with its count."""
     errors = collections.Counter(event["error"] for event in result.log if event["error"])
     [(reason, count)] = errors.most_common(1) or [("no candidate in time", 0)]
     return f"{count} x {reason}" if count else reason
 
 
 def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:
-    """The module under its best record, faster than our default schedule or not; is there one?"""
+    """Apply the best record, even if slower than the default; also return if one exists."""
     from tvmopt.tune import DatabaseKey, apply_database, canonical_target
 
     llvm = target.to_tvm()
@@ -137,14 +138,14 @@ def _replayed(module: Any, target: Any, database_dir: Any) -> tuple[Any, bool]:
 
 
 def _inputs(task: TuningTask) -> list[np.ndarray]:
-    from tvmopt.measure.jobs import random_array
+    from tvmopt.measure.check import random_array
 
     rng = np.random.default_rng(0)
     return [random_array(rng, shape, dtype, False) for shape, dtype in task.ours.inputs]
 
 
 def table(rows: Sequence[PeerRow]) -> str:
-    """Markdown table of the rows."""
+    """Return a Markdown table, one line per task."""
     header = (
         "task", "kind", "fast us (95%)", "MetaSchedule us (95%)", "MetaSchedule / fast",
         "fast s", "MetaSchedule s", "trials", "max error",
@@ -173,6 +174,6 @@ def _us(timing: Timing) -> str:
 
 
 def faster(rows: Sequence[PeerRow]) -> tuple[int, int]:
-    """On how many tasks ours is faster, and of how many that have right results and a record."""
+    """Count the tasks on which the fast tuner wins, and the correct tasks with a record."""
     counted = [row for row in rows if row.right and not row.note]
     return sum(row.ratio > 1 for row in counted), len(counted)

@@ -1,4 +1,4 @@
-"""An ONNX model as a Relax module, in the layout that is modelled to be fastest."""
+"""Import an ONNX model into Relax in the layout with the lowest predicted latency."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import onnx
 
 
 def converted_module(model: onnx.ModelProto, target: Any) -> tuple[Any, str]:
-    """Import a model and convert it as the workflow does.
+    """Import a model, choose its layout with the cost model, and convert it.
 
     Args:
         model: A model with static shapes, folded by :func:`tvmopt.frontend.prepare`.
         target: A :class:`tvmopt.device.target.TargetSpec`.
 
     Returns:
-        The module of Relax operators, and its layout.
+        The converted Relax module and its layout.
     """
     from tvmopt.frontend import import_onnx
     from tvmopt.stages.auto_layout import choose_layout

@@ -1,4 +1,4 @@
-"""The convolutions and matrix products of an ONNX model, as operators."""
+"""Extract the convolutions and matmuls of an ONNX model as benchmark operators."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.operators import Convolution, MatMul, Operator
 
 
 def model_operators(model: onnx.ModelProto) -> tuple[list[tuple[str, Operator]], list[str]]:
-    """The distinct convolutions and matrix products of a model, with their kinds.
+    """Return the distinct convolutions and matmuls of a model, with their kinds.
 
     Args:
         model: A model with static shapes, folded by :func:`tvmopt.frontend.prepare`.
 
     Returns:
-        The rows, and a line for each layer that has no row.
+        Pairs of kind and operator, and one message per layer that is not supported.
     """
     graph = model.graph
     shapes: dict[str, tuple[int, ...]] = {t.name: tuple(t.dims) for t in graph.initializer}
@@ -29,20 +29,21 @@ def model_operators(model: onnx.ModelProto) -> tuple[list[tuple[str, Operator]],
             shapes[value.name] = dims
     weights = {tensor.name for tensor in graph.initializer}
     rows: dict[Operator, str] = {}
-    left: list[str] = []
+    skipped: list[str] = []
     for node in graph.node:
         if node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
             continue
         try:
             found = _operator(node, shapes, weights)
         except (KeyError, ValueError) as error:
-            left.append(f"{node.op_type} {node.name}: no row, {' '.join(map(str, error.args))}")
+            reason = " ".join(map(str, error.args))
+            skipped.append(f"{node.op_type} {node.name}: not supported, {reason}")
             continue
         kind = "matmul"
         if isinstance(found, Convolution):
             kind = "rest" if found.transposed else "depthwise" if found.depthwise else "conv"
         rows[found] = kind
-    return [(kind, op) for op, kind in rows.items()], left
+    return [(kind, op) for op, kind in rows.items()], skipped
 
 
 def _operator(
@@ -73,7 +74,7 @@ def _convolution(
     axes = len(x) - 2
     if axes not in (1, 2):
         raise ValueError(f"it has {axes} spatial axes")
-    lead = (1,) * (2 - axes)  # a convolution over a line is one over an image of one row
+    lead = (1,) * (2 - axes)  # a 1-D convolution becomes a 2-D one of height 1
     size, kernel = (*lead, *x[2:]), (*lead, *w[2:])
     strides = (*lead, *attributes.get("strides", (1,) * axes))
     dilations = (*lead, *attributes.get("dilations", (1,) * axes))

@@ -1,9 +1,12 @@
-"""What it costs that Relu, Clip and Max keep NaN: each model with the pass and without it.
+"""Measure the latency cost of NaN propagation in Relu, Clip and Max on the CPU.
 
-``python -m benchmarks.nan_cost [--only NAME | --model FILE.onnx --input_shapes S] [--threads N]
-[--seconds S] [--json FILE]`` compiles each model with the default schedules twice with the pass
-(:mod:`tvmopt.kernels.passes.keep_nan`) and once without it. The calls take turns in one process.
-The table has medians with 95% intervals; the ratio of the two equal libraries shows the noise.
+Usage: ``python -m benchmarks.nan_cost [--only NAMES | --model FILE.onnx --input_shapes S]
+[--threads N] [--seconds S] [--json FILE]``
+
+The script builds each model with the default schedules: twice with the pass
+:mod:`tvmopt.kernels.passes.keep_nan` and once without it. It times the three libraries interleaved
+in one process, and prints a table of medians with 95% intervals. The ratio of the two equal
+libraries is the noise.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import options, report
-from benchmarks.cpu_models import Job, jobs
+from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.interleave import Timing, geometric_mean, interleave
 
 KEPT, DROPPED, AGAIN = "kept", "dropped", "kept again"
@@ -29,13 +32,13 @@ _ROUNDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model.
+class NanCostRow:
+    """Results of one model.
 
     Attributes:
-        name: Its name.
-        timings: By contender: with the pass, without it, and with it once more.
-        problem: Why there are no timings; empty when there are.
+        name: Name of the model.
+        timings: Latency by contender: ``KEPT``, ``DROPPED``, ``AGAIN``.
+        problem: Error of the model; empty on success.
     """
 
     name: str
@@ -44,22 +47,22 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether the model was measured."""
+        """Whether the model ran."""
         return not self.problem
 
     @property
     def cost(self) -> float:
-        """Latency with the pass by latency without it."""
+        """Latency with the pass divided by latency without it."""
         return self.timings[KEPT].median / self.timings[DROPPED].median
 
     @property
     def noise(self) -> float:
-        """Latency of the second library with the pass by latency of the first."""
+        """Latency of the second library with the pass divided by latency of the first."""
         return self.timings[AGAIN].median / self.timings[KEPT].median
 
 
 def compiled(lowered: Any, target: Any, folder: Path, keeps_nan: bool) -> Callable[..., Any]:
-    """``main`` of the lowered module, compiled with the pass or without it."""
+    """Compile the lowered module with or without the pass; return ``main``."""
     import tvm
     from tvm import relax
 
@@ -74,8 +77,16 @@ def compiled(lowered: Any, target: Any, folder: Path, keeps_nan: bool) -> Callab
     return relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
 
 
-def measure(job: Job, threads: int, seconds: float) -> Row:
-    """Compile and time one model."""
+def measure(file: ModelFile, threads: int, seconds: float) -> NanCostRow:
+    """Compile and time one model; an error becomes a row with a problem."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+            return _measure(file, threads, seconds, Path(scratch))
+    except Exception as error:  # one model must not cost the others their rows
+        return NanCostRow(file.name, problem=report.one_line(error))
+
+
+def _measure(file: ModelFile, threads: int, seconds: float, scratch: Path) -> NanCostRow:
     import tvm
 
     from tvmopt.device.target import resolve_target, set_thread_environment
@@ -85,24 +96,21 @@ def measure(job: Job, threads: int, seconds: float) -> Row:
 
     set_thread_environment(threads)
     target = resolve_target("host", threads)
-    prepared = prepare(load_onnx(job.path), parse_input_shapes(job.shapes))
+    prepared = prepare(load_onnx(file.path), parse_input_shapes(file.shapes))
     reference = Reference(prepared.reference)
     _, inputs, _ = working_random_inputs(reference, input_specs(prepared.reference), seed=0)
     module = import_onnx(prepared.model, layer_table(prepared.model))
     lowered = lower(module, target.to_tvm())
     tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs.values()]
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-        calls = {
-            name: functools.partial(
-                compiled(lowered, target, Path(scratch), name != DROPPED), *tensors
-            )
-            for name in (KEPT, DROPPED, AGAIN)
-        }
-        return Row(job.name, interleave(calls, time_limit_s=seconds, rounds=_ROUNDS))
+    calls = {
+        name: functools.partial(compiled(lowered, target, scratch, name != DROPPED), *tensors)
+        for name in (KEPT, DROPPED, AGAIN)
+    }
+    return NanCostRow(file.name, interleave(calls, time_limit_s=seconds, rounds=_ROUNDS))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown."""
+def table(rows: Sequence[NanCostRow]) -> str:
+    """Return a Markdown table, one line per model."""
     header = ["model", "with the pass, ms", "without, ms", "with / without", "equal libraries"]
     return report.markdown(
         header,
@@ -117,21 +125,18 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = options.make_parser("nan_cost", __doc__, 30.0, "most seconds of timing a model")
+    """Run the command line; return the exit code."""
+    parser = options.make_parser("nan_cost", __doc__, 30.0, "timing limit per model in seconds")
     args: argparse.Namespace = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
-        todo = jobs(parser, args)
+        todo = model_files(parser, args)
     facts = report.environment(args.threads)
-    report.print_environment(facts)
-    rows: list[Row] = []
-    for job in todo:
-        try:
-            rows.append(measure(job, args.threads, args.seconds))
-        except Exception as error:  # one model must not cost the others
-            rows.append(Row(job.name, problem=report.one_line(error)))
-        told = rows[-1].problem or f"with / without {rows[-1].cost:.4f}"
-        print(f"{job.name}: {told}", file=sys.stderr, flush=True)
+    report.print_environment(facts, ())
+    rows = report.measure_all(
+        todo,
+        lambda file: measure(file, args.threads, args.seconds),
+        lambda row: f"with / without {row.cost:.4f}",
+    )
     print(f"\n{table(rows)}\n")
     means = {
         "with / without": geometric_mean(row.cost for row in rows if row.right),
@@ -139,10 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for name, mean in means.items():
         print(f"- {name}, geometric mean: {report.number(mean, '.4f')}")
-    if args.json:
-        measured = [dataclasses.asdict(row) for row in rows]
-        report.write_json(args.json, {**facts, "rows": measured, "geometric_means": means})
-    return 0 if all(row.right for row in rows) else 1
+    return report.finish(args.json, facts, rows, geometric_means=means)
 
 
 if __name__ == "__main__":

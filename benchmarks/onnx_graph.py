@@ -1,7 +1,7 @@
-"""A small writer for ONNX graphs, for the models that are built here.
+"""Builder of ONNX graphs for the generated models.
 
-Every node has one output, which bears the node's name unless it is given another, so a graph reads
-like a chain of assignments and the names survive into reports.
+Every node has one output. The output has the name of the node by default, so that code reads like a
+chain of assignments and reports show the names.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-IR_VERSION = 8  # the oldest one that carries opset 17, so that older runtimes still read the file
+IR_VERSION = 8  # the oldest version with opset 17, for older runtimes
 OPSET = 17  # the first with LayerNormalization
 
 
 @dataclass
 class GraphBuilder:
-    """Collects nodes and constants; `model` turns them into a checked `ModelProto`."""
+    """Collect nodes and initializers; `model` returns a checked `ModelProto`."""
 
     name: str
     _nodes: list[onnx.NodeProto] = field(default_factory=list)
     _constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def constant(self, name: str, value: npt.ArrayLike) -> str:
-        """Adds an initializer and returns its name; the same name twice must be the same array."""
+        """Add an initializer and return its name; a repeated name must have the same array."""
         known = self._constants.setdefault(name, np.asarray(value))
         if known is not value and not np.array_equal(known, value):
             raise ValueError(
@@ -40,7 +40,7 @@ class GraphBuilder:
     def node(
         self, op: str, inputs: Sequence[str], name: str, output: str = "", **attributes: Any
     ) -> str:
-        """Adds a node with one output called `output`, or like the node, and returns that name."""
+        """Add a node with one output and return the output's name, by default `name`."""
         output = output or name
         self._nodes.append(helper.make_node(op, list(inputs), [output], name=name, **attributes))
         return output
@@ -50,11 +50,11 @@ class GraphBuilder:
         inputs: dict[str, Sequence[int | str]],
         outputs: dict[str, Sequence[int | str]],
     ) -> onnx.ModelProto:
-        """Returns the float32 model; a dimension given as a string is dynamic (a `dim_param`).
+        """Return the float32 model; a string as dimension makes it dynamic (`dim_param`).
 
         Raises:
-            onnx.checker.ValidationError: the graph is not valid ONNX.
-            onnx.shape_inference.InferenceError: its shapes contradict each other.
+            onnx.checker.ValidationError: The graph is not valid ONNX.
+            onnx.shape_inference.InferenceError: The shapes are inconsistent.
         """
 
         def value_infos(shapes: dict[str, Sequence[int | str]]) -> list[onnx.ValueInfoProto]:

@@ -1,4 +1,4 @@
-"""The built-in operators: those of ResNet-50, MobileNetV2 and BERT, and what else is common."""
+"""Built-in operators of the CPU benchmark: from ResNet-50, MobileNetV2, BERT and PP-OCR."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KINDS = ("resnet", "pointwise", "conv", "depthwise", "matmul", "rest")
 
 
 def resnet50_convolutions() -> list[Convolution]:
-    """The distinct 3x3 and 1x1 convolutions of ResNet-50 v1.5, first to last."""
+    """Return the distinct 3x3 and 1x1 convolutions of ResNet-50 v1.5, in network order."""
     found: list[Convolution] = []
     channels, size = 64, 56
     for stage in range(4):
         width = 64 * 2**stage
-        for block in range(2):  # later blocks are like the second
+        for block in range(2):  # later blocks equal the second
             stride = 2 if stage > 0 and block == 0 else 1
             found += [
                 same_convolution(channels, width, size, 1),
@@ -32,7 +32,7 @@ def resnet50_convolutions() -> list[Convolution]:
 
 
 def mobilenet_v2_convolutions() -> list[Convolution]:
-    """The distinct convolutions of MobileNetV2 but for its stem, first to last."""
+    """Return the distinct convolutions of MobileNetV2 without the stem, in network order."""
     found: list[Convolution] = []
     channels, size = 32, 112
     for expansion, filters, depth, first_stride in MOBILENET_V2_STAGES:
@@ -50,7 +50,7 @@ def mobilenet_v2_convolutions() -> list[Convolution]:
 def same_convolution(
     channels: int, filters: int, size: int, kernel: int, stride: int = 1, groups: int = 1
 ) -> Convolution:
-    """A convolution of a square image whose result has ``size / stride`` rows and columns."""
+    """Return a convolution with SAME padding of a square image of ``size`` x ``size``."""
     pads = (kernel // 2,) * 4
     return Convolution(
         channels, filters, (size, size), (kernel, kernel), (stride, stride), pads, groups=groups
@@ -95,7 +95,7 @@ PLAIN = (
 
 
 def built_in() -> list[tuple[str, Operator]]:
-    """Rows of the table, with their kinds."""
+    """Return pairs of kind and operator, one per row of the table."""
     rows: list[tuple[str, Operator]] = [("matmul", MatMul(s, s, s)) for s in (512, 1024)]
     rows += [
         ("matmul", MatMul(128, k, n, bias=True)) for k, n in ((768, 768), (768, 3072), (3072, 768))
@@ -108,7 +108,7 @@ def built_in() -> list[tuple[str, Operator]]:
     ]
     rows.append(("rest", same_convolution(3, 64, 224, 7, 2)))
     rows += [("rest", op) for op in PLAIN]
-    # The two of a text detector's head (PP-OCR), and one that overlaps.
+    # Transposed convolutions: two of PP-OCR's detection head, and one with overlapping windows.
     two = (2, 2)
     rows.append(("rest", Convolution(24, 24, (80, 80), two, two, transposed=True)))
     rows.append(("rest", Convolution(24, 1, (160, 160), two, two, transposed=True)))

@@ -1,6 +1,6 @@
-"""Single operators with random data: in Relax for us, in PyTorch for the peer.
+"""Single operators with random data, in Relax and in PyTorch.
 
-Ours take images in NHWC, PyTorch's in NCHW or channels last; weights are constants of the module.
+Relax operators take images in NHWC, PyTorch in NCHW or channels last. Weights are constants.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Problem:
     """One operator with its data.
 
     Attributes:
-        inputs: What our function takes.
-        emit: Makes the Relax expression from the inputs, weights bound in it.
-        restore: Our output -> PyTorch's layout.
-        torch: The forms that PyTorch has.
+        inputs: Inputs of the Relax function.
+        emit: Function that emits the Relax expression, with constant weights.
+        restore: Function from the Relax output to PyTorch's layout.
+        torch: Function that returns the variants of PyTorch by name.
     """
 
     inputs: list[np.ndarray]
@@ -34,35 +34,35 @@ class Problem:
 
 
 class Operator(Protocol):
-    """A row: its name, what it computes, and how often."""
+    """An operator that is one row of a table."""
 
     @property
     def name(self) -> str:
-        """Unique name that says the shape."""
+        """Unique name with the shape."""
 
     @property
     def flops(self) -> float:
-        """Arithmetic operations, a multiply-add being two."""
+        """FLOPs, two per multiply-add."""
 
     def problem(self) -> Problem:
-        """With random data."""
+        """Return the operator with random data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """Convolution or transposed convolution, bias, relu.
+    """Convolution or transposed convolution with bias and relu.
 
     Attributes:
-        channels: Of the input.
-        filters: Of the output.
+        channels: Input channels.
+        filters: Output channels.
         size: Height and width of the input.
-        kernel: Height and width.
-        strides: Along height and width.
-        pads: Top, left, bottom, right.
-        dilations: Along height and width.
-        groups: Groups of channels.
-        transposed: Whether it is a transposed one; such a one has 1 group and no dilation.
-        batch: Images.
+        kernel: Height and width of the kernel.
+        strides: Strides along height and width.
+        pads: Padding at top, left, bottom, right.
+        dilations: Dilations along height and width.
+        groups: Channel groups.
+        transposed: Whether the convolution is transposed; then 1 group and no dilation.
+        batch: Batch size.
     """
 
     channels: int
@@ -78,49 +78,49 @@ class Convolution:
 
     @property
     def depthwise(self) -> bool:
-        """Whether every channel is on its own."""
+        """Whether each channel is a group."""
         return 1 < self.groups == self.channels
 
     @property
     def name(self) -> str:
-        """As ``conv3x3_64-128_56x56_s2``; what is as usual is left out."""
-        word = "deconv" if self.transposed else "depthwise" if self.depthwise else "conv"
-        parts = [f"{word}{_by(self.kernel)}", f"{self.channels}-{self.filters}", _by(self.size)]
+        """Name like ``conv3x3_64-128_56x56_s2``; default attributes are omitted."""
+        kind = "deconv" if self.transposed else "depthwise" if self.depthwise else "conv"
+        parts = [f"{kind}{_by(self.kernel)}", f"{self.channels}-{self.filters}", _by(self.size)]
         same = tuple((k - 1) * d // 2 for k, d in zip(self.kernel, self.dilations, strict=True))
-        usual = (0, 0, 0, 0) if self.transposed else same * 2
-        told = {
+        default = (0, 0, 0, 0) if self.transposed else same * 2
+        tags = {
             "b": (str(self.batch), self.batch != 1),
             "s": (_short(self.strides), self.strides != (1, 1)),
             "d": (_short(self.dilations), self.dilations != (1, 1)),
             "g": (str(self.groups), self.groups != 1 and not self.depthwise),
-            "p": (".".join(map(str, self.pads)), self.pads != usual),
+            "p": (".".join(map(str, self.pads)), self.pads != default),
         }
-        return "_".join([*parts, *(letter + text for letter, (text, tell) in told.items() if tell)])
+        return "_".join([*parts, *(letter + text for letter, (text, show) in tags.items() if show)])
 
     @property
     def out_size(self) -> tuple[int, ...]:
         """Height and width of the output."""
         both = [self.pads[i] + self.pads[i + 2] for i in (0, 1)]
-        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        extent = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
         if self.transposed:
-            return tuple((self.size[i] - 1) * self.strides[i] + reach[i] - both[i] for i in (0, 1))
-        return tuple((self.size[i] + both[i] - reach[i]) // self.strides[i] + 1 for i in (0, 1))
+            return tuple((self.size[i] - 1) * self.strides[i] + extent[i] - both[i] for i in (0, 1))
+        return tuple((self.size[i] + both[i] - extent[i]) // self.strides[i] + 1 for i in (0, 1))
 
     @property
     def flops(self) -> float:
-        """Of the products alone."""
+        """FLOPs of the convolution or matmul alone, without bias and relu."""
         pixels = math.prod(self.size if self.transposed else self.out_size)
         taps = math.prod(self.kernel) * self.channels * self.filters / self.groups
         return 2.0 * self.batch * pixels * taps
 
     def problem(self) -> Problem:
-        """Ours in NHWC, PyTorch's in NCHW."""
+        """Return the operator with random data: NHWC for Relax, NCHW for PyTorch."""
         rng = np.random.default_rng(0)
         x = _normal(rng, self.batch, self.channels, *self.size)
         ends = (self.channels, self.filters) if self.transposed else (self.filters, self.channels)
         weight = _normal(rng, ends[0], ends[1] // self.groups, *self.kernel)
         weight /= np.float32(math.sqrt(math.prod(self.kernel) * self.channels / self.groups))
-        bias = _normal(rng, self.filters) / 8  # small, so that relu leaves about half
+        bias = _normal(rng, self.filters) / 8  # small: relu zeroes about half of the outputs
 
         def emit(builder: Any, data: Any) -> Any:
             from tvm import relax
@@ -148,7 +148,7 @@ class Convolution:
             import torch
 
             tw, tb = torch.from_numpy(weight), torch.from_numpy(bias)
-            # What differs between the ends is cut off afterwards: a view, that costs nothing.
+            # PyTorch has no asymmetric padding; a view of the unpadded output is free.
             end_h, end_w = (n + lo for n, lo in zip(self.out_size, (top, left), strict=True))
             transposed = torch.nn.functional.conv_transpose2d
 
@@ -159,7 +159,7 @@ class Convolution:
                 return made[:, :, top:end_h, left:end_w]
 
             return torch_operators.torch_image_ops(x, run)
-        if not even:  # PyTorch cannot; it gets the padded image for nothing
+        if not even:  # PyTorch has no asymmetric padding: it gets the padded image for free
             x, padding = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))), [0, 0]
         settings: dict[str, Any] = {"stride": list(self.strides), "padding": padding}
         settings |= {"dilation": list(self.dilations)}
@@ -169,14 +169,14 @@ class Convolution:
 
 @dataclasses.dataclass(frozen=True)
 class MatMul:
-    """Matrix product (m, k) x (k, n), the second factor a weight or, in a batch, not.
+    """Matmul (m, k) x (k, n), or batched matmul.
 
     Attributes:
         m: Rows.
-        k: Length of the sums.
+        k: Length of the reduction.
         n: Columns.
-        batch: Products, 0 for one without a batch axis.
-        constant: Whether the second factor is a weight.
+        batch: Batch size; 0 for no batch axis.
+        constant: Whether the second operand is a weight.
         bias: Whether a bias is added.
     """
 
@@ -189,18 +189,18 @@ class MatMul:
 
     @property
     def name(self) -> str:
-        """As ``linear_128x768x3072``: m, k, n."""
-        word = "linear" if self.bias else "matmul"
+        """Name like ``linear_128x768x3072``, with m, k and n."""
+        kind = "linear" if self.bias else "matmul"
         batch = (self.batch,) if self.batch else ()
-        return f"{word}_{_by((*batch, self.m, self.k, self.n))}" + "_dynamic" * (not self.constant)
+        return f"{kind}_{_by((*batch, self.m, self.k, self.n))}" + "_dynamic" * (not self.constant)
 
     @property
     def flops(self) -> float:
-        """Of the products alone."""
+        """FLOPs of the convolution or matmul alone, without bias and relu."""
         return 2.0 * max(1, self.batch) * self.m * self.k * self.n
 
     def problem(self) -> Problem:
-        """The same layouts for all."""
+        """Return the operator with random data, in the same layout for Relax and PyTorch."""
         rng = np.random.default_rng(0)
         batch = (self.batch,) if self.batch else ()
         a = _normal(rng, *batch, self.m, self.k)
@@ -210,10 +210,8 @@ class MatMul:
         def emit(builder: Any, left: Any, right: Any = None) -> Any:
             from tvm import relax
 
-            product = relax.op.matmul(left, relax.const(b) if right is None else right)
-            return (
-                product if bias is None else relax.op.add(builder.emit(product), relax.const(bias))
-            )
+            out = relax.op.matmul(left, relax.const(b) if right is None else right)
+            return out if bias is None else relax.op.add(builder.emit(out), relax.const(bias))
 
         def torch() -> dict[str, Call]:
             return torch_operators.torch_matmuls(a, b, bias, self.constant)
@@ -223,29 +221,29 @@ class MatMul:
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """An operator without a weight to pack.
+    """An operator without weights.
 
     Attributes:
-        name: Its name.
-        shape: Of its input; NCHW when it is an image.
-        a_value: Arithmetic operations for each value of the input.
+        name: Name of the operator.
+        shape: Shape of the input; NCHW for an image.
+        flops_per_value: FLOPs per input element.
         relax: The operator in Relax, on an image in NHWC.
-        torch: The operator in PyTorch.
+        torch: The operator in PyTorch, on an image in NCHW.
     """
 
     name: str
     shape: tuple[int, ...]
-    a_value: float
+    flops_per_value: float
     relax: Callable[[Any, Any], Any]
     torch: Callable[[Any, Any], Any]
 
     @property
     def flops(self) -> float:
-        """An exponential or a comparison counts as one."""
-        return self.a_value * math.prod(self.shape)
+        """FLOPs; an exponential or a comparison counts as one."""
+        return self.flops_per_value * math.prod(self.shape)
 
     def problem(self) -> Problem:
-        """Images in NHWC for ours."""
+        """Return the operator with random data: images in NHWC for Relax, NCHW for PyTorch."""
         image = len(self.shape) == 4
         x = _normal(np.random.default_rng(0), *self.shape)
 
@@ -268,7 +266,7 @@ class Plain:
 
 
 def relax_module(problem: Problem) -> Any:
-    """The operator as a Relax module whose ``main`` takes the inputs."""
+    """Build a Relax module whose ``main`` takes the inputs of the operator."""
     from tvm import relax
     from tvm.script import relax as R  # noqa: N812
 

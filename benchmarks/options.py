@@ -1,4 +1,4 @@
-"""The command line that the CPU benchmarks share, and what makes no sense on it."""
+"""Command-line options that the CPU benchmarks share, and their validation."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _SHOWN = 12  # names in an error
 
 
 def make_parser(
-    script: str, doc: str | None, seconds: float, spent: str
+    script: str, doc: str | None, seconds: float, limit: str
 ) -> argparse.ArgumentParser:
-    """A parser with the options that all have.
+    """Create a parser with the shared options.
 
     Args:
         script: Name of the module.
-        doc: Its docstring, whose first line describes it.
+        doc: Docstring of the module; the first line is the description.
         seconds: Default of ``--seconds``.
-        spent: What ``--seconds`` limits.
+        limit: Help text of ``--seconds``.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{script}", description=(doc or "").partition("\n")[0]
     )
     parser.add_argument("--only", default="", help="names of rows, separated by commas")
-    parser.add_argument("--threads", type=int, default=2, help="of every contender, default 2")
-    parser.add_argument("--topk", type=int, default=20, help="configurations measured a function")
+    parser.add_argument("--threads", type=int, default=2, help="per contender, default 2")
+    parser.add_argument("--topk", type=int, default=20, help="configurations per function")
     parser.add_argument("--model", default="", help="an ONNX file instead of the built-in rows")
-    parser.add_argument("--input_shapes", default="", help="shapes for --model")
+    parser.add_argument("--input_shapes", default="", help="input shapes of --model")
     parser.add_argument(
-        "--seconds", type=float, default=seconds, help=f"{spent}, default {seconds:g}"
+        "--seconds", type=float, default=seconds, help=f"{limit}, default {seconds:g}"
     )
     parser.add_argument("--json", default="", help="file to write the rows to")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options, checked, once all contenders have their threads.
+    """Parse and validate the options, and set the threads of all contenders.
 
-    Ends the program with one line where an option makes no sense.
+    An invalid option ends the program with a message of one line.
     """
     args = parser.parse_args(arguments)
     for name in ("threads", "topk"):
@@ -57,7 +57,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 @contextlib.contextmanager
 def errors_in_one_line(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """End the program with one line where its rows cannot be had."""
+    """Turn an error into a message of one line that ends the program."""
     try:
         yield
     except (TvmoptError, RuntimeError, OSError, ValueError) as error:
@@ -67,7 +67,7 @@ def errors_in_one_line(parser: argparse.ArgumentParser) -> Iterator[None]:
 def check_names(
     parser: argparse.ArgumentParser, only: str, known: Iterable[str]
 ) -> list[str] | None:
-    """The names of ``--only``, None without it; ends the program where one is not known."""
+    """Split ``--only`` into names, None if empty; an unknown name ends the program."""
     if not only:
         return None
     known = list(known)

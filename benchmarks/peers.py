@@ -1,7 +1,7 @@
-"""Which peers there are, and what all of them share: ONNX Runtime, OpenVINO, PyTorch.
+"""Peers of the CPU benchmarks, ONNX Runtime, OpenVINO and PyTorch, and their settings.
 
-ONNX Runtime comes with the package; OpenVINO and PyTorch come with ``pip install -e .[bench]``. A
-peer that is not installed has no contender, and its column stays empty. All get the same threads.
+ONNX Runtime is a dependency of tvmopt; ``pip install -e .[bench]`` adds OpenVINO and PyTorch. The
+column of a peer that is not installed stays empty. All peers get the same number of threads.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
+
+if TYPE_CHECKING:
+    import onnx
 
 Call = Callable[[], Any]
 OPTIONAL = ("openvino", "torch")
 
 
 def available(name: str) -> bool:
-    """Whether the peer ``name`` is installed."""
+    """Whether the package ``name`` is installed."""
     return importlib.util.find_spec(name) is not None
 
 
 def set_threads(threads: int) -> None:
-    """Give TVM and PyTorch ``threads`` threads; before either has started its pool."""
+    """Set the threads of TVM and PyTorch, before either starts its thread pool."""
     from tvmopt.device.target import set_thread_environment
 
     set_thread_environment(threads)
@@ -37,7 +39,7 @@ def set_threads(threads: int) -> None:
 
 
 def inference_mode() -> contextlib.AbstractContextManager[object]:
-    """PyTorch without autograd; nothing where there is no PyTorch."""
+    """Return PyTorch's inference mode, or a null context without PyTorch."""
     if not available("torch"):
         return contextlib.nullcontext()
     import torch
@@ -45,23 +47,15 @@ def inference_mode() -> contextlib.AbstractContextManager[object]:
     return torch.inference_mode()
 
 
-def openvino_call(
-    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], threads: int
-) -> Callable[[], list[np.ndarray]]:
-    """The model in OpenVINO, float32 whatever the CPU could do; outputs in the graph's order."""
-    infer, arrays = openvino_model(model, threads), dict(inputs)
-    return lambda: infer(arrays)
-
-
 def openvino_model(
     model: onnx.ModelProto, threads: int, precision: str = "f32"
 ) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
-    """The model in OpenVINO, as a function of its inputs.
+    """Compile the model with OpenVINO; return a function from inputs to outputs in graph order.
 
     Args:
         model: The model.
-        threads: Threads that it gets.
-        precision: ``"f32"`` or ``"bf16"``.
+        threads: Inference threads.
+        precision: ``"f32"`` or ``"bf16"``; the CPU plugin would choose bf16 by itself.
     """
     import openvino
 

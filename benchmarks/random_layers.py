@@ -1,8 +1,8 @@
-"""Neural-network layers with random parameters, written as ONNX nodes.
+"""Neural-network layers with random parameters, as ONNX nodes.
 
 Weights are He-initialised from a fixed seed and batch-norm statistics are near (0, 1), so that
-values neither die out nor overflow on the way and a lower precision still has something to compare.
-Batch norm is written as BatchNormalization nodes: folding them is the compiler's work.
+activations neither vanish nor overflow, and lower precisions are comparable. BatchNormalization
+stays a node, because folding it is the compiler's work.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ SEED = 20260101
 
 
 class RandomLayers:
-    """Layers with random parameters, each one or two nodes; all return the name of their output."""
+    """Layers with random parameters; each method adds nodes and returns the output's name."""
 
     def __init__(self, name: str) -> None:
         self.graph = GraphBuilder(name)
         self._random = np.random.default_rng(SEED)
 
     def he_normal(self, name: str, shape: tuple[int, ...], fan_in: int) -> str:
-        """A constant from N(0, 2 / fan_in): He et al., "Delving Deep into Rectifiers" (2015)."""
+        """Constant from N(0, 2 / fan_in): He et al., "Delving Deep into Rectifiers" (2015)."""
         values = self._random.standard_normal(shape, np.float32) * np.float32(math.sqrt(2 / fan_in))
         return self.graph.constant(name, values)
 
     def uniform(self, name: str, size: int, low: float, high: float) -> str:
-        """A constant vector of `size` values between `low` and `high`."""
+        """Constant vector of `size` values between `low` and `high`."""
         return self.graph.constant(name, self._random.uniform(low, high, size).astype(np.float32))
 
     def conv_bn(
@@ -91,8 +91,8 @@ class RandomLayers:
             f"{name}.weight", (in_features, out_features), fan_in=2 * in_features
         )
         bias = self.uniform(f"{name}.bias", out_features, -0.1, 0.1)
-        product = self.graph.node("MatMul", [value, weight], f"{name}.matmul")
-        return self.graph.node("Add", [product, bias], name)
+        matmul = self.graph.node("MatMul", [value, weight], f"{name}.matmul")
+        return self.graph.node("Add", [matmul, bias], name)
 
     def classifier(self, value: str, channels: int, classes: int) -> str:
         """Global average pool and fully connected layer: (batch, c, h, w) -> (batch, classes)."""

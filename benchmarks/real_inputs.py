@@ -1,7 +1,8 @@
-"""Inputs that look like what a model was made for, from what is installed: photographs and text.
+"""Realistic inputs for models of the zoo: photographs, text images and token ids.
 
-Photographs are random crops of the two that scikit-learn ships; text is drawn with the font that
-Pillow ships. Enough to calibrate and to compare two forms of one model, not to rate a model.
+Photographs are random crops of the two images in scikit-learn; text is drawn with Pillow's font.
+The samples suffice for calibration and for comparing variants of a model, but not for measuring a
+model's accuracy.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _IMAGENET = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 
 
 def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> dict[str, np.ndarray]:
-    """``count`` samples for the model ``name`` with the inputs ``specs``, by input name.
+    """Draw ``count`` samples for the model ``name`` with the inputs ``specs``, by input name.
 
-    Each array has shape ``(count, *spec.shape)``: every sample is a whole input.
+    Each array has shape ``(count, *spec.shape)``.
     """
     rng = np.random.default_rng(seed)
     first = specs[0]
@@ -37,7 +38,7 @@ def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> di
 
 
 def _normalised(name: str, images: np.ndarray) -> np.ndarray:
-    """``(n, h, w, 3)`` bytes to ``(n, 3, h, w)`` floats, as the model's own preprocessing does."""
+    """Apply the model's preprocessing: uint8 ``(n, h, w, 3)`` -> float32 ``(n, 3, h, w)``."""
     values: np.ndarray = images.astype(np.float32)
     if name == "efficientnet_lite0":
         values = (values - 127) / 128
@@ -66,7 +67,7 @@ def _photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray
 
 
 def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Lines of random words, dark on light or the other way round, a little noise."""
+    """Draw lines of random words, dark on light or light on dark, with noise."""
     dark, light = int(rng.integers(0, 90)), int(rng.integers(150, 256))
     if rng.random() < 0.3:
         dark, light = light, dark
@@ -89,7 +90,7 @@ def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 def _tokens(
     rng: np.random.Generator, specs: Sequence[TensorSpec], count: int
 ) -> dict[str, np.ndarray]:
-    """Sentences of random ids: 101 first, 102 last, padded with 0."""
+    """Draw sentences of random token ids: [CLS] (101), tokens, [SEP] (102), padding (0)."""
     arrays = {s.name: np.zeros((count, *s.shape), s.dtype) for s in specs}
     ids, mask = arrays["input_ids"], arrays["attention_mask"]
     for row, kept in zip(

@@ -1,8 +1,8 @@
-"""How far the fast tuner's choices are from the best of some hundred measured configurations.
+"""Regret of the top-1 and top-k configurations against the best of many measured configurations.
 
-1. Measure the model's favourites and a random sample of the rest, to find the best.
-2. Tune as a user would.
-3. Timings drift: measure the best of both, and the policy's first choice, once more, side by side.
+1. Measure the head of the cost model's ranking and a random sample of the rest.
+2. Run the fast tuner with its usual settings.
+3. Measure the best of both and the top-1 configuration again, interleaved, because timings drift.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from benchmarks import report
 from benchmarks.interleave import geometric_mean
 from benchmarks.tuning_tasks import TuningTask
 from tvmopt.kernels.hint import Hint
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of
+from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of
 from tvmopt.tune.budget import Deadline
 
-# Share of the configurations that the model chooses; the others are drawn from the rest.
-_MODELLED = 0.6
+# Share of the configurations from the head of the ranking; the others are drawn at random.
+_RANKED_SHARE = 0.6
 _BATCH = 30  # configurations in one library
-# Of the measured ones, how many are measured again: the best of many noisy timings is only lucky.
+# Configurations to measure again: the minimum of many noisy timings is biased.
 _FINALISTS = 3
-_REPEATS = 8  # of the last measurement; its lower quartile counts, as in tuning
+_REPEATS = 8  # rounds of the last measurement; the lower quartile counts, as in tuning
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a task may spend.
+    """Budget of one task.
 
     Attributes:
         configs: Most configurations to measure.
         topk: Configurations that the fast tuner measures.
-        seconds: Seconds after which no more configurations are measured; 0 is no limit.
+        seconds: Time limit of measuring ``configs``; 0 is no limit.
         seed: Seed of the sample and of the tuner.
     """
 
@@ -49,21 +49,21 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class RegretRow:
-    """One task. Latencies are those of the last measurement, in microseconds.
+    """Results of one task; latencies are from the last measurement, in microseconds.
 
     Attributes:
         name: Name of the task.
         kind: Kind of the task.
-        space: Configurations that the policy knows.
+        space: Size of the search space.
         measured: Configurations measured to find the best.
-        best_us: The fastest of all.
-        first_us: The policy's first choice.
-        tuned_us: The fast tuner's choice.
-        configs: The configurations behind the three, by ``best``, ``first``, ``tuned``.
-        failures: Why configurations failed, with counts.
+        best_us: Latency of the best configuration.
+        top1_us: Latency of the top-1 configuration of the cost model.
+        tuned_us: Latency of the fast tuner's choice.
+        configs: The three configurations, by ``best``, ``top-1``, ``tuned``.
+        failures: Reasons for which configurations failed, with counts.
         tuning_s: Seconds of the fast tuner.
-        seconds: Seconds of everything.
-        problem: Why there is no row; empty when there is one.
+        seconds: Seconds of the whole task.
+        problem: Error of the task; empty on success.
     """
 
     name: str
@@ -71,7 +71,7 @@ class RegretRow:
     space: int = 0
     measured: int = 0
     best_us: float = math.nan
-    first_us: float = math.nan
+    top1_us: float = math.nan
     tuned_us: float = math.nan
     configs: dict[str, str] = dataclasses.field(default_factory=dict)
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -86,27 +86,27 @@ class RegretRow:
 
     @property
     def wrong(self) -> int:
-        """Configurations that computed wrong numbers."""
+        """Configurations with a wrong result."""
         return sum(count for reason, count in self.failures.items() if "wrong result" in reason)
 
     @property
     def right(self) -> bool:
-        """Whether there is a regret, and no configuration computed wrong numbers."""
+        """Whether the task ran and no configuration has a wrong result."""
         return not self.problem and not self.wrong
 
     @property
-    def first(self) -> float:
-        """Regret of the policy's first choice; 1 is none."""
-        return self.first_us / self.best_us
+    def top1(self) -> float:
+        """Regret of the top-1 configuration; 1 is optimal."""
+        return self.top1_us / self.best_us
 
     @property
     def tuned(self) -> float:
-        """Regret of the fast tuner's choice; 1 is none."""
+        """Regret of the fast tuner's choice; 1 is optimal."""
         return self.tuned_us / self.best_us
 
 
-def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings) -> RegretRow:
-    """The regret of one task; a row with a problem when there is none."""
+def measure(task: TuningTask, arch: Any, measurer: Measurer, settings: Settings) -> RegretRow:
+    """Measure the regret of one task; an error becomes a row with a problem."""
     row, start = RegretRow(task.name, task.kind), time.perf_counter()
     try:
         row = _measure(row, task, arch, measurer, settings)
@@ -116,7 +116,7 @@ def measure(task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Setti
 
 
 def _measure(
-    row: RegretRow, task: TuningTask, arch: Any, measurer: HintMeasurer, settings: Settings
+    row: RegretRow, task: TuningTask, arch: Any, measurer: Measurer, settings: Settings
 ) -> RegretRow:
     from tvmopt.kernels.cpu.reranker import Reranker
     from tvmopt.kernels.first_choice import schedule_function
@@ -126,8 +126,8 @@ def _measure(
     func = task.ours.func
     hints = DefaultPolicy(func, arch).emit_config(10**9)
     deadline = Deadline(settings.seconds)
-    wanted = sample(hints, settings.configs, settings.seed)
-    measured = sweep(task, wanted, measurer, lambda: deadline.expired)
+    sampled = sample(hints, settings.configs, settings.seed)
+    measured = sweep(task, sampled, measurer, lambda: deadline.expired)
     began = time.perf_counter()
     [tuned] = search(
         [TuningWorkload(row.name, func)],
@@ -144,45 +144,45 @@ def _measure(
         failures=reasons([*measured, *tuned.measured]),
         tuning_s=time.perf_counter() - began,
     )
-    first = schedule_function(func, arch).hint
-    if first is None or tuned.best is None:
+    top1 = schedule_function(func, arch).hint
+    if top1 is None or tuned.best is None:
         return dataclasses.replace(row, problem="no configuration works")
     leaders = sorted(
         (m for m in measured if m.latency_us is not None), key=lambda m: m.latency_us or 0.0
     )
-    finalists = [first, tuned.best.hint, *(m.hint for m in leaders[:_FINALISTS])]
-    latency = side_by_side(task, list(dict.fromkeys(finalists)), measurer)
+    finalists = [top1, tuned.best.hint, *(m.hint for m in leaders[:_FINALISTS])]
+    latency = remeasure(task, list(dict.fromkeys(finalists)), measurer)
     best = min(latency, key=lambda hint: latency[hint])
     return dataclasses.replace(
         row,
         best_us=latency[best],
-        first_us=latency[first],
+        top1_us=latency[top1],
         tuned_us=latency[tuned.best.hint],
-        configs={"best": str(best), "first": str(first), "tuned": str(tuned.best.hint)},
+        configs={"best": str(best), "top-1": str(top1), "tuned": str(tuned.best.hint)},
     )
 
 
 def sample(ranked: Sequence[Hint], configs: int, seed: int) -> list[Hint]:
-    """The first of a ranking and some of the rest, ``configs`` in all.
+    """Choose ``configs`` of a ranking: its head and a random sample of the rest.
 
-    The first batch are the model's favourites, so that losers are known early; the others come in
-    no order, so that a measurement that is cut short is no less fair.
+    The first batch holds the highest ranked configurations, so that later batches are compared
+    with a good one. The remaining batches are shuffled, so that a time limit causes no bias.
     """
     if len(ranked) <= configs:
         chosen = list(ranked)
     else:
-        first = math.ceil(configs * _MODELLED)
-        rest = random.Random(seed).sample(list(ranked[first:]), configs - first)
-        chosen = [*ranked[:first], *rest]
+        head = math.ceil(configs * _RANKED_SHARE)
+        rest = random.Random(seed).sample(list(ranked[head:]), configs - head)
+        chosen = [*ranked[:head], *rest]
     later = chosen[_BATCH:]
     random.Random(seed).shuffle(later)
     return [*chosen[:_BATCH], *later]
 
 
 def sweep(
-    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer, stop: Callable[[], bool]
+    task: TuningTask, hints: Sequence[Hint], measurer: Measurer, stop: Callable[[], bool]
 ) -> list[Measured]:
-    """Measure ``hints`` in batches, two at a time so that two processes build."""
+    """Measure ``hints`` in batches, two at a time so that two processes build in parallel."""
     found: list[Measured] = []
     batches = [hints[i : i + _BATCH] for i in range(0, len(hints), _BATCH)]
     while batches and not stop():
@@ -200,21 +200,19 @@ def _candidates(
     return Candidates(task.ours.func, hints, again, weight_bytes=task.network_bytes)
 
 
-def side_by_side(
-    task: TuningTask, hints: Sequence[Hint], measurer: HintMeasurer
-) -> dict[Hint, float]:
-    """Latency of each of a few configurations, in microseconds, over several turns.
+def remeasure(task: TuningTask, hints: Sequence[Hint], measurer: Measurer) -> dict[Hint, float]:
+    """Measure a few configurations in interleaved rounds; return microseconds of each.
 
-    Each turn has buffers of its own, since where they lie matters.
+    Each round allocates new buffers, because latency depends on their addresses.
 
     Raises:
-        ValueError: When one of them fails, that has worked before.
+        ValueError: When a configuration fails that has worked before.
     """
-    turns = measurer.measure([_candidates(task, hints)])
+    rounds = measurer.measure([_candidates(task, hints)])
     for _ in range(_REPEATS - 1):
-        turns += measurer.measure([_candidates(task, (), turns[0])])
+        rounds += measurer.measure([_candidates(task, (), rounds[0])])
     latency: dict[Hint, list[float]] = {hint: [] for hint in hints}
-    for m in (m for turn in turns for m in turn):
+    for m in (m for results in rounds for m in results):
         if m.latency_us is None:
             raise ValueError(f"{m.hint} must work, but gave: {m.error}")
         latency[m.hint].append(m.latency_us)
@@ -222,7 +220,7 @@ def side_by_side(
 
 
 def reasons(measured: Sequence[Measured]) -> dict[str, int]:
-    """Why configurations failed, each counted once, numbers left out; most frequent first."""
+    """Count reasons of failure, one per configuration, digits masked; most frequent first."""
     errors = {m.hint: m.error for m in measured if m.latency_us is None}
     counts = collections.Counter(
         "".join("#" if c.isdigit() else c for c in error or "not measured")
@@ -232,10 +230,10 @@ def reasons(measured: Sequence[Measured]) -> dict[str, int]:
 
 
 def table(rows: Sequence[RegretRow], topk: int) -> str:
-    """Markdown table of the rows."""
+    """Return a Markdown table, one line per task."""
     header = (
         "task", "kind", "space", "measured", "failed", "best us", "top-1 regret",
-        f"best-of-{topk} regret", "tuning s", "s",
+        f"top-{topk} regret", "tuning s", "s",
     )  # fmt: skip
     return report.markdown(header, (_cells(row) for row in rows))
 
@@ -249,7 +247,7 @@ def _cells(row: RegretRow) -> list[str]:
         *counts,
         failed,
         f"{row.best_us:.1f}",
-        f"{row.first:.3f}",
+        f"{row.top1:.3f}",
         f"{row.tuned:.3f}",
         f"{row.tuning_s:.1f}",
         f"{row.seconds:.0f}",
@@ -257,13 +255,13 @@ def _cells(row: RegretRow) -> list[str]:
 
 
 def means(rows: Sequence[RegretRow]) -> dict[str, dict[str, float | None]]:
-    """Geometric means of both regrets over the rows that have them: of all, and by kind."""
+    """Geometric means of both regrets over the tasks without an error: of all, and by kind."""
     some = [row for row in rows if not row.problem]
     kinds = dict.fromkeys(row.kind for row in some)
     groups = {"all": some} | {kind: [r for r in some if r.kind == kind] for kind in kinds}
     return {
         name: {
-            "first": geometric_mean(row.first for row in group),
+            "top-1": geometric_mean(row.top1 for row in group),
             "tuned": geometric_mean(row.tuned for row in group),
         }
         for name, group in groups.items()

@@ -1,4 +1,4 @@
-"""What the CPU benchmarks print and write: the environment, a table, the rows as JSON."""
+"""Output of the benchmarks: environment, Markdown table, rows as JSON."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tvmopt import host
 from tvmopt.versions import TVM_VERSION, VERSION, installed
 
 
-class Row(Protocol):
-    """A dataclass of what was measured of one operator, model or task."""
+class ReportRow(Protocol):
+    """A dataclass with the results of one operator, model or task."""
 
     @property
     def name(self) -> str:
-        """What was measured."""
+        """Name of the operator, model or task."""
 
     @property
     def problem(self) -> str:
-        """Why there are no numbers; empty when there are."""
+        """Error of the row; empty on success."""
 
     @property
     def right(self) -> bool:
-        """Whether there are numbers and all results were right."""
+        """Whether the row has no error and all results are correct."""
 
 
 _T = TypeVar("_T")
-_R = TypeVar("_R", bound=Row)
+_R = TypeVar("_R", bound=ReportRow)
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """What a number is worth nothing without; None for a peer that is not installed."""
+    """Collect date, hardware and versions; a peer that is not installed has version None."""
     return {
         "date": str(datetime.date.today()),
         "cpu": host.cpu_model(),
@@ -52,12 +52,12 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def print_environment(facts: Mapping[str, Any], needed: Sequence[str] = peers.OPTIONAL) -> None:
-    """One line of facts, one a missing peer, and one where other work would spoil the numbers."""
+    """Print the environment, a line per missing peer, and a warning if the machine is busy."""
     print(", ".join(f"{name} {value}" for name, value in facts.items() if value is not None))
     if facts["load"] > facts["cores"] / 2:
-        # PyTorch's threads wait by spinning: one that has lost its core costs a time slice a call.
-        print(f"the machine may be busy (load {facts['load']}): run this alone, PyTorch's numbers "
-              "suffer most")  # fmt: skip
+        # PyTorch's threads spin at barriers: a preempted thread costs each call a time slice.
+        print(f"the machine may be busy (load {facts['load']}): run this alone, PyTorch's latency "
+              "suffers most")  # fmt: skip
     for name in needed:
         if not peers.available(name):
             print(f"{name} is not installed, its column stays '-': pip install -e .[bench]")
@@ -66,18 +66,18 @@ def print_environment(facts: Mapping[str, Any], needed: Sequence[str] = peers.OP
 def measure_all(
     todo: Sequence[_T], measure: Callable[[_T], _R], verdict: Callable[[_R], str]
 ) -> list[_R]:
-    """One row after the other, each told in a line as soon as it is there."""
+    """Measure one row after another, and print a line of progress for each."""
     rows: list[_R] = []
     for number, item in enumerate(todo, start=1):
         row = measure(item)
-        told = row.problem or verdict(row)
-        print(f"{number}/{len(todo)} {row.name}: {told}", file=sys.stderr, flush=True)
+        text = row.problem or verdict(row)
+        print(f"{number}/{len(todo)} {row.name}: {text}", file=sys.stderr, flush=True)
         rows.append(row)
     return rows
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, its columns aligned."""
+    """Return a Markdown table with aligned columns."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     cells.insert(1, ["-" * width for width in widths])
@@ -88,24 +88,24 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """A number for the table; ``-`` for what is not there."""
+    """Format a number for a table; None is ``-``."""
     return "-" if value is None else format(value, form)
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Return the message of an error in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def finish(path: str, facts: Mapping[str, Any], rows: Sequence[Row], **more: Any) -> int:
-    """Write everything as JSON, if a file was asked for; returns the exit code."""
+def finish(path: str, facts: Mapping[str, Any], rows: Sequence[ReportRow], **more: Any) -> int:
+    """Write the results to ``path`` unless it is empty; return the exit code."""
     shown = [dataclasses.asdict(row) | {"right": row.right} for row in rows]  # type: ignore[call-overload]
     write_json(path, {"environment": facts, "rows": shown, **more})
     return 0 if all(row.right for row in rows) else 1
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    """Write the results, if a file was asked for; an infinity, which JSON lacks, as text."""
+    """Write JSON to ``path`` unless it is empty; non-finite numbers become strings."""
     if path:
         text = json.dumps(_finite(content), indent=2, allow_nan=False)
         Path(path).write_text(text + "\n")

@@ -1,10 +1,12 @@
-"""The champion of a search beside ONNX Runtime and OpenVINO, with the accuracy of each.
+"""Compare the champion of a search with ONNX Runtime and OpenVINO: latency and accuracy drop.
 
-``python -m benchmarks.search_champion --name NAME [--tracking_uri URI] [--data FILE.npz]
-[--threads N] [--seconds S]`` loads ``models:/NAME@champion`` and the float model that it was made
-of, computes each contender's accuracy drop on the evaluation part of the data (fidelity on random
-inputs without), lets all take turns in this process, and prints one table. OpenVINO takes part in
-float32 and in bfloat16.
+Usage: ``python -m benchmarks.search_champion --name NAME [--tracking_uri URI] [--data FILE.npz]
+[--threads N] [--seconds S]``
+
+The script loads ``models:/NAME@champion`` and its float32 source model. It computes the accuracy
+drop of each contender on the evaluation split of the data, or the fidelity on random inputs without
+``--data``. It times all contenders interleaved in one process and prints one table. OpenVINO runs
+in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -21,27 +23,27 @@ import onnx
 from benchmarks import peers, report
 from benchmarks.interleave import Timing, interleave
 
-Model = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
-_MOST_SAMPLES = 256
+Predict = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+_MAX_SAMPLES = 256
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--name", required=True, help="registered model")
-    parser.add_argument("--tracking_uri", default="", help="default: as MLflow finds it")
-    parser.add_argument("--data", default="", help="the search's data")
+    parser.add_argument("--name", required=True, help="name of the registered model")
+    parser.add_argument("--tracking_uri", default="", help="default: that of MLflow")
+    parser.add_argument("--data", default="", help="data file of the search")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each contender")
-    asked = parser.parse_args()
-    peers.set_threads(asked.threads)
+    parser.add_argument("--seconds", type=float, default=8.0, help="timing limit in seconds")
+    args = parser.parse_args()
+    peers.set_threads(args.threads)
     import mlflow
 
-    if asked.tracking_uri:
-        mlflow.set_tracking_uri(asked.tracking_uri)
-    report.print_environment(report.environment(asked.threads), ("openvino",))
+    if args.tracking_uri:
+        mlflow.set_tracking_uri(args.tracking_uri)
+    report.print_environment(report.environment(args.threads), ("openvino",))
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-        rows = _measure(asked.name, asked.data, asked.threads, asked.seconds, Path(scratch))
+        rows = _measure(args.name, args.data, args.threads, args.seconds, Path(scratch))
     print(_table(rows))
     return 0
 
@@ -67,7 +69,7 @@ def _measure(
     reference = Reference(model, threads)
     tags = version.tags
     ours = f"champion: {tags['dtype']} {tags['layout']} {tags['strategy']}"
-    contenders: dict[str, Model] = {ours: champion, "ONNX Runtime float32": reference}
+    contenders: dict[str, Predict] = {ours: champion, "ONNX Runtime float32": reference}
     if peers.available("openvino"):
         for precision in ("f32", "bf16"):
             contenders[f"OpenVINO {precision}"] = peers.openvino_model(model, threads, precision)
@@ -78,8 +80,8 @@ def _measure(
         seed=1,
         random_kind=Signature.read(converted).random_inputs,
     )
-    if dataset.samples > _MOST_SAMPLES:
-        dataset = dataset.take(range(_MOST_SAMPLES))
+    if dataset.samples > _MAX_SAMPLES:
+        dataset = dataset.take(range(_MAX_SAMPLES))
     meters = {label: AccuracyMeter("auto", dataset.labels is not None) for label in contenders}
     for batch in dataset.batches():
         expected = [np.array(array) for array in reference(batch.inputs)]
@@ -93,7 +95,7 @@ def _measure(
     return [(label, timings[label], meters[label].result().drop) for label in contenders]
 
 
-def _bound(call: Model, inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+def _bound(call: Predict, inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]:
     return lambda: call(inputs)
 
 
@@ -101,7 +103,7 @@ def _table(rows: Sequence[tuple[str, Timing, float]]) -> str:
     from tvmopt.tracking.report import as_text
 
     ours = rows[0][1].median
-    cells = [["contender", "p50 ms (95% interval)", "of it ours takes", "accuracy drop"]]
+    cells = [["contender", "p50 ms (95% interval)", "champion / contender", "accuracy drop"]]
     for label, timing, drop in rows:
         cells.append([label, str(timing), f"{ours / timing.median:.2f}", f"{drop:+.4f}"])
     return as_text(cells)

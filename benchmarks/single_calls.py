@@ -1,4 +1,4 @@
-"""A lowered module in pieces: each kernel it calls as a module of its own, weights bound.
+"""Split a lowered module into one module per kernel call, with weights as constants.
 
 before -> after: ``main(x) = call_tir(pool, call_tir(conv2d, (x, weight)))`` ->
 ``main(x0) = call_tir(conv2d, (x0, weight))`` and ``main(x0) = call_tir(pool, (x0,))``.
@@ -16,8 +16,8 @@ class SingleCall:
 
     Attributes:
         name: Name of the kernel.
-        func: The kernel, a TensorIR function.
-        module: Module whose ``main`` takes what other kernels compute, and makes this call alone.
+        func: PrimFunc of the kernel.
+        module: Module whose ``main`` takes the kernel's non-constant inputs and calls it once.
     """
 
     name: str
@@ -26,16 +26,16 @@ class SingleCall:
 
     @property
     def inputs(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and type of each parameter of ``main``."""
+        """Shape and dtype of each parameter of ``main``."""
         return [
             (tuple(int(e) for e in p.ty.shape), str(p.ty.dtype)) for p in self.module["main"].params
         ]
 
 
 def single_calls(lowered: Any) -> list[SingleCall | None]:
-    """The kernels that ``main`` of a lowered module calls, in its order.
+    """Extract the kernel calls of ``main`` of a lowered module, in program order.
 
-    None for one that cannot be taken out: its shapes are not known, or it reads constants alone.
+    A call with dynamic shapes or with constant inputs only becomes None.
     """
     return [
         _single(lowered, binding.value)

@@ -1,4 +1,4 @@
-"""A whole model in PyTorch: its operators as a ``torch.fx`` graph, compiled with frozen weights."""
+"""Translate an ONNX model to a ``torch.fx`` graph and compile it with frozen weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 def torch_compile_call(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> Callable[[], Any] | None:
-    """The model under ``torch.compile`` with weights frozen; None when an operator is missing.
+    """Compile a model with ``torch.compile``, weights frozen; None if an operator is unsupported.
 
     Args:
         model: A model with static shapes, folded by :func:`tvmopt.frontend.prepare`.
@@ -26,17 +26,17 @@ def torch_compile_call(
     module = torch_module(model)
     if module is None:
         return None
-    torch._dynamo.reset()  # or what it learnt of earlier models counts against its limits
-    torch._inductor.config.freezing = True  # packs weights and fuses into oneDNN's convolutions
+    torch._dynamo.reset()  # earlier models count against the recompile limit
+    torch._inductor.config.freezing = True  # prepacks weights and fuses into oneDNN convolutions
     compiled = torch.compile(module)
     tensors = [torch.from_numpy(array) for array in inputs.values()]
     return lambda: compiled(*tensors)
 
 
 def torch_module(model: onnx.ModelProto) -> Any | None:
-    """A ``torch.fx.GraphModule`` of a model with the weights of the file.
+    """Translate a model to a ``torch.fx.GraphModule`` with its weights.
 
-    Covers the operators of image classifiers; None when the model has another one.
+    The operators of image classifiers are supported; a model with another operator gives None.
     """
     import torch
 
@@ -71,12 +71,12 @@ def torch_module(model: onnx.ModelProto) -> Any | None:
 
 
 def _torch_operators() -> dict[str, Callable[..., Any]]:
-    """PyTorch functions that take an ONNX operator's inputs and attributes."""
+    """PyTorch functions by ONNX operator; they take its inputs and attributes."""
     import torch
     from torch.nn import functional
 
-    def window(x: Any, pads: Sequence[int], fill: float) -> tuple[Any, list[int]]:
-        """PyTorch pads both ends alike; what it cannot do is padded before."""
+    def symmetric(x: Any, pads: Sequence[int], fill: float) -> tuple[Any, list[int]]:
+        """Return input and padding; PyTorch lacks asymmetric padding, so it is applied here."""
         begin, end = list(pads[: len(pads) // 2]), list(pads[len(pads) // 2 :])
         if begin == end:
             return x, begin
@@ -89,7 +89,7 @@ def _torch_operators() -> dict[str, Callable[..., Any]]:
     ) -> Any:  # fmt: skip
         if auto_pad not in (b"NOTSET", b"VALID"):
             raise NotImplementedError(f"auto_pad={auto_pad.decode()}")
-        x, padding = window(x, pads, 0.0)
+        x, padding = symmetric(x, pads, 0.0)
         return functional.conv2d(x, w, b, strides, padding, dilations, group)
 
     def max_pool(
@@ -99,15 +99,15 @@ def _torch_operators() -> dict[str, Callable[..., Any]]:
     ) -> Any:  # fmt: skip
         if auto_pad not in (b"NOTSET", b"VALID"):
             raise NotImplementedError(f"auto_pad={auto_pad.decode()}")
-        x, padding = window(x, pads, float("-inf"))
+        x, padding = symmetric(x, pads, float("-inf"))
         return functional.max_pool2d(x, kernel_shape, strides, padding, dilations, bool(ceil_mode))
 
     def gemm(
         a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0,
         transA: int = 0, transB: int = 0,  # noqa: N803 (names of ONNX)
     ) -> Any:  # fmt: skip
-        product = alpha * torch.matmul(a.T if transA else a, b.T if transB else b)
-        return product if c is None else product + beta * c
+        out = alpha * torch.matmul(a.T if transA else a, b.T if transB else b)
+        return out if c is None else out + beta * c
 
     return {
         "Conv": conv,

@@ -1,4 +1,4 @@
-"""Single operators in PyTorch, each in every form that it has (oneDNN, MKL)."""
+"""Single operators in PyTorch, in every variant: eager, oneDNN and MKL."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from benchmarks.peers import Call
 def torch_convolutions(
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, settings: Mapping[str, Any]
 ) -> dict[str, Call]:
-    """Ways to run convolution + bias + relu: plain, channels last, blocked, and fused.
+    """Variants of convolution + bias + relu: plain, channels last, blocked, and fused.
 
-    ``blocked`` keeps the activations in oneDNN's own layout, and ``fused`` is what
-    ``torch.compile`` makes of it: the weight packed beforehand, relu inside of the kernel.
+    ``blocked`` keeps the activations in oneDNN's blocked layout. ``fused`` is the kernel of
+    ``torch.compile``: prepacked weight and fused relu.
 
     Args:
         x: (n, channels, h, w).
         weight: (filters, channels / groups, kernel h, kernel w).
         bias: (filters,).
-        settings: ``stride``, ``padding`` (the same at both ends), ``dilation``, ``groups``.
+        settings: ``stride``, ``padding`` (symmetric), ``dilation``, ``groups``.
     """
     import torch
     from torch.utils import mkldnn
@@ -37,7 +37,7 @@ def torch_convolutions(
         return lambda: torch.relu_(torch.conv2d(data, kernel, tb, **settings))
 
     def blocked() -> Call:
-        with torch.inference_mode(False):  # it keeps the weight as a parameter
+        with torch.inference_mode(False):  # an inference tensor cannot be a parameter
             layer = torch.nn.Conv2d(
                 weight.shape[1] * groups, weight.shape[0], weight.shape[2:], **settings
             )
@@ -67,7 +67,7 @@ def torch_convolutions(
 def torch_matmuls(
     a: np.ndarray, b: np.ndarray, bias: np.ndarray | None, constant: bool
 ) -> dict[str, Call]:
-    """Ways to multiply matrices: as they are and, for a constant ``b``, packed by MKL or oneDNN.
+    """Variants of a matmul: plain and, for a constant ``b``, prepacked by MKL or oneDNN.
 
     Args:
         a: (m, k) or (batch, m, k).
@@ -104,7 +104,7 @@ def torch_matmuls(
 
 
 def torch_image_ops(x: np.ndarray, run: Callable[[Any], Any]) -> dict[str, Call]:
-    """``run`` of an image (n, channels, h, w), plain and channels last."""
+    """Variants of ``run`` on an image (n, channels, h, w): plain and channels last."""
     import torch
 
     plain = torch.from_numpy(x)
@@ -113,12 +113,12 @@ def torch_image_ops(x: np.ndarray, run: Callable[[Any], Any]) -> dict[str, Call]
 
 
 def dense_array(tensor: Any) -> np.ndarray:
-    """A PyTorch tensor of any layout as an array."""
+    """Convert a PyTorch tensor of any layout to an array."""
     return np.asarray(tensor.to_dense() if tensor.is_mkldnn else tensor)
 
 
 def _working(makers: Mapping[str, Callable[[], Call]]) -> dict[str, Call]:
-    """The variants that this build of PyTorch can run: not every one has MKL or oneDNN."""
+    """Return the variants that this build of PyTorch supports; some lack MKL or oneDNN."""
     calls = {}
     for name, make in makers.items():
         with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):

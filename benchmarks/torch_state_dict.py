@@ -1,11 +1,11 @@
-"""Reads a state dict in PyTorch's legacy format without PyTorch and without trusting the file.
+"""Read a state dict in PyTorch's legacy format without PyTorch, from an untrusted file.
 
 The format (before PyTorch 1.6, not a zip) is five pickles: magic number, protocol version, system
-info, the state dict, the list of storage keys. The raw storages follow. An ordinary unpickler
-imports and calls whatever a file names, so a weights file could run any program. This one admits
-four names and nothing else: an ordered dictionary, the function that rebuilds a tensor (replaced by
-our own), and two storage types (replaced by NumPy's names for them). Every view must lie inside its
-storage, so a forged size or stride cannot read foreign memory.
+info, state dict, list of storage keys. The raw storages follow. An ordinary unpickler imports and
+calls any global that a file names, so a weights file could run any program. The restricted
+unpickler admits four globals: `OrderedDict`, `_rebuild_tensor_v2` (replaced by a function here),
+`FloatStorage` and `LongStorage` (replaced by NumPy dtypes). Every view must lie inside its storage,
+so a forged size or stride cannot read out of bounds.
 
 Source of the format: `torch/serialization.py`, `_legacy_save` and `_legacy_load`.
 """
@@ -26,7 +26,7 @@ PROTOCOL_VERSION = 1001
 
 @dataclass(frozen=True)
 class _Storage:
-    """A storage by its key in the file; its bytes follow after the pickles."""
+    """A storage by its key in the file; the bytes follow after the pickles."""
 
     key: str
     dtype: np.dtype
@@ -42,11 +42,11 @@ class _Tensor:
     strides: tuple[int, ...]
 
     def end(self) -> int:
-        """The first storage index behind the view."""
+        """Return the storage index one past the last element of the view."""
         if 0 in self.shape:
             return self.offset
-        reach = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
-        return self.offset + reach + 1
+        last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+        return self.offset + last + 1
 
 
 def _rebuild_tensor(
@@ -68,13 +68,13 @@ _ADMITTED = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Unpickles what a state dict needs; refuses every other global."""
+    """Unpickler that admits the globals of a state dict and refuses all others."""
 
     def find_class(self, module: str, name: str) -> object:
-        """Returns our stand-in for an admitted global.
+        """Return the replacement of an admitted global.
 
         Raises:
-            pickle.UnpicklingError: the pickle names anything else.
+            pickle.UnpicklingError: The pickle names another global.
         """
         if (module, name) not in _ADMITTED:
             admitted = ", ".join(".".join(pair) for pair in sorted(_ADMITTED))
@@ -85,7 +85,7 @@ class RestrictedUnpickler(pickle.Unpickler):
         return _ADMITTED[module, name]
 
     def persistent_load(self, pid: object) -> _Storage:
-        """Returns the storage that ('storage', dtype, key, device, element count, view) names."""
+        """Return the storage of ('storage', dtype, key, device, element count, view)."""
         match pid:
             case ("storage", "<f4" | "<i8" as dtype, str(key), _, int(), None):
                 return _Storage(key, np.dtype(dtype))
@@ -128,11 +128,11 @@ def _view(name: str, tensor: _Tensor, data: np.ndarray) -> np.ndarray:
 
 
 def read_state_dict(content: bytes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a legacy .pth file by name.
+    """Return the tensors of a legacy .pth file by name.
 
     Raises:
-        pickle.UnpicklingError: the file names a global that no state dict needs.
-        ValueError: the file is not in the legacy format, is truncated, or a tensor does not fit
+        pickle.UnpicklingError: The file names a global that is not admitted.
+        ValueError: The file is not in the legacy format, is truncated, or a tensor does not fit
             its storage.
     """
     file = io.BytesIO(content)

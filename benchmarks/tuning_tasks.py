@@ -1,4 +1,4 @@
-"""What a tuner is given, twice: a kernel as we lower it, and as TVM does (no Winograd)."""
+"""Tuning tasks for benchmarks: a kernel as tvmopt lowers it, and as TVM does (no Winograd)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.single_calls import SingleCall, single_calls
 
 @dataclasses.dataclass(frozen=True)
 class TuningTask:
-    """One kernel.
+    """One kernel to tune.
 
     Attributes:
-        name: Its name in tables.
-        kind: What its row is averaged with.
-        ours: The kernel as we lower it.
-        plain: The kernel that computes the same as TVM lowers it.
-        network_bytes: Bytes of the weights of the network it is from.
+        name: Name in tables.
+        kind: Group of tasks with one mean.
+        ours: The kernel as tvmopt lowers it.
+        plain: The same computation as TVM lowers it.
+        network_bytes: Bytes of all weights of the kernel's network.
     """
 
     name: str
@@ -32,12 +32,12 @@ class TuningTask:
 
 
 def operator_task(kind: str, operator: Operator, target: Any, dtype: str = "float32") -> TuningTask:
-    """The kernel of an operator, float32 or bfloat16; of several, the one with most arithmetic.
+    """Return the task of an operator's kernel with most FLOPs, in float32 or bfloat16.
 
     Raises:
-        ValueError: When there is none that can be taken out.
+        ValueError: When no kernel has static shapes.
     """
-    from tvmopt.measure.hints import weight_bytes
+    from tvmopt.measure.measurer import weight_bytes
     from tvmopt.transform.conversion import convert_module
 
     module = convert_module(relax_module(operator.problem()), dtype=dtype).mod
@@ -51,21 +51,21 @@ def operator_task(kind: str, operator: Operator, target: Any, dtype: str = "floa
 def model_tasks(
     path: Path, shapes: str, target: Any, most: int, dtype: str = "float32"
 ) -> list[TuningTask]:
-    """The kernels of a model that compute most, distinct ones, by template.
+    """Return the distinct kernels of a model with most FLOPs; the kind is the template.
 
     Args:
         path: The ONNX file.
         shapes: Input shapes, as text.
         target: A :class:`tvmopt.device.target.TargetSpec`.
         most: Kernels to keep.
-        dtype: Number format; int8 is quantised with the ranges of random inputs.
+        dtype: Dtype; int8 is calibrated on random inputs.
 
     Raises:
         ModelError: When the model cannot be read.
     """
     from tvm import IRModule
 
-    from tvmopt.measure.hints import weight_bytes
+    from tvmopt.measure.measurer import weight_bytes
     from tvmopt.tune.database import workload_hash
 
     module = _converted(path, shapes, target, dtype)
@@ -92,7 +92,7 @@ def _converted(path: Path, shapes: str, target: Any, dtype: str) -> Any:
 
 
 def _pairs(module: Any, target: Any) -> list[tuple[SingleCall, SingleCall]]:
-    """Calls of both lowered forms; both fuse alike, so that the calls come in the same order."""
+    """Pair the kernel calls of both lowerings; both fuse alike, so the order is equal."""
     from tvmopt.transform.lower import lower
 
     llvm = target.to_tvm()
@@ -100,7 +100,7 @@ def _pairs(module: Any, target: Any) -> list[tuple[SingleCall, SingleCall]]:
     plain = single_calls(lower(module, llvm, winograd=False))
     if [c and c.inputs for c in ours] != [c and c.inputs for c in plain]:
         raise ValueError(
-            f"both lowered forms must call kernels of the same inputs, but got {len(ours)} and "
+            f"both lowerings must call kernels with the same inputs, but got {len(ours)} and "
             f"{len(plain)} calls; give single operators instead of this model"
         )
     return [(a, b) for a, b in zip(ours, plain, strict=True) if a is not None and b is not None]
@@ -114,7 +114,7 @@ def _flops(func: Any) -> float:
 
 
 def _template(func: Any, target: Any) -> str | None:
-    """Template of the policy's first choice; None when nothing can be tuned."""
+    """Return the template of the top-1 configuration; None for an empty search space."""
     from tvmopt.kernels.policies import DefaultPolicy
 
     ranked: Sequence[Any] = DefaultPolicy(func, target.arch()).ranked
@@ -131,11 +131,11 @@ def tuned(
     trials: int = 0,
     time_budget_s: float = 0.0,
 ) -> Any:
-    """What a strategy makes of a lowered module: a ``TuneResult``, its database in ``work_dir``."""
+    """Tune a lowered module with a strategy; return a ``TuneResult`` with a database."""
     from tvmopt.tune import TuneOptions, create_strategy, extract_tasks
 
-    limits = TuneOptions(trials, time_budget_s, target.threads, topk)
+    tune_options = TuneOptions(trials, time_budget_s, target.threads, topk)
     llvm = target.to_tvm()
     return create_strategy(strategy).tune(
-        extract_tasks(module, llvm), llvm, target.arch(), limits, work_dir, lambda *_: None
+        extract_tasks(module, llvm), llvm, target.arch(), tune_options, work_dir, lambda *_: None
     )

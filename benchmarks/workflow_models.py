@@ -1,10 +1,13 @@
-"""The whole workflow on the models of the zoo: one table, right or wrong.
+"""Run the whole workflow on the models of the zoo, and print accuracy and latency.
 
-``python -m benchmarks.workflow_models [--only NAMES] [--model FILE --input_shapes S] [--threads N]
-[--strategy S] [--json FILE]`` runs ``main`` on each model, in the environment's tracking store.
-It prints accuracy and latency beside ONNX Runtime and untuned TVM, which are measured in the same
-process, interleaved. A model marked ``must_fail`` must be refused with a clear error. Exits with 1
-when a model that should work does not, or the other way round.
+Usage: ``python -m benchmarks.workflow_models [--only NAMES] [--model FILE --input_shapes S]
+[--threads N] [--strategy S] [--json FILE]``
+
+The script runs the entry point ``main`` on each model, in the tracking store of the environment. It
+prints one table with the speedup over ONNX Runtime and untuned TVM, measured interleaved by
+``main``. A model with status ``must_fail`` must be refused with a
+:class:`tvmopt.errors.TvmoptError`. The exit code is 1 when a model fails that should work, or a
+model works that should fail.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import zoo
+from benchmarks import options, report, zoo
+from benchmarks.cpu_models import ModelFile, model_files
 from tvmopt import host
 from tvmopt.errors import TvmoptError
 from tvmopt.versions import TVM_VERSION, installed
@@ -40,8 +44,8 @@ _METRICS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model: whether it went as it should, its metrics, or its error, and the seconds taken."""
+class WorkflowRow:
+    """Results of one model: whether the outcome is as expected, seconds, metrics, error."""
 
     name: str
     right: bool
@@ -50,8 +54,8 @@ class Row:
     error: str
 
 
-def run(name: str, path: Path, shapes: str, must_fail: bool, strategy: str, threads: int) -> Row:
-    """Run ``main`` on one model."""
+def run(file: ModelFile, strategy: str, threads: int) -> WorkflowRow:
+    """Run the entry point ``main`` on one model."""
     from tvmopt.tracking.store import open_store
     from tvmopt.workflow import main as workflow_main
 
@@ -59,65 +63,64 @@ def run(name: str, path: Path, shapes: str, must_fail: bool, strategy: str, thre
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             result = workflow_main(
-                str(path), name=name, input_shapes=shapes, strategy=strategy, threads=threads
-            )
+                str(file.path), name=file.name, input_shapes=file.shapes,
+                strategy=strategy, threads=threads,
+            )  # fmt: skip
     except TvmoptError as error:
-        return Row(name, must_fail, time.perf_counter() - start, {}, str(error))
+        return WorkflowRow(file.name, file.must_fail, time.perf_counter() - start, {}, str(error))
     run_data = open_store().get_run(result.run_id).data
     metrics = {k: run_data.metrics[k] for k in _METRICS if k in run_data.metrics}
-    return Row(name, not must_fail, time.perf_counter() - start, metrics, "")
+    return WorkflowRow(file.name, not file.must_fail, time.perf_counter() - start, metrics, "")
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown table of the rows."""
-    lines = [
-        "| model | p50 ms | 95% interval | ONNX Runtime p50 ms | vs ONNX Runtime | vs untuned TVM "
-        "| fidelity | max abs error | run s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+def table(rows: list[WorkflowRow]) -> str:
+    """Return a Markdown table, one line per model."""
+    header = (
+        "model", "p50 ms", "95% interval", "ONNX Runtime p50 ms", "speedup vs ONNX Runtime",
+        "speedup vs untuned TVM", "fidelity", "max abs error", "run s",
+    )  # fmt: skip
+    return report.markdown(header, map(_cells, rows))
+
+
+def _cells(row: WorkflowRow) -> list[str]:
+    m = row.metrics
+    if not m:
+        verdict = "refused, as it must be" if row.right else "FAILED"
+        return [row.name, f"{verdict}: {row.error[:120]}", *["-"] * 7]
+    return [
+        row.name,
+        f"{m['latency_ms_p50']:.3g}",
+        f"{m['latency_ms_ci_low']:.3g} - {m['latency_ms_ci_high']:.3g}",
+        f"{m['baseline_latency_ms_p50']:.3g}",
+        f"{m['speedup_vs_baseline']:.2f}",
+        f"{m['speedup_vs_untuned']:.1f}",
+        f"{m['accuracy']:.4f}",
+        f"{m['max_abs_error']:.1e}",
+        f"{row.seconds:.0f}",
     ]
-    for row in rows:
-        m = row.metrics
-        if not m:
-            verdict = "refused, as it must be" if row.right else "FAILED"
-            lines.append(f"| {row.name} | {verdict}: {row.error[:120]} | | | | | | | |")
-            continue
-        lines.append(
-            f"| {row.name} | {m['latency_ms_p50']:.3g} "
-            f"| {m['latency_ms_ci_low']:.3g} - {m['latency_ms_ci_high']:.3g} "
-            f"| {m['baseline_latency_ms_p50']:.3g} | {m['speedup_vs_baseline']:.2f} "
-            f"| {m['speedup_vs_untuned']:.1f} | {m['accuracy']:.4f} "
-            f"| {m['max_abs_error']:.1e} | {row.seconds:.0f} |"
-        )
-    return "\n".join(lines)
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", help="names, separated by commas")
-    parser.add_argument("--model", default="", help="another ONNX file instead of the zoo")
-    parser.add_argument("--input_shapes", default="", help="shapes for --model")
+    parser.add_argument("--only", default="", help="names of models, separated by commas")
+    parser.add_argument("--model", default="", help="an ONNX file instead of the zoo")
+    parser.add_argument("--input_shapes", default="", help="input shapes of --model")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--strategy", default="default")
     parser.add_argument("--json", default="", help="file to write the rows to")
     args = parser.parse_args()
-    if args.model:
-        jobs = [(Path(args.model).stem, Path(args.model), args.input_shapes, False)]
-    else:
-        names = args.only.split(",") if args.only else [e.name for e in zoo.ENTRIES]
-        entries = [zoo.entry(name) for name in names]
-        jobs = [
-            (e.name, zoo.path(e.name), e.input_shapes, e.status == "must_fail") for e in entries
-        ]
+    with options.errors_in_one_line(parser):
+        todo = model_files(parser, args, [entry.name for entry in zoo.ENTRIES])
     print(
         f"{datetime.date.today()}, {host.cpu_model()}, "
         f"{args.threads or host.usable_cores()} threads, strategy {args.strategy}, "
         f"apache-tvm {TVM_VERSION}, onnxruntime {installed('onnxruntime')}"
     )
     rows = []
-    for name, path, shapes, must_fail in jobs:
-        rows.append(run(name, path, shapes, must_fail, args.strategy, args.threads))
-        print(f"{name}: {rows[-1].error or 'ok'} ({rows[-1].seconds:.0f} s)", file=sys.stderr)
+    for file in todo:
+        rows.append(run(file, args.strategy, args.threads))
+        print(f"{file.name}: {rows[-1].error or 'ok'} ({rows[-1].seconds:.0f} s)", file=sys.stderr)
     print(f"\n{table(rows)}")
     if args.json:
         Path(args.json).write_text(json.dumps([dataclasses.asdict(r) for r in rows], indent=2))

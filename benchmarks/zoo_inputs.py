@@ -1,4 +1,4 @@
-"""Random inputs for models of the zoo."""
+"""Draw random inputs for models of the zoo."""
 
 from __future__ import annotations
 
@@ -8,31 +8,15 @@ import onnx
 from benchmarks.zoo_entries import Entry
 
 
-def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """Reads `name:2x3,other:4` as {"name": (2, 3), "other": (4,)}.
-
-    Raises:
-        ValueError: a part is not NAME:DIMxDIM... with positive dimensions.
-    """
-    shapes = {}
-    for part in filter(None, text.split(",")):
-        name, _, dims = part.rpartition(":")
-        if not name or not all(dim.isdecimal() and int(dim) > 0 for dim in dims.split("x")):
-            raise ValueError(
-                f"Input shapes must read NAME:DIMxDIM with positive dimensions, but got {part!r}; "
-                "write for example image:1x3x224x224."
-            )
-        shapes[name] = tuple(int(dim) for dim in dims.split("x"))
-    return shapes
-
-
 def random_inputs(entry: Entry, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns an array for every input of `model`: N(0, 1), or uniform in the entry's ranges.
+    """Draw an array for every input of `model`: N(0, 1), or uniform in the entry's ranges.
 
     Raises:
-        ValueError: an input is dynamic or integer, and the entry does not say what to feed.
+        ValueError: The entry lacks the shape of a dynamic input or the range of an integer input.
     """
-    shapes, random = parse_shapes(entry.input_shapes), np.random.default_rng(seed)
+    from tvmopt.frontend import parse_input_shapes
+
+    shapes, random = parse_input_shapes(entry.input_shapes), np.random.default_rng(seed)
     ranges = {name: (low, high) for name, low, high in entry.integer_ranges}
     initialized = {tensor.name for tensor in model.graph.initializer}
     arrays = {}

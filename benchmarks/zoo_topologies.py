@@ -1,4 +1,4 @@
-"""Well-known image topologies with random weights, for benchmarks.
+"""Generate well-known image topologies with random weights, for benchmarks.
 
 Latency does not depend on the values of the weights. The leading dimension is dynamic.
 """
@@ -11,13 +11,13 @@ import onnx
 
 from benchmarks.random_layers import RandomLayers
 
-RESIDUAL_GAIN = 0.5  # scale of the last batch norm in a residual branch, so that sums do not grow
+RESIDUAL_GAIN = 0.5  # scale of the last batch norm in a residual branch, against growth with depth
 
 
 def _basic_block(
     layers: RandomLayers, value: str, name: str, channels: tuple[int, int], stride: int
 ) -> str:
-    """Two 3x3 convolutions and a shortcut (ResNet-18)."""
+    """Add a block of two 3x3 convolutions and a shortcut (ResNet-18)."""
     in_channels, out_channels = channels
     branch = layers.relu(layers.conv_bn(value, f"{name}.conv1", channels, 3, stride))
     branch = layers.conv_bn(
@@ -31,7 +31,7 @@ def _basic_block(
 def _bottleneck_block(
     layers: RandomLayers, value: str, name: str, channels: tuple[int, int], stride: int
 ) -> str:
-    """1x1, 3x3 (with the stride, as in v1.5), 1x1 and a shortcut (ResNet-50)."""
+    """Add a block of 1x1, 3x3 (strided, as in v1.5), 1x1 and a shortcut (ResNet-50)."""
     in_channels, out_channels = channels
     width = out_channels // 4
     branch = layers.relu(layers.conv_bn(value, f"{name}.conv1", (in_channels, width), 1))
@@ -49,17 +49,17 @@ def resnet(
     classes: int = 1000,
     width: int = 64,
 ) -> onnx.ModelProto:
-    """ResNet v1.5: `image` (batch, 3, size, size) -> `logits` (batch, classes).
+    """Generate ResNet v1.5: `image` (batch, 3, size, size) -> `logits` (batch, classes).
 
     He et al., "Deep Residual Learning" (2015). ResNet-18 is (2, 2, 2, 2) without bottlenecks,
     ResNet-50 is (3, 4, 6, 3) with them.
 
     Args:
-        depths: blocks in each stage; each after the first halves the image, doubles the width.
-        bottleneck: whether blocks are bottlenecks with four times the width.
-        image_size: height and width of the image, in pixels.
-        classes: number of logits.
-        width: channels of the stem.
+        depths: Blocks per stage; each stage after the first halves the image and doubles the width.
+        bottleneck: Whether blocks are bottlenecks with four times the width.
+        image_size: Height and width of the image, in pixels.
+        classes: Number of logits.
+        width: Channels of the stem.
     """
     layers = RandomLayers("resnet")
     value = layers.relu(layers.conv_bn("image", "stem", (3, width), 7, stride=2))
@@ -100,7 +100,7 @@ def _inverted_residual(
     expansion: int,
     stride: int,
 ) -> str:
-    """Expand (1x1), depthwise 3x3, project (1x1, linear), and a shortcut where shapes allow."""
+    """Add a block of 1x1 expansion, depthwise 3x3, linear 1x1, and a shortcut if shapes match."""
     in_channels, out_channels = channels
     hidden, branch = in_channels * expansion, value
     if expansion != 1:
@@ -122,7 +122,7 @@ def mobilenet_v2(
     classes: int = 1000,
     head: int = 1280,
 ) -> onnx.ModelProto:
-    """MobileNetV2: `image` (batch, 3, size, size) -> `logits` (batch, classes).
+    """Generate MobileNetV2: `image` (batch, 3, size, size) -> `logits` (batch, classes).
 
     Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018), table 2.
     """
@@ -149,9 +149,9 @@ def mlp(
     hidden: tuple[int, ...] = (128, 64),
     classes: int = 1000,
 ) -> onnx.ModelProto:
-    """Multilayer perceptron: `image` (batch, *image_shape) -> `probabilities` (batch, classes).
+    """Generate an MLP: `image` (batch, *image_shape) -> `probabilities` (batch, classes).
 
-    The layers are those of TVM's classic `relay.testing.mlp`.
+    The layers follow TVM's `relay.testing.mlp`.
     """
     layers = RandomLayers("mlp")
     value, features = layers.graph.node("Flatten", ["image"], "flatten"), math.prod(image_shape)

@@ -1,4 +1,4 @@
-"""Read an ONNX model, bring it to a layout and a number format, import and check it."""
+"""Convert an ONNX model to a layout and a dtype, and check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure accuracy and latency of a compiled model beside ONNX Runtime."""
+"""Measure accuracy and latency of a compiled model against ONNX Runtime."""
 
 from __future__ import annotations
 

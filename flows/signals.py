@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from types import FrameType
@@ -17,7 +18,11 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.5
 _AGAIN_S = 1.0
-
+# A signal waits for the end of a database call, most of which take milliseconds, so many seconds.
+_DATABASE_S = 5.0
+_POLL_S = 0.001
+# An exception that is raised inside of these leaves a transaction open: SQLite stays locked.
+_DATABASE_MODULES = ("sqlalchemy", "alembic", "mlflow.store", "optuna.storages")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -37,8 +42,9 @@ def end_on_signals() -> None:
     """Let SIGTERM and SIGHUP raise ``SystemExit`` with the exit code that shells expect.
 
     So runs are closed as KILLED, folders removed and children ended, as for Ctrl-C. A second signal
-    does not cut that short. Where the exception is swallowed, as in ``__del__`` and in callbacks
-    from C, it is raised again a second later.
+    does not cut that short. A call of the tracking store or of the study's database is completed
+    first. Where the exception is swallowed, as in ``__del__`` and in callbacks from C, it is raised
+    again a second later.
     """
     for number in _SIGNALS:
         # nohup, and whoever starts a daemon, ignore SIGHUP: so it stays.
@@ -68,18 +74,37 @@ def settle() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
+def _end(number: int, frame: FrameType | None) -> None:
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)
+    latest = time.monotonic() + _DATABASE_S
 
-    def look_again(_number: int, _frame: FrameType | None) -> None:
-        gc.collect()
-        if _raised[-1]() is None:  # nobody handles it, and nobody will
-            _raise(number)
+    def look_again(_number: int, frame: FrameType | None) -> None:
+        if _is_handled() or (_in_database(frame) and time.monotonic() < latest):
+            return
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        _raise(number)
 
     signal.signal(signal.SIGALRM, look_again)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-    _raise(number)
+    signal.setitimer(signal.ITIMER_REAL, _POLL_S, _POLL_S)
+    look_again(number, frame)
+
+
+def _is_handled() -> bool:
+    """Whether the exception was raised and somebody still holds it."""
+    if not _raised:
+        return False
+    gc.collect()
+    return _raised[-1]() is not None
+
+
+def _in_database(frame: FrameType | None) -> bool:
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if any(name == module or name.startswith(module + ".") for module in _DATABASE_MODULES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raise(number: int) -> NoReturn:

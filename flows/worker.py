@@ -1,4 +1,4 @@
-"""Join a study that a search has begun, and do trials beside it."""
+"""Join the study of a search, and run trials of it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_no_two_classes_have_one_name():
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers request it at start, the runtime in its checks; a board requests it by its own server.
     elsewhere = {
-        "measure/jobs.py", "measure/batch.py", "measure/cuda_batch.py", "runtime/library.py",
+        "measure/host_cpu.py", "measure/cuda_gpu.py", "runtime/library.py",
         "remote/model.py",
     }  # fmt: skip
     opens = re.compile(r"load_module\(|load_from_file")

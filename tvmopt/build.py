@@ -14,9 +14,9 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
+from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
-from tvmopt.kernels.cuda.default_kernels import default_kernels
 from tvmopt.kernels.cuda.pipeline import PIPELINE
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
@@ -90,7 +90,7 @@ def build_library(
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
-    kind = target.to_tvm(opt_level=1 if quick and target.gpu is None else None)
+    kind = target.to_tvm(opt_level=1 if quick else None)
     if database_dir is not None:
         key = DatabaseKey(
             canonical_target(kind), target.threads, granularity=granularity_of(database_dir)
@@ -104,13 +104,14 @@ def build_library(
         mod = add_fallback(mod, lowered, direct)
     before = mod if schedule == "default" else None
     if schedule == "default":
-        mod, rules = _schedule(mod, target)
+        mod, rules = schedule_module(mod, target.arch())
         for name, rule in rules.items():
             if sources.get(name) != "database":
                 none = rule.startswith("unscheduled")
                 sources[name] = f"none:{rule}" if none else f"default:{rule}"
-    elif target.gpu is not None:  # unbound loops cannot be launched
-        mod = default_kernels(mod, target.gpu)
+    else:
+        arch = target.arch()
+        mod = backend_of(arch).schedule_unmatched(mod, arch)
     try:
         mod, others = _compile_all(before, mod, target, kind, path)
     except EnvironmentSetupError:
@@ -168,13 +169,6 @@ def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str
     except Exception as error:
         return last_line(error)
     return None
-
-
-def _schedule(mod: tvm.IRModule, target: TargetSpec) -> tuple[tvm.IRModule, dict[str, str]]:
-    """Schedule every unscheduled function with its top-1 candidate; return the rules, too."""
-    if target.gpu is not None:
-        return schedule_module(mod, target.gpu)
-    return schedule_module(mod, target.arch())
 
 
 def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:

@@ -67,12 +67,12 @@ class CalibrateConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SensitivityConfig(StageConfig):
-    """What each layer costs and gains in each number format.
+    """Configuration of the sensitivity stage: accuracy loss and gain of each layer and dtype.
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
         target: ``TargetSpec.to_dict()``; its peak rates and latencies say what is gained.
-        dtypes: Number formats to look at.
+        dtypes: dtypes to analyse.
         quantization: One of ``QUANTIZATIONS``.
         max_accuracy_drop: Largest drop that a proposed skip set may leave.
         samples: Most samples to measure accuracy on, of the data's calibration part.
@@ -101,7 +101,7 @@ class SensitivityConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(StageConfig):
-    """ONNX -> Relax, in the layout and number format asked for.
+    """Configuration of the convert stage: ONNX to Relax in a layout and a dtype.
 
     Attributes:
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
@@ -109,7 +109,7 @@ class ConvertConfig(StageConfig):
         layout: Layout of the convolutions: ``"auto"`` (the fastest, as modelled or timed),
             ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
             block) or ``"HWNC"``.
-        dtype: Number format of the layers; ``"float32"`` leaves the model's own formats alone.
+        dtype: dtype of the layers; ``"float32"`` leaves the model's own formats alone.
         skip_layers: Layers to leave alone: indices, name globs and operator types, separated by
             commas; ``"auto"`` takes the set that the sensitivity stage proposes.
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.

@@ -62,6 +62,7 @@ def main() -> int:
 
 def _target(problems: list[str]) -> None:
     try:
+        from tvmopt.device.features import vector_registers
         from tvmopt.device.target import resolve_target
 
         target = resolve_target("host")
@@ -69,9 +70,9 @@ def _target(problems: list[str]) -> None:
         problems.append(f"TVM must import and know this CPU, but it does not: {error}")
         _line("target", "unknown")
         return
-    arch = target.arch()
+    bits, _ = vector_registers(target.isa, target.cpu_flags)
     features = [f for f in _SHOWN if f in target.cpu_flags]
-    _line("target", f"{target.mcpu} ({target.isa}), {arch.simd_bits}-bit vectors")
+    _line("target", f"{target.mcpu} ({target.isa}), {bits}-bit vectors")
     _line("features", ", ".join(features) or "none of interest")
 
 

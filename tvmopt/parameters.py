@@ -84,8 +84,8 @@ _ALL = (
               f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: the fastest, as modelled, "
               "and as timed where that is close"),
     Parameter("dtype", str, "float32",
-              f"number format of the layers: {', '.join(DTYPES)}; float32: the model's own"),
-    Parameter("dtypes", str, "", f"number formats to look at; default: {', '.join(LOW_DTYPES)}"),
+              f"dtype of the layers: {', '.join(DTYPES)}; float32: the model's own"),
+    Parameter("dtypes", str, "", f"dtypes to analyse; default: {', '.join(LOW_DTYPES)}"),
     Parameter("skip_layers", str, "",
               "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto"),
     Parameter("quantization", str, "auto",

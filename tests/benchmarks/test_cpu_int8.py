@@ -42,9 +42,9 @@ def test_a_model_runs_in_every_dtype(model_path, tmp_path, capsys):
 
 
 def test_a_wrong_result_is_no_success():
-    row = cpu_int8.Row("x", cosines={"ours int8": 0.5, "openvino int8": 0.1})
+    row = cpu_int8.DtypeRow("x", cosines={"ours int8": 0.5, "openvino int8": 0.1})
     assert not row.right
-    assert cpu_int8.Row("x", cosines={"ours int8": 0.9, "openvino int8": 0.1}).right
+    assert cpu_int8.DtypeRow("x", cosines={"ours int8": 0.9, "openvino int8": 0.1}).right
 
 
 def test_cosine_is_the_smallest_of_the_outputs():
@@ -55,19 +55,19 @@ def test_cosine_is_the_smallest_of_the_outputs():
 
 @pytest.mark.slow
 def test_kernels_are_checked_and_compared(tmp_path, monkeypatch, capsys):
-    tiny = int8_kernels.Product("tiny", (24, 64), (64, 32))
-    monkeypatch.setattr(int8_kernels, "PRODUCTS", (tiny,))
+    tiny = int8_kernels.Case("tiny", (24, 64), (64, 32))
+    monkeypatch.setattr(int8_kernels, "CASES", (tiny,))
     file = tmp_path / "rows.json"
     options = ["--threads", "1", "--topk", "2", "--seconds", "0.2", "--json", str(file)]
     assert int8_kernels.main(options) == 0
     [row] = json.loads(file.read_text())["rows"]
-    assert row["right"] and row["errors"]["int8"] == 0 == row["errors"]["signs"]
-    assert "by sums / direct" in capsys.readouterr().out
+    assert row["right"] and row["errors"]["int8"] == 0 == row["errors"]["u8u8"]
+    assert "u8u8 / u8s8" in capsys.readouterr().out
 
 
 def test_a_kernel_that_is_wrong_is_not_right():
-    assert not int8_kernels.Row("x", errors={"int8": 1.0}).right
-    assert int8_kernels.Row("x", errors={"int8": 0.0, "bfloat16": 1.5}).right
+    assert not int8_kernels.KernelRow("x", errors={"int8": 1.0}).right
+    assert int8_kernels.KernelRow("x", errors={"int8": 0.0, "bfloat16": 1.5}).right
 
 
 def test_the_profile_separates_matmuls_from_data_movement(model_path, tmp_path, capsys):
@@ -77,18 +77,18 @@ def test_the_profile_separates_matmuls_from_data_movement(model_path, tmp_path, 
     kernels = json.loads(file.read_text())["kernels"]["tiny"]
     assert {k["calls"] for k in kernels} == {1}
     out = capsys.readouterr().out
-    assert "1 of 1 products use a tensor instruction" in out or "0 of 1" in out
+    assert "1 of 1 matmuls and convolutions use a tensor instruction" in out or "0 of 1" in out
     used = [k for k in kernels if k["instructions"]]
     assert all(k["counted"] > 0 and 0 <= k["epilogue"] < 1 for k in used)
 
 
 def test_shares_of_kernels_sum_to_one():
     kernels = [
-        int8_profile.Kernel("fused_conv2d", 1, 60.0, ("vpdpbusd",), 8, 0.25),
-        int8_profile.Kernel("fused_matmul", 1, 10.0),
-        int8_profile.Kernel("pad", 2, 30.0),
+        int8_profile.KernelProfile("fused_conv2d", 1, 60.0, ("vpdpbusd",), 8, 0.25),
+        int8_profile.KernelProfile("fused_matmul", 1, 10.0),
+        int8_profile.KernelProfile("pad", 2, 30.0),
     ]
     shares = int8_profile.summary(kernels)
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["epilogue"] == pytest.approx(0.15) and shares["product"] == pytest.approx(0.45)
-    assert shares["plain product"] == pytest.approx(0.1)
+    assert shares["epilogue"] == pytest.approx(0.15) and shares["tensorized"] == pytest.approx(0.45)
+    assert shares["vector"] == pytest.approx(0.1)

@@ -94,8 +94,8 @@ def test_untuned_tvm_has_no_winograd_and_ours_has(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tvmopt.tune.create_strategy", lambda name: Untuned())
     monkeypatch.setattr("tvmopt.build.build_library", record)
-    job = cpu_models.Job("resnet", path, "image:1x3x64x64")
-    assert cpu_models.measure(job, 1, 1, 0.1, True).problem == "seen enough"
+    file = cpu_models.ModelFile("resnet", path, "image:1x3x64x64")
+    assert cpu_models.measure(file, 1, 1, 0.1, True).problem == "seen enough"
     assert built == {"default.so": True, "fast.so": True, "untuned.so": False}
 
 
@@ -124,13 +124,15 @@ def test_bad_options_end_with_one_line(arguments, message, capsys):
 def test_the_ratio_is_to_the_faster_peer():
     times = {"default": 3.0, "fast": 2.0, "onnxruntime": 5.0, "openvino": 4.0, "torch.compile": 1.0}
     timings = {name: Timing(ms, ms, ms, 9, 9) for name, ms in times.items()}
-    row = cpu_models.Row("m", timings, {"fast": 0.0}, limit=1e-3)
+    row = cpu_models.ModelRow("m", timings, {"fast": 0.0}, limit=1e-3)
     assert row.ratio("fast") == pytest.approx(0.5)
     assert row.ratio("default") == pytest.approx(0.75)
-    assert cpu_models.means([row, cpu_models.Row("n", problem="x")])["fast"] == pytest.approx(0.5)
+    assert cpu_models.means([row, cpu_models.ModelRow("n", problem="x")])["fast"] == pytest.approx(
+        0.5
+    )
 
 
 @pytest.mark.parametrize("nan", [float("nan"), 1.0])
 def test_a_deviation_that_is_no_number_is_wrong(nan):
-    row = cpu_models.Row("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
+    row = cpu_models.ModelRow("m", errors={"fast": nan, "default": 0.0}, limit=1e-3)
     assert row.wrong == ["fast"] and not row.right

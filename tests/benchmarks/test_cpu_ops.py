@@ -139,7 +139,7 @@ def test_a_model_without_rows_ends_with_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cpu_ops.main(["--model", str(path)])
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "--model must hold a convolution or matrix product" in last
+    assert "--model must hold a convolution or matmul" in last
 
 
 def test_only_takes_kinds_and_suggests_names(capsys, monkeypatch):

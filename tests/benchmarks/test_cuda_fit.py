@@ -11,7 +11,7 @@ from tvmopt.kernels.cuda.hopper import cost as model
 from tvmopt.kernels.cuda.hopper.hints import config_of
 from tvmopt.kernels.cuda.hopper.match import match
 from tvmopt.kernels.policies import policy_of
-from tvmopt.measure.hints import Measured
+from tvmopt.measure.measurer import Measured
 
 H200 = GPUS["nvidia-h200"]
 ROWS = ("matmul_nt-777-1024-4096-float16", "matmul_nt-512-512-2048-float16")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tvm
 
-from benchmarks.cuda_nan_cost import AGAIN, DROPPED, KEPT, Row, main, table
+from benchmarks.cuda_nan_cost import AGAIN, DROPPED, KEPT, CudaNanCostRow, main, table
 
-ROW = Row(
+ROW = CudaNanCostRow(
     "resnet18",
     {KEPT: [2.02, 2.04, 2.0], DROPPED: [2.0, 2.0, 2.0], AGAIN: [2.02, 2.04, 2.0]},
     {KEPT: True, DROPPED: False, AGAIN: True},
@@ -29,7 +29,11 @@ def test_the_table_has_ratios_of_the_same_round():
 
 
 @pytest.mark.parametrize(
-    "row", [Row("a", problem="no kernel"), Row("a", ROW.ms, {**ROW.agrees, KEPT: False})]
+    "row",
+    [
+        CudaNanCostRow("a", problem="no kernel"),
+        CudaNanCostRow("a", ROW.ms, {**ROW.agrees, KEPT: False}),
+    ],
 )
 def test_a_network_that_fails_or_loses_nan_is_not_right(row):
     assert ROW.right and not row.right

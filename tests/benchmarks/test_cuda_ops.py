@@ -32,6 +32,13 @@ def test_rows_are_read_by_the_command_line(capsys) -> None:
     assert "a row must be named like" in capsys.readouterr().err or not _has_gpu()
 
 
+def test_gpu_benchmarks_need_neither_onnx_nor_mlflow(run_python) -> None:
+    scripts = ", ".join(f"benchmarks.cuda_{name}" for name in ("models", "nan_cost", "ops"))
+    code = f"import sys, {scripts}; assert not {{'onnx', 'mlflow'}} & set(sys.modules)"
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def _has_gpu() -> bool:
     return bool(tvm.runtime.cuda(0).exist)
 
@@ -62,7 +69,7 @@ def test_int4_matmul_equals_numpy() -> None:
 
 
 def test_tables_say_what_was_measured() -> None:
-    ms = {"dlight": 2.0, "first": 1.1, "best": 1.0, "torch": 0.9}
+    ms = {"dlight": 2.0, "top-1": 1.1, "best": 1.0, "torch": 0.9}
     good = OpRow(
         "matmul_nt-64-64-64-float16", "matmul", ms, {}, {"best": 1e-4}, 2.0, 5.0, "20 of 20", "x"
     )
@@ -71,8 +78,8 @@ def test_tables_say_what_was_measured() -> None:
     text = table([good, slow, failed])
     assert "FAILED: all 20 failed: because" in text and "| 20 of 20" in text
     lines = "\n".join(summary([good, slow, failed]))
-    assert "right: 1 of 3" in lines
-    assert "over the seed's seconds: sum-8-8-float32" in lines
-    assert "matmul: over PyTorch 0.9 (geometric mean of 1, 0.9 to 0.9), first over" in lines
+    assert "correct: 1 of 3" in lines
+    assert "slower than the proposal: sum-8-8-float32" in lines
+    assert "matmul: PyTorch / top-k 0.9 (geometric mean of 1, 0.9 to 0.9), top-1 / top-k" in lines
     assert good.ratio("torch") == 0.9 and slow.ratio("torch") is None
     assert cuda_ops._out_dtype("matmul_nt-1-1-1-int8") == "int32"

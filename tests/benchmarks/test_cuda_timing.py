@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from benchmarks.cuda_timing import in_turns
+from benchmarks.cuda_timing import time_interleaved
 
 
 def _timers(order: list[str], **times: float):
@@ -20,7 +20,7 @@ def _timers(order: list[str], **times: float):
 
 def test_a_slow_contender_is_timed_apart():
     order: list[str] = []
-    found = in_turns(_timers(order, slow=40.0, one=1.0, two=1.1))
+    found = time_interleaved(_timers(order, slow=40.0, one=1.0, two=1.1))
     assert len(found["one"]) == len(found["two"]) > len(found["slow"]) > 2
     after = [b for a, b in itertools.pairwise(order[3:]) if a == "slow"]
     assert set(after) == {"slow"}
@@ -28,10 +28,10 @@ def test_a_slow_contender_is_timed_apart():
 
 def test_the_predecessor_of_each_contender_varies():
     order: list[str] = []
-    in_turns(_timers(order, one=1.0, two=1.0, three=1.0))
+    time_interleaved(_timers(order, one=1.0, two=1.0, three=1.0))
     before = [a for a, b in itertools.pairwise(order[3:]) if b == "two"]
     assert 0.4 < before.count("one") / len(before) < 0.6
 
 
 def test_one_contender():
-    assert set(in_turns(_timers([], one=1.0))) == {"one"}
+    assert set(time_interleaved(_timers([], one=1.0))) == {"one"}

@@ -88,5 +88,5 @@ def test_unsupported_nodes_are_reported():
     weights = {"w": (3, 2, 1, 1, 1), "v": (4, 1, 2, 2)}
     rows, left = model_operators(graph(nodes, inputs, ["y", "b"], weights))
     assert not rows
-    assert left[0] == "Conv deep: no row, it has 3 spatial axes"
+    assert left[0] == "Conv deep: not supported, it has 3 spatial axes"
     assert "no groups" in left[1]

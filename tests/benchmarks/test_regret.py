@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from benchmarks import regret
 from benchmarks.operator_table import same_convolution
-from benchmarks.regret import RegretRow, Settings, reasons, sample, side_by_side, sweep
+from benchmarks.regret import RegretRow, Settings, reasons, remeasure, sample, sweep
 from benchmarks.single_calls import SingleCall
 from benchmarks.tuning_tasks import TuningTask, operator_task
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.policies import DefaultPolicy
-from tvmopt.measure.hints import Measured
+from tvmopt.measure.measurer import Measured
 
 TARGET = resolve_target("host", 1)
 
@@ -72,20 +72,20 @@ def test_no_batch_begins_after_the_limit():
 
 def test_the_lower_quartile_of_the_turns_counts():
     turns = iter([5.0, 1.0, 2.0, 9.0, 3.0, 4.0, 8.0, 7.0])
-    latency = side_by_side(TASK, ["a"], FakeMeasurer(lambda hint: next(turns)))
+    latency = remeasure(TASK, ["a"], FakeMeasurer(lambda hint: next(turns)))
     assert latency == {"a": 3.0}
 
 
 def test_a_finalist_that_fails_is_named():
     with pytest.raises(ValueError, match="a must work, but gave: run: gone"):
-        side_by_side(TASK, ["a"], FakeMeasurer(lambda hint: "run: gone"))
+        remeasure(TASK, ["a"], FakeMeasurer(lambda hint: "run: gone"))
 
 
 def test_reasons_are_counted_once_a_configuration():
     failed = [Measured(n % 3, None, f"wrong result: off by 0.{n % 3}") for n in range(6)]
     found = reasons([*failed, Measured(7, None, "build: no"), Measured(8, 1.0, None)])
     assert found == {"wrong result: off by #.#": 3, "build: no": 1}
-    row = RegretRow("x", "conv", failures=found, best_us=1, first_us=1, tuned_us=1)
+    row = RegretRow("x", "conv", failures=found, best_us=1, top1_us=1, tuned_us=1)
     assert (row.failed, row.wrong, row.right) == (4, 3, False)
     assert "4 (3 WRONG)" in regret.table([row], 20)
 
@@ -105,7 +105,7 @@ def test_regret_is_relative_to_the_best_candidate_of_all(task):
     )
     assert row.right, row.problem
     assert (row.space, row.measured) == (len(ranked), len(ranked))
-    assert (row.first, row.tuned) == (pytest.approx(3.0), pytest.approx(2.0))
+    assert (row.top1, row.tuned) == (pytest.approx(3.0), pytest.approx(2.0))
     assert row.configs["best"] == str(ranked[-1])
 
 
@@ -115,7 +115,7 @@ def test_a_choice_that_beats_the_sample_is_the_best(task):
     row = regret.measure(
         task, TARGET.arch(), FakeMeasurer(table.__getitem__), Settings(configs=1, topk=3)
     )
-    assert row.measured == 1 and row.tuned == 1.0 and row.first > 1.0
+    assert row.measured == 1 and row.tuned == 1.0 and row.top1 > 1.0
 
 
 def test_a_task_where_nothing_works_has_a_row_that_says_so(task):
@@ -125,16 +125,16 @@ def test_a_task_where_nothing_works_has_a_row_that_says_so(task):
     assert row.problem == "no configuration works" and not row.right
     assert row.failures.keys() == {"build: no"}
     assert "FAILED: no configuration works" in regret.table([row], 20)
-    assert regret.means([row])["all"] == {"first": None, "tuned": None}
+    assert regret.means([row])["all"] == {"top-1": None, "tuned": None}
 
 
 def test_means_are_geometric_of_all_and_by_kind():
     rows = [
-        RegretRow("a", "conv", best_us=1.0, first_us=2.0, tuned_us=1.0),
-        RegretRow("b", "conv", best_us=1.0, first_us=8.0, tuned_us=1.0),
-        RegretRow("c", "rows", best_us=2.0, first_us=2.0, tuned_us=2.0),
+        RegretRow("a", "conv", best_us=1.0, top1_us=2.0, tuned_us=1.0),
+        RegretRow("b", "conv", best_us=1.0, top1_us=8.0, tuned_us=1.0),
+        RegretRow("c", "rows", best_us=2.0, top1_us=2.0, tuned_us=2.0),
     ]
     found = regret.means(rows)
-    assert found["conv"]["first"] == pytest.approx(4.0)
-    assert found["all"]["first"] == pytest.approx(16 ** (1 / 3))
+    assert found["conv"]["top-1"] == pytest.approx(4.0)
+    assert found["all"]["top-1"] == pytest.approx(16 ** (1 / 3))
     assert found["all"]["tuned"] == pytest.approx(1.0)

@@ -72,7 +72,7 @@ def test_an_operator_can_be_in_bfloat16():
 def test_variants_with_different_inputs_are_refused(monkeypatch):
     calls = iter([[None], []])
     monkeypatch.setattr(tuning_tasks, "single_calls", lambda lowered: next(calls))
-    with pytest.raises(ValueError, match="must call kernels of the same inputs, but got 1 and 0"):
+    with pytest.raises(ValueError, match="must call kernels with the same inputs, but got 1 and 0"):
         operator_task("conv", MatMul(3, 5, 7), TARGET)
 
 

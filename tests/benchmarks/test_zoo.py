@@ -17,9 +17,10 @@ from benchmarks import zoo
 from benchmarks.onnx_graph import GraphBuilder
 from benchmarks.zoo_bert import bert_encoder
 from benchmarks.zoo_efficientnet import BLOCK_STRIDES, efficientnet_lite0
-from benchmarks.zoo_inputs import parse_shapes, random_inputs
+from benchmarks.zoo_inputs import random_inputs
 from benchmarks.zoo_packages import installed_file, wheel_member
 from benchmarks.zoo_topologies import mlp, mobilenet_v2, resnet
+from tvmopt.frontend import parse_input_shapes
 
 TINY_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2))
 BUILDERS = {
@@ -76,7 +77,7 @@ class TestTable:
 
     @pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.name)
     def test_entry_is_consistent(self, entry: zoo.Entry) -> None:
-        shapes = parse_shapes(entry.input_shapes)
+        shapes = parse_input_shapes(entry.input_shapes)
         assert all(min(shape) > 0 for shape in shapes.values())
         assert entry.task
         assert entry.licence in {"Apache-2.0", "MIT"}
@@ -144,15 +145,6 @@ class TestBuilders:
 
 
 class TestInputs:
-    def test_shapes_are_parsed(self) -> None:
-        assert parse_shapes("") == {}
-        assert parse_shapes("gpu_0/x:1x3,mask:7") == {"gpu_0/x": (1, 3), "mask": (7,)}
-
-    @pytest.mark.parametrize("text", ["1x3", "x:", "x:0x3", "x:-1x3", "x:1x", ":1x3", "x:ax3"])
-    def test_malformed_shapes_are_refused(self, text: str) -> None:
-        with pytest.raises(ValueError, match="NAME:DIMxDIM"):
-            parse_shapes(text)
-
     def test_ranges_and_shapes_are_respected(self) -> None:
         entry = replace(
             zoo.entry("bert_layer"),

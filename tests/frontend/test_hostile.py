@@ -221,6 +221,16 @@ def test_scales_that_no_resize_takes_are_refused(scales, tmp_path):
     _refused(tmp_path / "m.onnx", "scales of Resize must be positive numbers, but node 'resize'")
 
 
+@pytest.mark.parametrize("size", [0, -2, 2**32, 2**15 + 1])
+@pytest.mark.parametrize("kind", ["DepthToSpace", "SpaceToDepth"])
+def test_block_sizes_that_divide_by_zero_are_refused(kind, size, tmp_path):
+    """ONNX Runtime divides by the square of the block size, which overflows to 0."""
+    model = _model()
+    model.graph.node.append(helper.make_node(kind, ["y"], ["z"], name="block", blocksize=size))
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    _refused(tmp_path / "m.onnx", f"blocksize of {kind} must be 1 to 32768, but node 'block'")
+
+
 def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
     """ONNX Runtime rejects it; without the check, the model would be compiled."""
     model = _model()

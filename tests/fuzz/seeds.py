@@ -285,7 +285,24 @@ def transposed() -> Seed:
     return Seed(_model(nodes, [_value("x", [1, 2, 4, 4])], [_value("y", None)], constants))
 
 
+def weight_only() -> Seed:
+    """A MatMulNBits with zero points and a bias."""
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s", "z", "", "b"], ["m"], name="dense", domain="com.microsoft",
+        K=32, N=6, bits=4, block_size=16,
+    )  # fmt: skip
+    chance = np.random.default_rng(0)
+    constants = {
+        "w": chance.integers(0, 256, (6, 2, 8), np.uint8), "s": np.abs(_floats(6, 2)) + 0.1,
+        "z": np.full((6, 1), 0x77, np.uint8), "b": _floats(6),
+    }  # fmt: skip
+    nodes = [node, helper.make_node("Relu", ["m"], ["y"], name="relu")]
+    model = _model(nodes, [_value("x", [1, 2, 32])], [_value("y", [1, 2, 6])], constants)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return Seed(model)
+
+
 SEEDS: tuple[Callable[[], Seed], ...] = (
     conv_net, gather_matmul, attention, pads_and_slices, control_flow, branch_by_input, quantised,
-    half, shape_arithmetic, many_small, transposed,
+    half, shape_arithmetic, many_small, transposed, weight_only,
 )  # fmt: skip

@@ -246,8 +246,8 @@ def tasks(mod: tvm.IRModule, to: Device, granularity: str) -> list[str]:
 def alternatives(mod: tvm.IRModule, to: Device) -> list[str]:
     """How each layer of a converted module can be computed, with predicted cycles."""
     found = find_alternatives(mod, to.target, to.arch)
-    ways = () if found is None else found.ways
-    return [f"{w.layer} {w.implementation} {w.cycles:.6g} {w.hopeless}" for w in ways]
+    listed = () if found is None else found.implementations
+    return [f"{w.layer} {w.implementation} {w.cycles:.6g} {w.hopeless}" for w in listed]
 
 
 def network_cycles(mod: tvm.IRModule, to: Device) -> float:

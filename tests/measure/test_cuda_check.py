@@ -8,8 +8,8 @@ import tvm
 
 from tvmopt.device.dtypes import dtype as dtype_of
 from tvmopt.measure import cuda_check
+from tvmopt.measure.check import WrongResultError
 from tvmopt.measure.cuda_check import PARTS, check_equal, plain_difference, repeated
-from tvmopt.measure.jobs import WrongResultError
 
 COUNT = 2 * PARTS + 7
 FLOATS = ("float16", "bfloat16", "float32", "float64")

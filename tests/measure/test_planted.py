@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from tvmopt.compare import same_non_finite
+from tvmopt.device.gpus import GPUS
 from tvmopt.device.target import resolve_target
-from tvmopt.measure import batch, cuda_batch, cuda_check, jobs
-from tvmopt.measure.jobs import WrongResultError, check_places, packing_file
+from tvmopt.measure import cuda_check, cuda_gpu
+from tvmopt.measure.check import WrongResultError, check_places
+from tvmopt.measure.cuda_gpu import CudaGpu
+from tvmopt.measure.device import Device, Inputs
+from tvmopt.measure.host_cpu import HostCpu, producer
+from tvmopt.measure.jobs import run
 from tvmopt.measure.planted import Planting, plant, planted_cases, planting
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
@@ -52,34 +58,28 @@ def library(path: Path, **functions: tirx.PrimFunc) -> str:
     return str(path)
 
 
+def measure(device: Device, path: str, arguments: list, planted: dict | None = None) -> list[dict]:
+    """Check both candidates of a library and time them for one round."""
+    inputs = dataclasses.asdict(Inputs(arguments, planted=planted))
+    candidates = [[0, 0, [], []], [0, 1, [], []]]
+    group = {"libraries": [path], "inputs": inputs, "candidates": candidates}
+    return run(device.to_dict(), [group], 1)
+
+
 @pytest.mark.parametrize(("right", "wrong"), [(CLIP, LOSES_NAN), (EXP, CLAMPS)])
 def test_candidates_that_are_right_on_numbers_alone_are_refused(right, wrong, tmp_path) -> None:
     path = library(
         tmp_path / "batch.so", reference=right, candidate0=right, candidate1=wrong,
-        produce0=batch._producer(right.params[0], 1),
+        produce0=producer(right.params[0], 1),
     )  # fmt: skip
-    candidates = [[0, 0, [], []], [0, 1, [], []]]
     how = planting(right).to_dict()
     json.dumps(how)  # it travels between processes
-    good, bad = batch.run_batch([path], ARGUMENTS, [], candidates, 0, 1, planted=how)
+    good, bad = measure(HostCpu(SPEC.arch()), path, ARGUMENTS, how)
     assert good["error"] is None and good["latency_us"] > 0
     assert bad["latency_us"] is None
     assert "NaN and infinities of planted inputs are not where the reference" in bad["error"]
-    for result in batch.run_batch([path], ARGUMENTS, [], candidates, 0, 1):
+    for result in measure(HostCpu(SPEC.arch()), path, ARGUMENTS):
         assert result["error"] is None  # random numbers do not tell
-
-
-def test_candidates_of_metaschedule_are_refused(tmp_path) -> None:
-    paths = [
-        library(tmp_path / f"{name}.so", main=func)
-        for name, func in {"right": CLIP, "wrong": LOSES_NAN}.items()
-    ]
-    for path in paths:
-        packing_file(path).write_text(json.dumps([[], []]))
-    how = planting(CLIP).to_dict()
-    assert jobs.run(paths[0], paths[0], ARGUMENTS, 0, planted=how) > 0
-    with pytest.raises(WrongResultError, match="0 NaN and 0 infinities instead of 1 NaN"):
-        jobs.run(paths[1], paths[0], ARGUMENTS, 0, planted=how)
 
 
 def reduction(kind, axis: int = 1) -> tirx.PrimFunc:
@@ -149,7 +149,7 @@ class FakeTimer:
     def wait(self) -> None:
         return None
 
-    def kernel(self, run):
+    def timing(self, run):
         return lambda times: 1e-6
 
 
@@ -160,22 +160,22 @@ def test_candidates_of_a_gpu_are_refused(dtype, tmp_path, monkeypatch) -> None:
     right = elementwise(lambda x: te.max(x, zero), dtype=dtype)
     wrong = elementwise(lambda x: tirx.Select(x > zero, x, zero), dtype=dtype)
     monkeypatch.setattr(tvm.runtime, "cuda", lambda index: tvm.cpu())
-    monkeypatch.setattr(cuda_batch, "GraphTimer", FakeTimer)
+    monkeypatch.setattr(cuda_gpu, "GraphTimer", FakeTimer)
     monkeypatch.setattr(
-        cuda_batch, "time_under_load", lambda kernels, rounds: dict.fromkeys(kernels, (1.0, 1))
+        cuda_gpu, "time_sustained", lambda kernels, rounds: dict.fromkeys(kernels, (1.0, 1))
     )
-    monkeypatch.setattr(cuda_batch, "_made", {})
+    monkeypatch.setattr(cuda_gpu, "_cached", {})
     path = library(
         tmp_path / "batch.so", reference=right, candidate0=right, candidate1=wrong,
         compare=cuda_check.plain_difference(SHAPE[0] * SHAPE[1], dtype),
     )  # fmt: skip
-    arguments = [[list(SHAPE), dtype]] * 2
+    arguments, gpu = [[list(SHAPE), dtype]] * 2, CudaGpu(GPUS["nvidia-h200"])
     how = planting(right).to_dict()
-    good, bad = cuda_batch.run_batch([path], arguments, [[0, 0], [0, 1]], 0, 1, how)
+    good, bad = measure(gpu, path, arguments, how)
     assert (good["error"], good["latency_us"]) == (None, 1.0)
     assert bad["latency_us"] is None
     assert "NaN and infinities of planted inputs" in bad["error"]
-    for result in cuda_batch.run_batch([path], arguments, [[0, 0], [0, 1]], 0, 1):
+    for result in measure(gpu, path, arguments):
         assert result["error"] is None
 
 

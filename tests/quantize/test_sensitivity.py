@@ -17,7 +17,14 @@ from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
 from tvmopt.frontend import layer_table
 from tvmopt.frontend.reference import Reference, input_specs
-from tvmopt.quantize import Scheme, Sensitivity, collect_ranges, quantize_model, sensitivity
+from tvmopt.quantize import (
+    Scheme,
+    Sensitivity,
+    collect_ranges,
+    quantize_model,
+    sensitivity,
+    single_layers,
+)
 from tvmopt.quantize import sensitivity as sensitivity_function
 from tvmopt.quantize.downstream import Recording
 from tvmopt.quantize.report import LayerCost, SkipSet, ranked
@@ -156,7 +163,7 @@ def test_statistics_are_computed_once(network, monkeypatch):
             super().__init__(*args)
 
     monkeypatch.setattr(module, "collect_ranges", ranges_once)
-    monkeypatch.setattr(module, "Recording", Once)
+    monkeypatch.setattr(single_layers, "Recording", Once)
     sensitivity(network, _data(network.model, 4, 0), samples=4, time_limit_s=60)
     assert calls == {"ranges": 1, "recordings": 1}
     ranges = collect_ranges(network.model, [b.inputs for b in _data(network.model, 4, 0).batches()])

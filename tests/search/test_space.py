@@ -226,7 +226,7 @@ def test_a_file_declares_and_parameters_go_before_it(tmp_path) -> None:
         ("granularities: [op]", "granularities must be one of subgraph, operator, but got 'op'"),
         ("topk: 0", "topk and metaschedule_trials must be at least 1 .*, but got \\[0\\]"),
         ("topk: many", "topk must be a whole number, but got 'many'"),
-        ("skip_layers: [1]", "skip_layers must list sets by number format"),
+        ("skip_layers: [1]", "skip_layers must list sets by dtype"),
         ("a: [", "space must be a YAML file .* cannot be read"),
     ],
 )

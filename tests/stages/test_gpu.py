@@ -14,7 +14,8 @@ import tvm
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device import cuda_runtime
 from tvmopt.device.target import TargetSpec, resolve_target
-from tvmopt.measure.hints import Measured
+from tvmopt.measure.cuda_gpu import CudaGpu
+from tvmopt.measure.measurer import Measured
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.stages import evaluate as evaluate_module
 from tvmopt.stages.auto_layout import choose_layout
@@ -96,9 +97,6 @@ class Pretended:
     def __exit__(self, *exc_info: object) -> None:
         pass
 
-    def start(self) -> None:
-        pass
-
     def measure(self, groups, stop=lambda: False):
         found = []
         for group in groups:
@@ -106,8 +104,8 @@ class Pretended:
             found.append([*group.again, *new])
         return found
 
-    def race(self, rivals, weight_bytes=0):
-        return [measured.latency_us for _, measured in rivals]
+    def time_together(self, functions, weight_bytes=0):
+        return [measured.latency_us for _, measured in functions]
 
 
 @no_gpu
@@ -121,8 +119,8 @@ def test_what_was_measured_on_a_gpu_is_what_is_built(conv_model, tmp_path, monke
     convert(asked, tmp_path / "model.onnx", tmp_path / "convert", quiet)
     with monkeypatch.context() as here:
         here.setattr(TargetSpec, "why_not_here", lambda self: "")
-        here.setattr(fast, "_check", lambda *_: None)
-        here.setattr(fast, "measurer_of", lambda *_: Pretended())
+        here.setattr(CudaGpu, "check_target", lambda *_: None)
+        here.setattr(fast, "Measurer", lambda *_: Pretended())
         where = tmp_path / "convert", tmp_path / "tune"
         tuned = tune(TuneConfig(target, topk=4), *where, quiet)
     assert tuned.metrics["tasks_from_database"] == tuned.metrics["tasks"] > 2

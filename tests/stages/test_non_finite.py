@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from benchmarks import non_finite, zoo
-from benchmarks.cpu_models import Job
+from benchmarks.cpu_models import ModelFile
 from tvmopt.build import build_library
 from tvmopt.compare import same_non_finite
 from tvmopt.config import ConvertConfig
@@ -148,8 +148,8 @@ def test_networks_of_the_zoo_answer_nan_as_onnx_runtime(name, strategy) -> None:
         path = zoo.path(name)
     except (RuntimeError, FileNotFoundError) as error:
         pytest.skip(f"{name} is not to be had: {str(error).splitlines()[0]}")
-    job = Job(name, path, entry.input_shapes, entry)
-    [row] = non_finite.measure(job, 1, 2, ["NHWC"], [strategy])
+    file = ModelFile(name, path, entry.input_shapes, entry)
+    [row] = non_finite.measure(file, 1, 2, ["NHWC"], [strategy])
     if entry.status == "must_fail":
         assert "cannot be imported: LSTM" in row.refused or "dynamic" in row.refused
         return

@@ -1,4 +1,4 @@
-"""The tune stage where layers can be computed in several ways: measured, chosen, built."""
+"""The tune stage where layers have alternative implementations: measured, chosen, built."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_every_way_is_measured_and_one_chosen_a_layer(tuned) -> None:
     listed = rows(out / ALTERNATIVES_FILE)
     assert {row["layer"] for row in listed} == {"0", "1", "2", "3"}
     for layer in "0123":
-        ways = [row for row in listed if row["layer"] == layer]
-        assert len(ways) >= 2
-        assert [row["chosen"] for row in ways].count("True") == 1
-        chosen = next(row for row in ways if row["chosen"] == "True")
+        candidates = [row for row in listed if row["layer"] == layer]
+        assert len(candidates) >= 2
+        assert [row["chosen"] for row in candidates].count("True") == 1
+        chosen = next(row for row in candidates if row["chosen"] == "True")
         assert float(chosen["latency_us"]) > 0
     plan = read_plan(out / PLAN_FILE)
     assert sorted(plan) == [0, 1, 2, 3]

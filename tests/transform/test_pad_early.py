@@ -9,10 +9,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir
 
+from tvmopt.transform.k_granularity import missing_k
 from tvmopt.transform.legalize import legalize_map
 from tvmopt.transform.lower import lower
 from tvmopt.transform.pad_early import PadEarly
-from tvmopt.transform.products import missing_products
 
 op, nn = relax.op, relax.op.nn
 LAYOUT = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
@@ -179,9 +179,9 @@ def test_a_convolution_behind_another_pads_in_its_own_kernel(relax_main):
     [("uint8", 7, 1), ("int8", 8, 0), ("int8", 9, 3), ("bfloat16", 7, 1), ("bfloat16", 8, 0),
      ("float32", 7, 0), ("int32", 7, 0), ("float16", 7, 0)],
 )  # fmt: skip
-def test_missing_products(dtype, depth, missing):
+def test_missing_k(dtype, depth, missing):
     operand = relax.Var("x", relax.TensorType((5, depth), dtype))
-    assert missing_products(dtype, operand, 1) == missing
+    assert missing_k(dtype, operand, 1) == missing
 
 
 def lowered_depths(mod) -> list[int]:

@@ -172,7 +172,14 @@ def _gated(emit, x):
     return _conv(emit, emit(op.multiply(x, emit(op.clip(x, 0, 1)))))
 
 
-GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated]
+def _repeated(emit, x):
+    # Equal fused functions, which FuseOps merges.
+    for _ in range(3):
+        x = _conv_relu(emit, x)
+    return _conv(emit, x)
+
+
+GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated, _repeated]
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""Every way of every layer, and the plan whose measured parts take least."""
+"""Implementations of every layer, and the plan with the least measured latency."""
 
 from __future__ import annotations
 
@@ -39,35 +39,40 @@ def found(mod):
         module._HOPELESS = before
 
 
-def of(found, layer: int, way: Implementation) -> str:
-    """Hash of the function of one way."""
-    return next(w.workload for w in found.ways if (w.layer, w.implementation) == (layer, way))
+def of(found, layer: int, implementation: Implementation) -> str:
+    """Hash of the function of one implementation."""
+    return next(
+        w.workload
+        for w in found.implementations
+        if (w.layer, w.implementation) == (layer, implementation)
+    )
 
 
 def test_all_ways_are_tasks_beside_the_networks_own(mod, found) -> None:
-    ways = {(w.layer, w.implementation) for w in found.ways}
-    assert ways == {
-        *((0, way) for way in (DIRECT, W2, W4, BLOCKED)),
-        *((layer, way) for layer in (1, 2, 3) for way in (DIRECT, BLOCKED)),
+    implementations = {(w.layer, w.implementation) for w in found.implementations}
+    assert implementations == {
+        *((0, implementation) for implementation in (DIRECT, W2, W4, BLOCKED)),
+        *((layer, implementation) for layer in (1, 2, 3) for implementation in (DIRECT, BLOCKED)),
     }
     tasks = {workload_hash(task.mod) for task in found.tasks}
-    assert {w.workload for w in found.ways} <= tasks
+    assert {w.workload for w in found.implementations} <= tasks
     assert set(found.changes.values()) <= tasks
     assert {workload_hash(t.mod) for t in extract_tasks(lower(mod, TARGET), TARGET)} <= tasks
     assert len({task.name for task in found.tasks}) == len(found.tasks)
 
 
-def test_rivals_are_the_ways_of_each_layer(found) -> None:
+def test_task_groups_are_the_ways_of_each_layer(found) -> None:
     hash_of = {task.name: workload_hash(task.mod) for task in found.tasks}
-    groups = {frozenset(hash_of[name] for name in group) for group in found.rivals}
+    groups = {frozenset(hash_of[name] for name in group) for group in found.task_groups}
     assert groups == {
-        frozenset(w.workload for w in found.ways if w.layer == layer) for layer in range(4)
+        frozenset(w.workload for w in found.implementations if w.layer == layer)
+        for layer in range(4)
     }
 
 
 def test_hopeless_ways_are_listed_and_not_measured(mod, found) -> None:
-    cheapest = min(w.cycles for w in found.ways if w.layer == 0)
-    dearest = max((w for w in found.ways if w.layer == 0), key=lambda w: w.cycles)
+    cheapest = min(w.cycles for w in found.implementations if w.layer == 0)
+    dearest = max((w for w in found.implementations if w.layer == 0), key=lambda w: w.cycles)
     assert dearest.cycles > cheapest
     before, module._HOPELESS = module._HOPELESS, dearest.cycles / cheapest * 0.999
     try:
@@ -75,7 +80,7 @@ def test_hopeless_ways_are_listed_and_not_measured(mod, found) -> None:
     finally:
         module._HOPELESS = before
     assert some is not None
-    [listed] = [w for w in some.ways if w.workload == dearest.workload]
+    [listed] = [w for w in some.implementations if w.workload == dearest.workload]
     assert listed.hopeless
     assert listed.workload not in {workload_hash(task.mod) for task in some.tasks}
 
@@ -102,11 +107,11 @@ def test_a_faster_layout_is_taken_when_the_changes_cost_less(found) -> None:
 
 def test_algorithms_are_compared_by_what_was_measured(found) -> None:
     latency = dict.fromkeys((workload_hash(task.mod) for task in found.tasks), 10.0)
-    for way in (DIRECT, W2, W4):
-        best = found.contenders(latency | {of(found, 0, way): 5.0})[0]
-        assert best.plan[0] == way
-        unmeasured = {k: v for k, v in latency.items() if k != of(found, 0, way)}
-        assert found.contenders(unmeasured)[0].plan[0] != way
+    for implementation in (DIRECT, W2, W4):
+        best = found.contenders(latency | {of(found, 0, implementation): 5.0})[0]
+        assert best.plan[0] == implementation
+        unmeasured = {k: v for k, v in latency.items() if k != of(found, 0, implementation)}
+        assert found.contenders(unmeasured)[0].plan[0] != implementation
 
 
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
@@ -123,8 +128,8 @@ def test_no_single_layout_is_predicted_to_take_less(found, data) -> None:
 def test_what_the_model_would_choose_is_a_contender(found) -> None:
     """The measurements favour another plan; timing the network decides between both."""
     model = found.modelled[0]
-    other = next(way for way in (DIRECT, W2, W4) if way != model)
-    latency = {w.workload: 10.0 for w in found.ways}
+    other = next(implementation for implementation in (DIRECT, W2, W4) if implementation != model)
+    latency = {w.workload: 10.0 for w in found.implementations}
     latency |= dict.fromkeys(found.changes.values(), 1000.0)
     latency[of(found, 0, model)], latency[of(found, 0, other)] = 12.0, 5.0
     by_name = {c.name: c for c in found.contenders(latency)}

@@ -1,15 +1,10 @@
-"""Tests of the cost model: does it rank, and does it survive a file."""
+"""Tests of the cost model: does it rank."""
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
-
 import numpy as np
-import pytest
 from scipy.stats import spearmanr
 
-from tvmopt.errors import TuneError
 from tvmopt.tune.cost_model import RankingModel, reduce_stores
 
 LENGTH = 30
@@ -62,31 +57,6 @@ def test_scores_are_random_until_there_are_enough_samples() -> None:
     assert scores.shape == (50,)
     assert len(set(scores)) == 50
     np.testing.assert_array_equal(RankingModel(seed=3).score(np.zeros((50, LENGTH))), scores)
-
-
-def test_save_and_load_give_the_same_scores(tmp_path: Path) -> None:
-    model, path = trained(), tmp_path / "model.npz"
-    model.save(path)
-    loaded = RankingModel()
-    loaded.load(path)
-    assert len(loaded) == len(model)
-    features, _ = synthetic(20, seed=5, scale_us=1.0)
-    np.testing.assert_allclose(loaded.score(features), model.score(features))
-
-
-@pytest.mark.parametrize("content", [b"", b"not an archive", pickle.dumps({"a": 1})])
-def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.npz"
-    path.write_bytes(content)
-    with pytest.raises(TuneError, match=r"model\.npz must hold the samples of a cost model"):
-        RankingModel().load(path)
-
-
-def test_a_pickle_inside_an_archive_is_never_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    np.savez(path, features=np.array([{"a": 1}], dtype=object), latency_us=[1.0], groups=["a"])
-    with pytest.raises(TuneError, match="must hold the samples"):
-        RankingModel().load(path)
 
 
 def test_stores_reduce_to_one_length() -> None:

@@ -17,7 +17,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, DatabaseMismatchError
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
-from tvmopt.measure.cpu_hints import CpuMeasurer
+from tvmopt.measure.measurer import Measurer
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 from tvmopt.tune import (
@@ -135,7 +135,7 @@ def test_the_log_names_each_configuration(net, tuned: TuneResult) -> None:
         assert record["modelled_cycles"] > 0
         seen.add((record["task"], record["config_id"]))
     assert len(seen) == len(tuned.log), "a configuration was measured twice"
-    # The first choice is always among those measured: reports say what tuning won over it.
+    # Top-1 is always among those measured: reports say what tuning won over it.
     assert {r["task"] for r in tuned.log if r["rank"] == 0} == set(funcs)
     assert [r["elapsed_s"] for r in tuned.log] == sorted(r["elapsed_s"] for r in tuned.log)
 
@@ -255,20 +255,20 @@ def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -
 
 
 @pytest.mark.alone
-def test_rivals_have_the_latencies_of_their_race(net, tmp_path: Path, monkeypatch) -> None:
+def test_alternatives_are_timed_together(net, tmp_path: Path, monkeypatch) -> None:
     names = tuple(task.name for task in extract_tasks(net, TARGET)[:2])
-    real, raced = CpuMeasurer.race, []
+    real, timed = Measurer.time_together, []
 
-    def race(self, rivals, weight_bytes):
-        raced.append(real(self, rivals, weight_bytes))
+    def time_together(self, functions, weight_bytes):
+        timed.append(real(self, functions, weight_bytes))
         return [7.0, 9.0]
 
-    monkeypatch.setattr(CpuMeasurer, "race", race)
-    result = tune(net, tmp_path, topk=1, rivals=(names,))
+    monkeypatch.setattr(Measurer, "time_together", time_together)
+    result = tune(net, tmp_path, topk=1, alternatives=(names,))
     assert {row.name: row.latency_us for row in result.tasks if row.name in names} == dict(
         zip(names, (7.0, 9.0), strict=True)
     )
-    [latencies] = raced
+    [latencies] = timed
     assert len(latencies) == 2
     assert all(us > 0 for us in latencies)
     assert {row.source for row in result.tasks} == {"database"}
@@ -314,16 +314,15 @@ def test_apply_and_build_needs_configurations(net) -> None:
 def test_the_pass_schedules_everything_and_then_measures_nothing(
     net, tmp_path: Path, monkeypatch
 ) -> None:
-    from tvmopt.tune import fast_search
 
     groups: list[int] = []
-    measure = fast_search.HintMeasurer.measure
+    measure = Measurer.measure
 
     def counted(self, candidates, stop=lambda: False):
         groups.append(len(candidates))
         return measure(self, candidates, stop)
 
-    monkeypatch.setattr(fast_search.HintMeasurer, "measure", counted)
+    monkeypatch.setattr(Measurer, "measure", counted)
     apply = ApplyFastTuning(topk=2, target=SPEC, meta_database_dir=tmp_path / "database")
     first = apply(net)
     assert not any(scheduled(net).values())

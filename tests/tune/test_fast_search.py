@@ -11,8 +11,8 @@ from tvm import relax, tirx
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.policies import DefaultPolicy
-from tvmopt.measure.batch import ROUNDS
-from tvmopt.measure.hints import Candidates, Measured
+from tvmopt.measure.interleave import ROUNDS
+from tvmopt.measure.measurer import Candidates, Measured
 from tvmopt.transform.lower import lower
 from tvmopt.tune.fast_search import TuningWorkload, search
 
@@ -32,7 +32,7 @@ class FakeMeasurer:
         self.rounds: list[int] = []
 
     def latency(self, hint: CpuHint) -> float:
-        # Steps of 2 %: what is nearer is a tie, and there the first choice stands.
+        # Steps of 2 %: what is nearer is a tie, and there top-1 stands.
         return 100.0 * 1.02 ** (zlib.crc32(hint.config_id.encode()) % 1000)
 
     def measure(self, groups: list[Candidates], stop: object = None) -> list[list[Measured]]:
@@ -93,7 +93,7 @@ def test_the_best_of_the_first_round_is_tried_without_its_prefetches(workload) -
     assert len(tuned.measured) == 10
 
 
-def test_the_first_choice_stands_unless_another_is_clearly_faster(workload) -> None:
+def test_top_1_stands_unless_another_is_clearly_faster(workload) -> None:
     measurer = FakeMeasurer()
     ranked = DefaultPolicy(workload.func, ARCH).emit_config(1)
     for us, stands in ((101.0, True), (103.0, False)):

@@ -14,13 +14,13 @@ from tvm import relax
 
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import find_dot
-from tvmopt.measure.cpu_hints import CpuMeasurer
-from tvmopt.measure.hints import Candidates
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Candidates, Measurer
 from tvmopt.transform.lower import lower
 from tvmopt.tune import extract_tasks
 from tvmopt.tune.operator import operator_function
 
-from .models import ARCH, TARGET, THREADS
+from .models import ARCH, TARGET
 
 ROWS, DEPTH, OUTPUTS = 49, 512, 2048
 DOT = find_dot(ARCH, "uint8", "int8")
@@ -76,7 +76,7 @@ def test_the_best_of_the_operator_is_far_from_the_best_of_the_subgraph(tmp_path)
         )
         for block, step in TILES
     ]  # fmt: skip
-    with CpuMeasurer(TARGET, THREADS, tmp_path) as measurer:
+    with Measurer(device_of(ARCH), tmp_path) as measurer:
         alone, within = measurer.measure(
             [Candidates(func, hints, weight_bytes=25_000_000) for func in (operator, fused)]
         )

@@ -13,6 +13,8 @@ import tvm
 from tvm.ir import IRModule
 
 from tvmopt.errors import ConfigError, DatabaseMismatchError
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Candidates, Measurer
 from tvmopt.tune import (
     DatabaseKey,
     MetaScheduleStrategy,
@@ -23,7 +25,6 @@ from tvmopt.tune import (
     extract_tasks,
     open_database,
 )
-from tvmopt.tune.measure import Measurer, Timeouts
 
 from .models import (
     ARCH,
@@ -49,11 +50,10 @@ def tune(
     work_dir: Path,
     mod: IRModule | None = None,
     progress=ignore,
-    timeouts: Timeouts | None = None,
     **changes,
 ) -> TuneResult:
     options = dataclasses.replace(OPTIONS, **changes)
-    strategy = MetaScheduleStrategy(timeouts)
+    strategy = MetaScheduleStrategy()
     tasks = extract_tasks(mod or conv_net(), TARGET)
     return strategy.tune(tasks, TARGET, ARCH, options, work_dir, progress)
 
@@ -209,8 +209,10 @@ def unbuildable_context(task, target, effort, seed, threads, logger):
 def test_a_wrong_result_is_a_failure(tmp_path: Path) -> None:
     [task] = extract_tasks(matmul_net(), TARGET)
     [other] = extract_tasks(matmul_net(relu=False), TARGET)
-    with Measurer(TARGET, THREADS, tmp_path, 0, Timeouts()) as measurer:
-        good, bad = measurer.measure(task, [task.mod, other.mod])
+    candidates = [task.mod["main"], other.mod["main"]]
+    with Measurer(device_of(ARCH), tmp_path) as measurer:
+        group = Candidates(task.mod["main"], candidates, isolated=True)
+        [[good, bad]] = measurer.measure([group])
     assert good.error is None
     assert bad.latency_us is None
     assert bad.error is not None

@@ -119,9 +119,9 @@ def measure(arch: CpuArch) -> dict[str, float]:
     }
     width = _ACCUMULATORS * arch.lanes("float32")
     rows = {level: max(1, size // (4 * width)) for level, size in sizes.items()}
-    turns = {level: max(1, _READ // (4 * width * rows[level])) for level in sizes}
+    passes = {level: max(1, _READ // (4 * width * rows[level])) for level in sizes}
     functions = {
-        level: _sum_of_rows(rows[level], width, turns[level]).with_attr("global_symbol", level)
+        level: _sum_of_rows(rows[level], width, passes[level]).with_attr("global_symbol", level)
         for level in sizes
     }
     built = tvm.tirx.build(tvm.IRModule(functions), target=arch.to_tvm(), pipeline="s_tir")
@@ -131,12 +131,12 @@ def measure(arch: CpuArch) -> dict[str, float]:
         data = tvm.runtime.tensor(np.zeros((rows[level], width), "float32"))
         timer = built.time_evaluator(level, tvm.cpu(), number=1, repeat=_REPEATS)
         seconds = min(timer(data, total).results)
-        rates[level] = rows[level] * turns[level] / seconds
+        rates[level] = rows[level] * passes[level] / seconds
     return {level: rates[level] / rates["l1"] for level in FITTED}
 
 
-def _sum_of_rows(rows: int, width: int, turns: int) -> Any:
-    """Return a function that sums ``rows`` x ``width`` float32, ``turns`` times, in registers."""
+def _sum_of_rows(rows: int, width: int, passes: int) -> Any:
+    """Return a function that sums ``rows`` x ``width`` float32, ``passes`` times, in registers."""
     from tvm.script import tirx as T  # noqa: N812
 
     @T.prim_func(s_tir=True)
@@ -147,7 +147,7 @@ def _sum_of_rows(rows: int, width: int, turns: int) -> Any:
         total = T.alloc_buffer((width,), "float32", scope="local")
         for i in T.vectorized(width):
             total[i] = T.float32(0)
-        for _ in T.serial(turns):
+        for _ in T.serial(passes):
             for k in T.serial(rows):
                 for i in T.vectorized(width):
                     total[i] = total[i] + data[k, i]

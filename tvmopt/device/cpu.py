@@ -6,11 +6,12 @@ import dataclasses
 from typing import Any
 
 from tvmopt.device import dtypes
+from tvmopt.device.arch import Arch
 from tvmopt.device.llvm import llvm_features, llvm_target
 
 
 @dataclasses.dataclass(frozen=True)
-class CpuArch:
+class CpuArch(Arch):
     """Descriptor of one CPU target.
 
     Attributes:
@@ -32,6 +33,10 @@ class CpuArch:
         mattr: Features added or removed, in LLVM's notation.
         mtriple: LLVM's target triple; empty for the host.
     """
+
+    kind = "llvm"
+    is_on_boards = True
+    needs_fallback = True
 
     mcpu: str
     isa: str

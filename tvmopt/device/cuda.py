@@ -7,12 +7,13 @@ import re
 from typing import Any
 
 from tvmopt.device import cuda_runtime, dtypes
+from tvmopt.device.arch import Arch
 from tvmopt.device.llvm import llvm_target
 from tvmopt.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
-class CudaArch:
+class CudaArch(Arch):
     """Descriptor of one GPU; it needs no GPU in this machine.
 
     Attributes:
@@ -32,6 +33,9 @@ class CudaArch:
         fp32_fma: float32 FMAs per SM and cycle.
         tensor_fma: float16 tensor-core FMAs per SM and cycle; 0 without tensor cores.
     """
+
+    kind = "cuda"
+    layout = "NHWC"  # kernels read whole rows of channels
 
     name: str
     sm: int
@@ -97,10 +101,6 @@ class CudaArch:
     def l2_bytes_cycle(self) -> float:
         """L2 bandwidth of the GPU, in bytes per cycle."""
         return self.l2_gbs / self.clock_ghz
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; ``CudaArch(**data)`` is the inverse."""
-        return dataclasses.asdict(self)
 
     def to_tvm(self, host_mcpu: str = "", host_mattr: tuple[str, ...] = ()) -> Any:
         """Return the ``tvm.target.Target`` of this GPU.

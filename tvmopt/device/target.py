@@ -9,6 +9,7 @@ from typing import Any
 
 from tvmopt import host
 from tvmopt.device import cuda_runtime
+from tvmopt.device.arch import Arch
 from tvmopt.device.bandwidth import with_measured_bandwidths
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch, probe
@@ -102,12 +103,14 @@ class TargetSpec:
             return self.gpu.to_tvm(self.mcpu, self.mattr)
         return llvm_target(self.mcpu, self.mattr, self.threads, opt_level, self.mtriple)
 
-    def arch(self) -> CpuArch:
-        """Return the CPU descriptor for schedules and cost models.
+    def arch(self) -> Arch:
+        """Return the descriptor of the compute device for schedules and cost models.
 
-        If the host can run the code, cache sizes and relative bandwidths are the host's; otherwise
-        they are defaults.
+        If the host can run the code of a CPU target, cache sizes and relative bandwidths are the
+        host's; otherwise they are defaults.
         """
+        if self.gpu is not None:
+            return self.gpu
         bits, registers = vector_registers(self.isa, self.cpu_flags)
         runs_here = not self.missing_on_host()
         caches = host.cache_bytes() if runs_here else {}
@@ -139,6 +142,13 @@ class TargetSpec:
             return ""
         of = f" of {self.mcpu}" if self.gpu is None else f" ({self.gpu.name})"
         return f"this machine lacks {missing}{of}"
+
+    def why_unmeasured(self) -> str:
+        """Return why neither this machine nor a board measures; empty if the host can run it."""
+        lacking = self.why_not_here()
+        if lacking and self.arch().is_on_boards:
+            return f"{lacking}, and no rpc_tracker was given"
+        return lacking
 
 
 def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
-from tvmopt.evaluate.latency import calls_within, host_turns, take_turns
+from tvmopt.evaluate.latency import calls_within, collect_interleaved, host_sampler
 
 _WARM_UP = 3
 # Duration in seconds of a burst for throughput, and its maximum number of calls.
@@ -32,14 +32,14 @@ def interleave_on_gpu(
         time_limit_s: Time limit per contender in seconds.
         progress: Called after each round.
     """
-    turns: dict[str, Callable[[int], list[float]]] = {}
+    samplers: dict[str, Callable[[int], list[float]]] = {}
     counts: dict[str, int] = {}
     for name, seconds in contenders.items():
         counts[name] = calls_within(time_limit_s, _once(seconds), repeats)
-        turns[name] = functools.partial(_turn, seconds)
+        samplers[name] = functools.partial(_sample_block, seconds)
     for name, call in on_host.items():
-        turns[name], counts[name] = host_turns(call, repeats, time_limit_s)
-    return take_turns(turns, counts, progress)
+        samplers[name], counts[name] = host_sampler(call, repeats, time_limit_s)
+    return collect_interleaved(samplers, counts, progress)
 
 
 def seconds_in_a_row(seconds: Callable[[int], float]) -> float:
@@ -56,6 +56,6 @@ def _once(seconds: Callable[[int], float]) -> float:
     return min(seconds(1) for _ in range(_WARM_UP))
 
 
-def _turn(seconds: Callable[[int], float], counted: int) -> list[float]:
+def _sample_block(seconds: Callable[[int], float], counted: int) -> list[float]:
     """Return the seconds of single calls after a warm-up call."""
     return [seconds(1) for _ in range(1 + counted)][1:]

@@ -6,10 +6,10 @@ import functools
 import time
 from collections.abc import Callable
 
-from tvmopt.measure.turns import rotated
+from tvmopt.measure.interleave import rotated
 
 _SETTLE_S = 0.002
-_CALLS_A_TURN = 10
+_CALLS_A_ROUND = 10
 
 
 def interleave(
@@ -20,18 +20,18 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Return latency samples of every contender in seconds.
 
-    Each round gives every contender one turn, in rotating order. A turn is a short rest, in which
-    the previous contender's threads stop spinning, a warm-up call, then timed calls. Slow
-    contenders get fewer calls, but at least 3, so that none exceeds ``time_limit_s``.
+    In each round every contender has one block of samples, in rotating order. A block is a short
+    rest, in which the previous contender's threads stop spinning, a warm-up call, then timed calls.
+    Slow contenders get fewer calls, but at least 3, so that none exceeds ``time_limit_s``.
     """
-    turns: dict[str, Callable[[int], list[float]]] = {}
+    samplers: dict[str, Callable[[int], list[float]]] = {}
     counts = {}
     for name, call in contenders.items():
-        turns[name], counts[name] = host_turns(call, repeats, time_limit_s)
-    return take_turns(turns, counts, progress)
+        samplers[name], counts[name] = host_sampler(call, repeats, time_limit_s)
+    return collect_interleaved(samplers, counts, progress)
 
 
-def host_turns(
+def host_sampler(
     call: Callable[[], object], repeats: int, time_limit_s: float
 ) -> tuple[Callable[[int], list[float]], int]:
     """Return a function that takes samples of ``call`` by the host's clock, and the sample count.
@@ -45,11 +45,11 @@ def host_turns(
     start = time.perf_counter()
     call()
     once = time.perf_counter() - start
-    turn = functools.partial(one_turn, call, once < time_limit_s / 10)
-    return turn, calls_within(time_limit_s, once, repeats)
+    sampler = functools.partial(sample_block, call, once < time_limit_s / 10)
+    return sampler, calls_within(time_limit_s, once, repeats)
 
 
-def one_turn(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
+def sample_block(call: Callable[[], object], warm_up: bool, counted: int) -> list[float]:
     """Return the seconds of ``counted`` calls after a short rest and a warm-up call."""
     time.sleep(_SETTLE_S)
     if warm_up:
@@ -67,24 +67,24 @@ def calls_within(time_limit_s: float, once: float, most: int) -> int:
     return max(3, min(most, int(time_limit_s / max(once, 1e-7))))
 
 
-def take_turns(
-    turns: dict[str, Callable[[int], list[float]]],
+def collect_interleaved(
+    samplers: dict[str, Callable[[int], list[float]]],
     counts: dict[str, int],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[float]]:
     """Return samples of every contender, collected in interleaved rounds.
 
     Args:
-        turns: By name, a function from number of samples to samples in seconds.
+        samplers: By name, a function from number of samples to samples in seconds.
         counts: Number of samples per contender.
         progress: Called after each round.
     """
-    rounds = max(-(-counted // _CALLS_A_TURN) for counted in counts.values())
-    samples: dict[str, list[float]] = {name: [] for name in turns}
+    rounds = max(-(-counted // _CALLS_A_ROUND) for counted in counts.values())
+    samples: dict[str, list[float]] = {name: [] for name in samplers}
     for number in range(rounds):
-        for name in rotated(list(turns), number):
+        for name in rotated(list(samplers), number):
             due = -(-counts[name] * (number + 1) // rounds) - len(samples[name])
             if due > 0:
-                samples[name] += turns[name](due)
+                samples[name] += samplers[name](due)
         progress(number + 1, rounds)
     return samples

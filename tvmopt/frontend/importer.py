@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
@@ -95,6 +96,9 @@ class _LabellingImporter(ONNXGraphImporter):
         self._seen: set[relax.Var] = set()
         self._depth = 0
 
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Accept operators that only :meth:`_convert_operator` knows; it refuses all others."""
+
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
@@ -105,6 +109,8 @@ class _LabellingImporter(ONNXGraphImporter):
             result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
         elif op_name == "LRN":
             result = local_response_norm(self.bb, inputs[0], attrs)
+        elif op_name == "MatMulNBits":
+            result = matmul_nbits(self.bb, inputs, attrs)
         else:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)

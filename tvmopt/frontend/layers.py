@@ -11,7 +11,9 @@ import onnx
 from tvmopt.device.dtypes import DTYPES
 from tvmopt.frontend.shapes import declared_dims
 
-ANCHORS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum")
+ANCHORS = (
+    "Conv", "ConvTranspose", "MatMul", "MatMulNBits", "Gemm", "LSTM", "GRU", "RNN", "Einsum",
+)  # fmt: skip
 _DTYPES = {row.onnx: row.name for row in DTYPES.values() if row.onnx}
 
 
@@ -120,7 +122,7 @@ def _flops(
         return 2 * math.prod(out) * math.prod(second[1:])
     if node.op_type == "ConvTranspose":
         return 2 * math.prod(first) * math.prod(second[1:])
-    if node.op_type == "MatMul":
+    if node.op_type in ("MatMul", "MatMulNBits"):
         return 2 * math.prod(out) * first[-1]
     if node.op_type == "Gemm":
         trans_a = any(a.name == "transA" and a.i for a in node.attribute)

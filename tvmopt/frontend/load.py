@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.crashing_sizes import check_sizes
 from tvmopt.frontend.external import PROTOBUF_LIMIT, external_ranges, graphs, load_external_data
 from tvmopt.frontend.names import check_names
-from tvmopt.frontend.scales import check_scales
 
 
 def load_onnx(path: str | Path) -> onnx.ModelProto:
@@ -28,7 +28,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     _check_sparse(model)
     _check_defaults(model)
     load_external_data(path, model)
-    check_scales(model)
+    check_sizes(model)
     return model
 
 

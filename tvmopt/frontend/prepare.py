@@ -18,6 +18,7 @@ import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
+from tvmopt.frontend.matmul_nbits import register_shape_inference
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 
 
@@ -65,6 +66,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     _sort_nodes(folded.graph)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
+    register_shape_inference()
     with contextlib.suppress(Exception):  # for reports only; the importer infers shapes itself
         folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
     return Prepared(reference, folded, fixed)

@@ -110,12 +110,19 @@ def working_random_inputs(
 def tolerance_for(model: onnx.ModelProto) -> Tolerance:
     """Return the tolerance against ONNX Runtime for the dtypes of ``model``."""
     quantising = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
-    if any(node.op_type in quantising for node in model.graph.node):
+    if any(n.op_type in quantising or _rounds_activations(n) for n in model.graph.node):
         return QUANTISED_TOLERANCE
     half = [dtypes.dtype(name).onnx for name in dtypes.HALF_FLOATS]
     typed = [t.data_type for t in model.graph.initializer]
     typed += [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
     return HALF_TOLERANCE if any(t in half for t in typed) else FLOAT_TOLERANCE
+
+
+def _rounds_activations(node: onnx.NodeProto) -> bool:
+    """Return whether ONNX Runtime quantises the activations of a MatMulNBits to int8."""
+    return node.op_type == "MatMulNBits" and any(
+        a.name == "accuracy_level" and a.i == 4 for a in node.attribute
+    )
 
 
 def check_outputs(

@@ -10,7 +10,7 @@ from onnx import helper
 
 from tvmopt.errors import last_line
 
-_DIRECTLY_HANDLED = {"If", "Constant"}
+_DIRECTLY_HANDLED = {"If", "Constant", "MatMulNBits"}
 _NAMES_SHOWN = 4
 
 

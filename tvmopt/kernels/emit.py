@@ -9,13 +9,8 @@ from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import last_line
-from tvmopt.kernels.cpu.finish import finish as finish_cpu
-from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
-from tvmopt.kernels.cuda.finish import finish as finish_cuda
-from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
+from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
@@ -68,8 +63,7 @@ def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
         raise NotApplicable(f"{hint.template}: {made.reason}")
     if made is None:
         raise NotApplicable(f"{hint.template} does not fit")
-    if isinstance(hint.arch, CpuArch):
-        annotate_rounding(made, hint.arch)
+    backend_of(hint.arch).annotate(made, hint.arch)
     return made
 
 
@@ -86,20 +80,4 @@ def emit_kernel(func: tirx.PrimFunc, hint: Hint) -> tirx.PrimFunc:
     Raises:
         NotApplicable: As :func:`emit`.
     """
-    return compilable(emit(func, hint), func, hint.arch)
-
-
-def compilable(
-    made: s_tir.Schedule | tirx.PrimFunc, func: tirx.PrimFunc, arch: CpuArch | CudaArch
-) -> tirx.PrimFunc:
-    """Return the result of :func:`emit` after the device's passes, with its attributes set.
-
-    Args:
-        made: The schedule or generated function that :func:`emit` returned.
-        func: The function before scheduling; its attributes are kept.
-        arch: The device.
-    """
-    if isinstance(arch, CpuArch):
-        return finish_cpu(made.mod["main"], func)
-    done = finish_cuda(made.mod["main"], func) if isinstance(made, s_tir.Schedule) else made
-    return done.with_attr(SCHEDULED_ATTR, True).with_attr(OVERLAPS, True)
+    return backend_of(hint.arch).finish(emit(func, hint), func)

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.family import Family
@@ -45,6 +46,9 @@ _CUDA_MEMORY_BOUND = (
     "cuda.block_reduction.family.BlockReduction",
     "cuda.window.family.CudaFallback",
 )
+# By kind of device. On a CPU no family is limited to memory-bound workloads.
+_ALL = {CpuArch.kind: _CPU, CudaArch.kind: (*_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND)}
+_MEMORY_BOUND = {CpuArch.kind: _CPU, CudaArch.kind: _CUDA_MEMORY_BOUND}
 
 
 @functools.cache
@@ -57,16 +61,14 @@ def _loaded(paths: Sequence[str]) -> tuple[Family[Any, Any], ...]:
     return tuple(found)
 
 
-def memory_bound() -> tuple[Family[Any, Any], ...]:
-    """Return the CUDA families for memory-bound workloads."""
-    return _loaded(_CUDA_MEMORY_BOUND)
+def memory_bound(arch: Arch) -> tuple[Family[Any, Any], ...]:
+    """Return the families for memory-bound workloads; all families of a CPU."""
+    return _loaded(_MEMORY_BOUND[arch.kind])
 
 
-def families_of(arch: CpuArch | CudaArch) -> tuple[Family[Any, Any], ...]:
+def families_of(arch: Arch) -> tuple[Family[Any, Any], ...]:
     """Return every family for the device kind of ``arch``, CPU or CUDA, in matching order."""
-    return _loaded(
-        _CPU if isinstance(arch, CpuArch) else (*_CUDA_COMPUTE_BOUND, *_CUDA_MEMORY_BOUND)
-    )
+    return _loaded(_ALL[arch.kind])
 
 
 @functools.cache

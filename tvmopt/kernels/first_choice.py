@@ -8,10 +8,10 @@ import dataclasses
 from tvm import IRModule, s_tir, tirx
 from tvm.ir import GlobalVar
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
+from tvmopt.device.arch import Arch
 from tvmopt.errors import last_line
-from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, compilable, emit
+from tvmopt.kernels.backend import backend_of
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
 
@@ -37,7 +37,7 @@ class Scheduled:
     hint: Hint | None = None
 
 
-def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Scheduled:
+def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
     """Schedule one function with the highest-ranked configuration that can be emitted.
 
     Args:
@@ -62,11 +62,12 @@ def schedule_function(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Schedule
             reasons[hint.template] = str(error)
             continue
         schedule = made if isinstance(made, s_tir.Schedule) else None
-        return Scheduled(compilable(made, func, arch), hint.template, schedule, hint)
+        kernel = backend_of(arch).finish(made, func)
+        return Scheduled(kernel, hint.template, schedule, hint)
     return Scheduled(func, f"unscheduled: {'; '.join(reasons.values()) or policy.reason}")
 
 
-def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, dict[str, str]]:
+def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]]:
     """Schedule every PrimFunc of ``mod`` that is not scheduled yet.
 
     Args:
@@ -79,6 +80,7 @@ def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, 
         gets TVM's default schedule. Relax functions and functions with the attribute
         ``tirx.is_scheduled`` pass through and are not listed.
     """
+    backend = backend_of(arch)
     updates: dict[GlobalVar, tirx.PrimFunc] = {}
     served: dict[str, str] = {}
     left: dict[GlobalVar, tirx.PrimFunc] = {}
@@ -88,20 +90,18 @@ def schedule_module(mod: IRModule, arch: CpuArch | CudaArch) -> tuple[IRModule, 
         try:
             result = schedule_function(func, arch)
         except Exception as error:  # a bug in one kernel must not fail the whole network
-            if isinstance(arch, CpuArch):
+            if not backend.tolerates_errors:
                 raise
             result = Scheduled(func, f"unscheduled: {type(error).__name__}: {last_line(error)}")
         served[var.name_hint] = result.rule
         if result.hint is None:
             left[var] = func
-        elif isinstance(arch, CpuArch):
-            updates[var] = result.func
-        else:  # the kernel's symbol on the device
+        elif backend.names_symbols:
             updates[var] = result.func.with_attr("global_symbol", var.name_hint)
+        else:
+            updates[var] = result.func
     out = mod.clone()
     out.update(IRModule(updates))
-    if left and isinstance(arch, CudaArch):
-        from tvmopt.kernels.cuda.default_kernels import default_kernels
-
-        out.update(default_kernels(IRModule(left), arch))
+    if left:
+        out.update(backend.schedule_unmatched(IRModule(left), arch))
     return out, served

@@ -7,18 +7,18 @@ import collections
 import tvm
 from tvm import relax, tirx
 
-from tvmopt.device.cpu import CpuArch
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.policies import policy_of
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
-def modelled_cycles(lowered: tvm.IRModule, arch: CpuArch) -> float:
+def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
     """Return the predicted cycles of one inference.
 
     Args:
         lowered: A Relax module with ``call_tir`` of fused PrimFuncs, as ``lower`` returns it.
-        arch: The CPU.
+        arch: The device.
     """
     calls: collections.Counter[str] = collections.Counter()
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.common.unmodelled import stream_cycles
+from tvmopt.device.arch import Arch
+from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.families import by_name, families_of, memory_bound
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
@@ -38,14 +37,14 @@ class Policy:
     def __init__(
         self,
         func: tirx.PrimFunc,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         families: Sequence[Family[Any, Any]] = (),
     ) -> None:
         self.func = func
         self.arch = arch
         self._workload = Workload(func)
         self._families = families or families_of(arch)
-        self._compares = not families
+        self._compares = self._families == families_of(arch)
 
     @functools.cached_property
     def ranking(self) -> Ranking:
@@ -62,19 +61,19 @@ class Policy:
         """Why no family matches the function; None when one does."""
         if self.ranking.candidates:
             return None
-        workload, on_cpu = self._workload, isinstance(self.arch, CpuArch)
-        refusal = workload.refusal if on_cpu else workload.refusal_of_kernel
+        backend = backend_of(self.arch)
+        refusal = backend.refusal(self._workload)
         if refusal is not None:
             return refusal.reason
         reasons = [r.reason for r in self.ranking.refusals.values()]
-        return "; ".join(reasons) if on_cpu and reasons else "no template fits"
+        return "; ".join(reasons) if backend.lists_refusals and reasons else "no template fits"
 
     @property
     def cycles(self) -> float:
         """Predicted cycles of the top-1 candidate; without one, cycles to stream all arguments."""
         if self.ranking.candidates:
             return self.ranking.candidates[0].cycles
-        return stream_cycles(self._workload, self.arch) if isinstance(self.arch, CpuArch) else 0.0
+        return backend_of(self.arch).stream_cycles(self._workload, self.arch)
 
     @property
     def signature(self) -> str:
@@ -119,12 +118,12 @@ class Policy:
         return {name: min(most[name], share) for name in names[1:]}
 
 
-def policy_of(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:
+def policy_of(func: tirx.PrimFunc, arch: Arch) -> Policy:
     """Return the policy over every family of the device."""
     return Policy(func, arch)
 
 
-def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # noqa: N802
+def DefaultPolicy(func: tirx.PrimFunc, arch: Arch) -> Policy:  # noqa: N802
     """Return the policy over the memory-bound families; on a CPU, the policy over all families.
 
     Args:
@@ -134,7 +133,7 @@ def DefaultPolicy(func: tirx.PrimFunc, arch: CpuArch | CudaArch) -> Policy:  # n
     Returns:
         The policy.
     """
-    return Policy(func, arch, () if isinstance(arch, CpuArch) else memory_bound())
+    return Policy(func, arch, memory_bound(arch))
 
 
 def family_of(hint: Hint) -> Family[Any, Any]:

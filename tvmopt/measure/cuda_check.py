@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from tvmopt.device import dtypes
-from tvmopt.measure.jobs import WrongResultError, random_array
+from tvmopt.measure.check import WrongResultError, random_array
 
 #: Number of partial results; each is the maximum over every ``PARTS``-th element.
 PARTS = 65536

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from tvmopt.device.cuda_graph import Stream
+from tvmopt.measure.interleave import Timing
 
 #: Approximate duration in seconds of a captured burst.
 BURST_S = 3e-4
@@ -36,7 +37,7 @@ class GraphTimer:
         """Wait for the work on this timer's stream, with which other streams do not synchronise."""
         self._stream.wait()
 
-    def kernel(self, run: Callable[[], None]) -> Callable[[int], float]:
+    def timing(self, run: Callable[[], None]) -> Timing:
         """Return a function that gives the mean seconds of one ``run`` within a burst.
 
         The burst is captured at the first timing. Earlier work of the thread may grow TVM's

@@ -1,7 +1,7 @@
 """Latency of single layers, compiled for the target in each dtype.
 
 Layers of equal shapes are built once. They use default schedules, without tuning and without
-neighbouring layers: good for comparing dtypes, not for sums.
+neighbouring layers: good for comparing dtypes, not for adding up.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -18,34 +18,25 @@ from tvmopt.config import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.evaluate.dataset import Dataset
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
+from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
-from tvmopt.quantize.downstream import Downstream, Recording, new_session
+from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.joint import Judge, converter
-from tvmopt.quantize.probe import Errors, Probe, ProbedLayer, Setting
+from tvmopt.quantize.joint import Convert, JointVerdict, Judge, converter
+from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
-from tvmopt.quantize.report import (
-    ESTIMATED,
-    MEASURED,
-    NOT_CONVERTIBLE,
-    LayerCost,
-    Sensitivity,
-    SkipSet,
-)
+from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, LayerCost, Sensitivity, SkipSet
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork, roofline, roofline_of, work_of
 from tvmopt.quantize.scheme import Scheme
+from tvmopt.quantize.single_layers import with_errors
 from tvmopt.quantize.skipsets import Ladder
 
-_RECORD_BYTES = 2**30
-# Batches for single layers: the loss of 16-bit floats varies little between batches.
-_SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
-_SHARE_OF_SINGLE_LAYERS = 0.4
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
@@ -85,85 +76,40 @@ def sensitivity(
         ModelError: When ONNX Runtime cannot run the model on the data.
     """
     start = time.monotonic()
+    deadline = start + time_limit_s
     _check(dtypes, time_limit_s, samples)
-    bar = Bar(max_drop)
-    scheme = scheme or Scheme()
+    bar, scheme = Bar(max_drop), scheme or Scheme()
     proto = model.model if isinstance(model, Prepared) else _with_types(model)
     check_float(proto)
     chosen = _choose(data, samples, seed)
     batches = list(chosen.batches())
     if "int8" in dtypes and ranges is None:
         ranges = collect_ranges(proto, [b.inputs for b in batches], scheme, progress)
-    quantizer = None
-    if "int8" in dtypes:
-        assert ranges is not None
-        quantizer = Quantizer(proto, ranges, scheme)
-
     graph = Graph(proto.graph)
-    setting = Setting(proto, graph, scheme, ranges)
-    nodes = {node.name: node for node in graph.nodes}
-    layers = layer_table(proto)
-    peaks = roofline_of(target) if target is not None else roofline()
-    costs = _without_measuring(setting, layers, nodes, dtypes, peaks)
-
-    # All layers converted: the start of the skip sets, and the choice of the worst samples.
-    deadline = start + time_limit_s
     session = new_session(proto)
-    judge = Judge(batches, [session.run(None, b.inputs) for b in batches], bar)
-    converters = {
-        dtype: converter(proto, dtype, _convertible_names(costs, dtype), quantizer)
-        for dtype in dtypes
-    }
-    verdicts = {
-        dtype: judge(converters[dtype](()), dtype, deadline, patient=True) for dtype in dtypes
-    }
+    analysis = Analysis(
+        Setting(proto, graph, scheme, ranges),
+        layer_table(proto),
+        {node.name: node for node in graph.nodes},
+        dtypes,
+        batches,
+        bar,
+        Judge(batches, [session.run(None, b.inputs) for b in batches], bar),
+        progress,
+    )
+    peaks = roofline_of(target) if target is not None else roofline()
+    why_untimed = _why_untimed(target)
+    timed_on = None if why_untimed else target
 
-    # Single layers on the worst samples: run the converted layer and its downstream nodes.
-    reached = [layer for layer in layers if any(_open(costs, layer, d) for d in dtypes)]
-    parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in reached}
-    names = {name for part in parts.values() for name in part.inputs}
-    names.update(name for layer in reached for name in nodes[layer.name].input)
-    hardest = [batches[at] for at in judge.hardest(max(_SINGLE_BATCHES[d] for d in dtypes))]
-    recording = Recording(proto, sorted(names), [b.inputs for b in hardest], _RECORD_BYTES)
-    single_deadline = time.monotonic() + _SHARE_OF_SINGLE_LAYERS * max(
-        0.0, deadline - time.monotonic()
-    )
-    costs = _measure_layers(
-        setting, reached, nodes, parts, recording, hardest, costs, single_deadline, progress
-    )
-    notes = _notes(costs, hardest, recording)
-
-    # Skip sets: many layers converted together.
-    timed = target is not None and target.gpu is None and not target.missing_on_host()
-    if target is not None and not timed:
-        why = "is a GPU" if target.gpu is not None else "does not run on this machine"
-        notes.append(f"layers are not timed: target {target.device} {why}")
-    ladder_deadline = time.monotonic() + (deadline - time.monotonic()) * (
-        _SHARE_OF_SKIP_SETS if timed else 1.0
-    )
-    told = _teller(progress, len(layers))
-    ladders = []
-    for at, dtype in enumerate(dtypes):
-        weights = [0.0 if verdicts[d].holds else _LADDER_WEIGHT[d] for d in dtypes[at:]]
-        share = weights[0] / sum(weights) if weights[0] else 0.0
-        until = time.monotonic() + share * (ladder_deadline - time.monotonic())
-        of_dtype = [cost for cost in costs.values() if cost.dtype == dtype]
-        ladders.append(Ladder(of_dtype, converters[dtype], judge, bar, told))
-        ladders[-1].climb(verdicts[dtype], until)
-    sets: list[SkipSet] = []
-    for ladder in ladders:
-        ladder.convert_again(ladder_deadline)
-        ladder.insure(deadline)
-        sets += ladder.sets
-    if timed:
-        assert target is not None
-        costs = _with_latency(setting, nodes, costs, target, deadline)
-        untimed = sum(c.latency_s is None and c.source != NOT_CONVERTIBLE for c in costs.values())
-        if untimed:
-            notes.append(
-                f"{untimed} of {len(costs)} layers and types are not timed: time ran out or they "
-                "do not compile alone"
-            )
+    costs = _estimated(analysis, peaks)
+    starts = _all_converted(analysis, costs, deadline)
+    costs, notes = with_errors(analysis, costs, deadline)
+    notes += [why_untimed] if why_untimed else []
+    for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
+    sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
+    if timed_on is not None:
+        costs = _with_latency(analysis, costs, timed_on, deadline)
+        notes += _notes_on_latency(costs)
     return Sensitivity(
         dtypes=tuple(dtypes),
         costs=tuple(costs.values()),
@@ -179,9 +125,6 @@ def sensitivity(
         },
         notes=tuple(notes),
     )
-
-
-Costs = dict[tuple[int, str], LayerCost]
 
 
 def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:
@@ -213,21 +156,14 @@ def _choose(data: Dataset, samples: int, seed: int) -> Dataset:
     return data.take(np.sort(order[:count]))
 
 
-def _without_measuring(
-    setting: Setting,
-    layers: Sequence[TableRow],
-    nodes: dict[str, onnx.NodeProto],
-    dtypes: Sequence[str],
-    peaks: LayerRoofline,
-) -> Costs:
-    """Return an entry per layer and dtype, with its gain, or why it is not convertible."""
-    works = {layer.index: _work(setting.graph, layer, nodes) for layer in layers}
+def _estimated(analysis: Analysis, peaks: LayerRoofline) -> Costs:
+    """Return a cost per layer and dtype, with its gain, or why it is not convertible."""
+    works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
     total = sum(peaks.seconds(w, "float32") for w in works.values() if w is not None)
     costs: Costs = {}
-    for dtype in dtypes:
-        for layer in layers:
-            node = nodes.get(layer.name)
-            reason = "it is in a branch" if node is None else setting.why_not(node, dtype)
+    for dtype in analysis.dtypes:
+        for layer in analysis.layers:
+            reason = _why_not(analysis, layer, dtype)
             work = works[layer.index]
             saved = None
             if work is not None and reason is None:
@@ -245,90 +181,82 @@ def _without_measuring(
     return costs
 
 
-def _convertible_names(costs: Costs, dtype: str) -> list[str]:
-    convertible = [cost for cost in costs.values() if cost.source != NOT_CONVERTIBLE]
-    return [cost.name for cost in convertible if cost.dtype == dtype]
+def _why_not(analysis: Analysis, layer: TableRow, dtype: str) -> str | None:
+    node = analysis.nodes.get(layer.name)
+    return "it is in a branch" if node is None else analysis.setting.why_not(node, dtype)
 
 
-def _work(graph: Graph, layer: TableRow, nodes: dict[str, onnx.NodeProto]) -> LayerWork | None:
-    node = nodes.get(layer.name)
+def _work(analysis: Analysis, layer: TableRow) -> LayerWork | None:
+    node, graph = analysis.nodes.get(layer.name), analysis.setting.graph
     if node is None:
         return None
     return work_of(layer.flops, [graph.dims(n) for n in (*node.input[:2], node.output[0])])
 
 
-def _open(costs: Costs, layer: TableRow, dtype: str) -> bool:
-    return costs[layer.index, dtype].source != NOT_CONVERTIBLE
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """Start of a dtype's skip sets: its converter, and the verdict on all layers converted."""
+
+    convert: Convert
+    verdict: JointVerdict
 
 
-def _measure_layers(
-    setting: Setting,
-    layers: Sequence[TableRow],
-    nodes: dict[str, onnx.NodeProto],
-    parts: dict[int, Downstream],
-    recording: Recording,
-    batches: Sequence[Batch],
+def _all_converted(analysis: Analysis, costs: Costs, deadline: float) -> dict[str, _Start]:
+    """Judge the model with all layers converted; the judge learns which samples are the worst."""
+    setting = analysis.setting
+    starts = {}
+    for dtype in analysis.dtypes:
+        names = [c.name for c in costs.values() if c.dtype == dtype and is_convertible(c)]
+        quantizer = None
+        if dtype == "int8":
+            assert setting.ranges is not None
+            quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
+        convert = converter(setting.model, dtype, names, quantizer)
+        verdict = analysis.judge(convert(()), dtype, deadline, patient=True)
+        starts[dtype] = _Start(convert, verdict)
+    return starts
+
+
+def _skip_sets(
+    analysis: Analysis,
     costs: Costs,
+    starts: dict[str, _Start],
+    climb_deadline: float,
     deadline: float,
-    progress: Progress | None,
-) -> Costs:
-    """Measure output errors for as many layers and samples as time allows.
-
-    Layers with the largest error of their own result run first, so that unreached layers are
-    benign.
-    """
-    out = dict(costs)
-    dtypes = list(dict.fromkeys(dtype for _, dtype in costs))
-    example = recording.values[0]
-    for layer in layers:
-        wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
-        own = ProbedLayer(setting, nodes[layer.name], example).own_errors(example, wanted)
-        for dtype, error in own.items():
-            out[layer.index, dtype] = dataclasses.replace(out[layer.index, dtype], error=error)
-    order = sorted(layers, key=lambda layer: -max(out[layer.index, d].error for d in dtypes))
-    for done, layer in enumerate(order):
-        now = time.monotonic()
-        if now >= deadline:
-            break
-        until = now + (deadline - now) / (len(order) - done)
-        wanted = [dtype for dtype in dtypes if _open(costs, layer, dtype)]
-        probe = Probe(setting, nodes[layer.name], parts[layer.index], example)
-        errors = {dtype: Errors(recording.output_names) for dtype in wanted}
-        for at, values in enumerate(recording.values):
-            for dtype in wanted:
-                if at < _SINGLE_BATCHES[dtype]:
-                    errors[dtype].add(batches[at], recording, at, probe(values, dtype))
-            if time.monotonic() >= until:
-                break
-        for dtype, found in errors.items():
-            out[layer.index, dtype] = dataclasses.replace(
-                out[layer.index, dtype],
-                source=MEASURED,
-                error=found.error,
-                cosine=found.cosine,
-                disagreement=found.disagreement,
-                samples=found.samples,
-            )
-        if progress is not None:
-            progress(done + 1, len(order), f"sensitivity: {layer.name}")
-    return out
+) -> list[SkipSet]:
+    """Measure skip sets of each dtype; a dtype that fails with all layers converted gets time."""
+    weights = [0.0 if start.verdict.holds else _LADDER_WEIGHT[d] for d, start in starts.items()]
+    ladders = []
+    for at, (dtype, start) in enumerate(starts.items()):
+        share = weights[at] / sum(weights[at:]) if weights[at] else 0.0
+        of_dtype = [cost for cost in costs.values() if cost.dtype == dtype]
+        ladder = Ladder(of_dtype, start.convert, analysis.judge, analysis.bar, analysis.tell)
+        ladder.climb(start.verdict, part_of_time(climb_deadline, share))
+        ladders.append(ladder)
+    for ladder in ladders:
+        ladder.convert_again(climb_deadline)
+        ladder.insure(deadline)
+    return [found for ladder in ladders for found in ladder.sets]
 
 
-def _with_latency(
-    setting: Setting,
-    nodes: dict[str, onnx.NodeProto],
-    costs: Costs,
-    target: TargetSpec,
-    deadline: float,
-) -> Costs:
+def _why_untimed(target: TargetSpec | None) -> str:
+    """Return why layers cannot be timed on ``target``; empty when they can."""
+    if target is None or (target.gpu is None and not target.missing_on_host()):
+        return ""
+    why = "is a GPU" if target.gpu is not None else "does not run on this machine"
+    return f"layers are not timed: target {target.device} {why}"
+
+
+def _with_latency(analysis: Analysis, costs: Costs, target: TargetSpec, deadline: float) -> Costs:
     """Return costs with measured seconds; layers with the largest roofline gain first."""
     from tvmopt.quantize.latency import layer_seconds
 
     heaviest = sorted(
-        (cost for cost in costs.values() if cost.source != NOT_CONVERTIBLE),
+        filter(is_convertible, costs.values()),
         key=lambda cost: -(cost.saved_s or 0.0),
     )
-    jobs = [(nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
+    setting = analysis.setting
+    jobs = [(analysis.nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
     seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline)
     return {
         key: dataclasses.replace(
@@ -340,36 +268,11 @@ def _with_latency(
     }
 
 
-def _notes(costs: Costs, batches: Sequence[Batch], recording: Recording) -> list[str]:
-    notes = []
-    estimated = sum(cost.source == ESTIMATED for cost in costs.values())
-    if estimated:
-        notes.append(
-            f"{estimated} of {len(costs)} costs are estimated from the error of the layer's own "
-            "result, for time ran out; give a larger time limit to measure them"
-        )
-    if len(recording.values) < len(batches):
-        notes.append(
-            f"single layers were measured on {len(recording.values)} of {len(batches)} batches: "
-            f"their inner values take more than {_RECORD_BYTES // 2**30} GiB"
-        )
-    short = sum(
-        c.source == MEASURED
-        and c.samples < sum(b.valid for b in batches[: _SINGLE_BATCHES[c.dtype]])
-        for c in costs.values()
-    )
-    if short:
-        notes.append(f"{short} of {len(costs)} costs were measured on fewer samples, for time")
-    return notes
-
-
-def _teller(progress: Progress | None, total: int) -> Callable[[SkipSet], None]:
-    def told(found: SkipSet) -> None:
-        if progress is not None:
-            progress(
-                total,
-                total,
-                f"{found.dtype}: {len(found.layers)} layers skipped, cosine {found.cosine:.4f}",
-            )
-
-    return told
+def _notes_on_latency(costs: Costs) -> list[str]:
+    untimed = sum(c.latency_s is None and is_convertible(c) for c in costs.values())
+    if not untimed:
+        return []
+    return [
+        f"{untimed} of {len(costs)} layers and types are not timed: time ran out or they "
+        "do not compile alone"
+    ]

@@ -1,4 +1,4 @@
-"""Boards behind TVM's RPC tracker: how to reach one, and a compiled model that runs on it."""
+"""Boards behind TVM's RPC tracker: addresses, sessions, and compiled models that run there."""
 
 from tvmopt.remote.board import Board
 

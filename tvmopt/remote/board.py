@@ -1,4 +1,4 @@
-"""Where a board is: the tracker that knows it, and the key it registered under."""
+"""Board: address of an RPC tracker and the key under which the board's server registered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _RULE = "rpc_tracker must be host:port of a TVM RPC tracker, such as 127.0.0.1:9
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """A kind of board; any free one of its key is taken.
+    """One or several equal boards; a session takes any free one.
 
     Attributes:
         host: Host of the tracker.
         port: Port of the tracker.
-        key: Key that the board's server registered under.
+        key: Key under which the board's server registered.
     """
 
     host: str
@@ -28,7 +28,7 @@ class Board:
 
     @classmethod
     def parse(cls, tracker: str, key: str) -> Board | None:
-        """The board of these two parameters; None when both are empty.
+        """Return the board of ``rpc_tracker`` and ``rpc_key``; None when both are empty.
 
         Raises:
             ConfigError: When only one is given, or one is malformed.

@@ -1,4 +1,4 @@
-"""A compiled model on a board: called, checked and timed there."""
+"""RemoteModel: upload a compiled model to a board, then call, check and time it there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RemoteModel:
     """The model of a bundle, uploaded into a session on a board.
 
     Args:
-        session: What :func:`tvmopt.remote.session.open_session` gave.
-        folder: The bundle.
-        name: Tells the models of one session apart.
+        session: A session from :func:`tvmopt.remote.session.open_session`.
+        folder: Directory of the bundle.
+        name: Name of the model, unique within the session.
 
     Raises:
         ArtifactError: When the bundle is damaged, or the board refuses its library.
@@ -44,7 +44,7 @@ class RemoteModel:
         self._names = tuple(spec.name for spec in self.metadata.outputs)
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Outputs in the order of the ONNX graph; inputs as the model was compiled for."""
+        """Return the outputs in the order of the ONNX graph."""
         self._set_inputs(inputs)
         self._machine.invoke_stateful("main")
         outputs = self._machine.get_outputs("main")
@@ -52,7 +52,7 @@ class RemoteModel:
         return Outputs([item.numpy() for item in items], self._names)
 
     def check_golden(self, folder: Path) -> float:
-        """Run the golden inputs of ``folder`` on the board; returns the largest deviation.
+        """Run the golden inputs of ``folder`` on the board; return the largest deviation.
 
         Raises:
             AccuracyError: When an output deviates by more than the model's tolerance.
@@ -61,9 +61,9 @@ class RemoteModel:
         return golden_deviation(self(inputs), expected, self.metadata)
 
     def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> list[float]:
-        """Seconds of ``repeats`` calls by the board's own clock, after one that is not counted.
+        """Return the seconds of ``repeats`` calls by the board's clock, after a warm-up call.
 
-        Inputs are on the board before, and outputs stay there.
+        Inputs and outputs are not transferred in between.
         """
         self._set_inputs(inputs)
         timer = self._timer("invoke_stateful", self._device, number=1, repeat=repeats)
@@ -80,7 +80,7 @@ class RemoteModel:
 
 
 def upload_library(session: Any, path: Path, name: str) -> Any:
-    """The module of a library after it was uploaded as ``name``.
+    """Upload a library as ``name`` and return its module.
 
     Raises:
         ArtifactError: When the board cannot load it.
@@ -98,7 +98,7 @@ def upload_library(session: Any, path: Path, name: str) -> Any:
 
 
 def describe(session: Any) -> str:
-    """What the board says of its CPU and platform; empty when it has TVM's runtime alone."""
+    """Return the board's CPU and platform; empty when it has only TVM's runtime, without LLVM."""
     said = []
     for name in ("target.llvm_get_system_cpu", "target.llvm_get_system_triple"):
         with contextlib.suppress(Exception):

@@ -1,12 +1,11 @@
-"""A session on a board through TVM's RPC tracker, where nothing waits for ever.
+"""Open a session on a board through TVM's RPC tracker, with a timeout on every wait.
 
-TVM's client waits without a limit: for a tracker that does not answer, for a board that others
-use, and for an answer of a board that was switched off. So every wait here has an end, the session
-as a whole has one on both sides, and each failure is one line that says whose it is.
+TVM's client has no timeouts: it waits for a tracker that does not answer, for a board that others
+use, and for a board that was switched off. Here every wait has a timeout, both sides limit the
+session, and each failure is one line that names its cause.
 
-The tracker and the board execute what they are sent, unencrypted and without asking who sends it.
-Reach them over a network that is yours alone; servers that should serve this machine only must be
-bound to 127.0.0.1.
+Tracker and board execute any code that they receive, without encryption or authentication. Use a
+private network; servers for this machine alone must be bound to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tvmopt.remote.board import Board
 SESSION_S = 900.0
 WAIT_S = 60.0
 _ANSWER_S = 5.0
-# The board itself ends a session first; this side waits a little longer for it to say so.
+# The board ends a session first; this side waits a little longer for its message.
 _GRACE_S = 5.0
 _AGAIN_S = 5.0
 
@@ -35,20 +34,20 @@ _AGAIN_S = 5.0
 def open_session(
     board: Board, session_s: float = SESSION_S, wait_s: float = WAIT_S
 ) -> Iterator[Any]:
-    """A ``tvm.rpc.RPCSession`` on a free board, given back at the end.
+    """Yield a ``tvm.rpc.RPCSession`` on a free board; release the board at the end.
 
     Args:
-        board: Which.
-        session_s: Most seconds of the session.
-        wait_s: Most seconds to wait for a board that is free.
+        board: The board.
+        session_s: Timeout of the session in seconds.
+        wait_s: Timeout in seconds for a free board.
 
     Raises:
-        ConfigError: When there is no tracker, or no board of the key.
-        LimitError: When no board gets free, or the session takes too long.
-        ArtifactError: When the board ends the session, as it does when a library crashes there.
+        ConfigError: When there is no tracker, or no board with the key.
+        LimitError: When no board is free in time, or the session takes too long.
+        ArtifactError: When the board ends the session, e.g. because a library crashes there.
     """
-    with translated(board, session_s):
-        session = request(board, session_s, wait_s)
+    with _translated(board, session_s):
+        session = _request(board, session_s, wait_s)
         late = f"board {board} must answer within {session_s:g} s, but it has not"
         try:
             with limited(session_s + _GRACE_S, late):
@@ -58,7 +57,7 @@ def open_session(
 
 
 def check_tracker(board: Board) -> None:
-    """Raise :class:`ConfigError` unless a tracker answers and knows boards of the key."""
+    """Raise :class:`ConfigError` unless a tracker answers and has boards with the key."""
     from tvm.rpc import base
 
     where = f"rpc_tracker must be the address of a TVM RPC tracker, but {board.address}"
@@ -89,8 +88,8 @@ def check_tracker(board: Board) -> None:
         )
 
 
-def request(board: Board, session_s: float, wait_s: float) -> Any:
-    """A session on a board, to be closed by who asks; see :func:`open_session`."""
+def _request(board: Board, session_s: float, wait_s: float) -> Any:
+    """Return a session on a board; the caller closes it."""
     from tvm import rpc
 
     check_tracker(board)
@@ -103,14 +102,14 @@ def request(board: Board, session_s: float, wait_s: float) -> Any:
 
 
 def _close(session: Any) -> None:
-    """Give the board back now, not when Python's garbage is collected."""
+    """Release the board now, not at garbage collection."""
     with contextlib.suppress(Exception), limited(_ANSWER_S, "the board does not answer"):
         session.get_function("CloseRPCConnection")()
 
 
 @contextlib.contextmanager
-def translated(board: Board, session_s: float) -> Iterator[None]:
-    """Errors of TVM's RPC as one line of ours."""
+def _translated(board: Board, session_s: float) -> Iterator[None]:
+    """Translate errors of TVM's RPC to our own, of one line."""
     from tvm.error import RPCError
 
     try:
@@ -119,7 +118,7 @@ def translated(board: Board, session_s: float) -> Iterator[None]:
         raise
     except (RuntimeError, OSError) as error:
         if not type(error).__module__.startswith(("tvm", "builtins")):
-            raise  # what fails on this machine meanwhile is not the board's
+            raise  # a failure of this machine, not of the board
         if "session has expired" in str(error):
             raise LimitError(
                 f"a session on board {board} may take {session_s:g} s, and had not ended by then; "
@@ -139,10 +138,10 @@ def translated(board: Board, session_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(seconds: float, message: str) -> Iterator[None]:
-    """Raise :class:`LimitError` with ``message`` when the body takes longer.
+    """Raise :class:`LimitError` with ``message`` when the body takes longer than ``seconds``.
 
-    Interrupts TVM's waits, too, which look for signals. In another thread than the main one, which
-    gets no signals, there is no limit but that of the session on the board's side.
+    The alarm signal also interrupts TVM's waits. Outside the main thread, which alone gets signals,
+    only the board's limit on the session applies.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -153,13 +152,13 @@ def limited(seconds: float, message: str) -> Iterator[None]:
 
     start = time.monotonic()
     before = signal.signal(signal.SIGALRM, stop)
-    # Again and again: what is raised while an object is destroyed gets lost.
+    # Repeated, because an exception in a destructor is lost.
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if left:  # someone else's alarm goes on
+        if left:  # restore an earlier alarm
             rest = max(0.01, left - (time.monotonic() - start))
             signal.setitimer(signal.ITIMER_REAL, rest, interval)

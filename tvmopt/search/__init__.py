@@ -1,1 +1,1 @@
-"""The search: which combination to try next, what is feasible, which one wins. Needs Optuna."""
+"""Search over dtype, skip set, layout and tuning effort, on top of Optuna."""

@@ -1,4 +1,4 @@
-"""What a search may spend."""
+"""Budget of a study: trials, time and patience."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Budget:
     """Limits of a whole study, over all its sessions; 0 is no limit.
 
     Attributes:
-        trials: Most trials that end, in success or in failure, after the baseline.
-        time_s: Most seconds in which at least one process worked on it.
-        patience: Most trials in a row that bring no better artifact.
+        trials: Maximum number of ended trials, finished or failed, after the baseline.
+        time_s: Maximum seconds in which at least one process works on the study.
+        patience: Maximum number of consecutive trials without a better artifact.
     """
 
     trials: int
@@ -29,7 +29,7 @@ class Budget:
 
 
 def worked_seconds(sessions: Iterable[tuple[float, float]]) -> float:
-    """Seconds covered by at least one of the intervals (start, end)."""
+    """Return the length of the union of the intervals (start, end), in seconds."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(sessions):
         total += max(0.0, end - max(start, reached))

@@ -1,4 +1,4 @@
-"""Make the space of a search from a model, a target and what the user narrows it to."""
+"""Generate the search space from a model, a target and the user's restrictions."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What the user narrows the space to; empty: whatever makes sense.
+    """The user's restrictions of the space; an empty field is chosen automatically.
 
     Attributes:
-        dtypes: Number formats.
-        skip_layers: Skip sets of each number format, instead of measured ones.
+        dtypes: dtypes.
+        skip_layers: Skip sets of each dtype, instead of measured ones.
         layouts: Layouts.
         strategies: Tuning strategies.
         granularities: Granularities of tuning.
@@ -82,13 +82,13 @@ class Declared:
 def read_declared(
     path: str, dtypes: str, layouts: str, strategies: str, granularities: str, topk: int
 ) -> Declared:
-    """What the user declared: a YAML file, and parameters that go before it.
+    """Read the user's restrictions: a YAML file, overridden by parameters.
 
     Args:
-        path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each number format),
+        path: YAML file with any of ``dtypes``, ``skip_layers`` (a list for each dtype),
             ``layouts``, ``strategies``, ``granularities``, ``topk`` and ``metaschedule_trials``;
             may be empty.
-        dtypes: Number formats separated by commas; may be empty.
+        dtypes: dtypes separated by commas; may be empty.
         layouts: Layouts, the same way.
         strategies: Tuning strategies, the same way.
         granularities: Granularities of tuning, the same way.
@@ -127,9 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
             found[key] = tuple(_whole(key, v) for v in _list(key, value))
         elif key == "skip_layers":
             if not isinstance(value, dict):
-                raise ConfigError(
-                    f"skip_layers must list sets by number format, but got {shown(value)}"
-                )
+                raise ConfigError(f"skip_layers must list sets by dtype, but got {shown(value)}")
             found[key] = {
                 _word(key, k): tuple(_set(s) for s in _list(key, v)) for k, v in value.items()
             }
@@ -164,7 +162,7 @@ def _set(value: object) -> str:
 
 
 def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:
-    """Number formats of the space: what the CPU multiplies faster than float32, unless declared.
+    """Return the dtypes of the space: by default those with a higher peak rate than float32.
 
     Args:
         declared: What the user narrows the space to.
@@ -188,14 +186,14 @@ def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -
 
 
 def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
-    """Layouts of the space; without convolutions there is nothing to lay out."""
+    """Return the layouts of the space; only ``NCHW`` for a model without convolutions."""
     if not convolutions:
         return ("auto",)
     return tuple(dict.fromkeys(declared.layouts)) or _LAYOUTS
 
 
 def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
-    """Efforts of the space, cheapest first."""
+    """Return the tuning efforts of the space, cheapest first."""
     sizes = {"fast": declared.topk, "metaschedule": (declared.metaschedule_trials,)}
     granularities = declared.granularities or GRANULARITIES
     efforts = set()
@@ -208,7 +206,7 @@ def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
 
 
 def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:
-    """Skip sets of one format: the proposed one first, none, and others of rising size.
+    """Return the skip sets of one dtype: the proposed one, the empty one, and others by size.
 
     Sets that were seen to miss the bar are left out, but for the empty one: whether all layers can
     be converted is what everyone asks first. The set of all layers is the float model. Behind
@@ -243,7 +241,7 @@ def generate_space(
     convolutions: int,
     sensitivity: Sensitivity | None,
 ) -> Space:
-    """The space of a search.
+    """Return the search space.
 
     Args:
         declared: What the user narrows it to.

@@ -1,4 +1,4 @@
-"""What a feasible artifact must keep to."""
+"""Hard constraints of a search."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Limits:
             at_least(field.name, getattr(self, field.name), 0)
 
     def violations(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """How far each limit is passed, relative to it; at most 0 is kept.
+        """Return the relative violation of each limit; at most 0 where it holds.
 
-        A limited metric that could not be measured counts as passed by its whole size.
+        A limited metric that could not be measured counts as violated by 100%.
         """
         found = {}
         allowed = self.max_accuracy_drop
@@ -49,11 +49,11 @@ class Limits:
 
 
 def violation(violations: Mapping[str, float]) -> float:
-    """How much all limits together are passed; 0 when feasible."""
+    """Return the sum of the relative violations; 0 for a feasible artifact."""
     return sum(max(0.0, value) for value in violations.values())
 
 
 def in_words(violations: Mapping[str, float]) -> str:
-    """The limits that are passed, with by how much."""
+    """Format the violated limits, with their relative violation."""
     passed = {name: value for name, value in violations.items() if value > 0}
     return ", ".join(f"{name} {value:.0%} over its limit" for name, value in passed.items())

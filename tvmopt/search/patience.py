@@ -1,4 +1,4 @@
-"""Wait for a database of studies that is away for a while: restarted, or locked by others."""
+"""Retry calls while the study database is unavailable: restarting, or locked by others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 
 
 def patient(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Call ``function`` again, after longer and longer pauses, as long as the database is away.
+    """Call ``function`` with exponential backoff while the database is unavailable.
 
     The function must be safe to call twice.
 
     Raises:
-        StudyAwayError: The database was away for a minute, or refused for a reason that waiting
-            does not cure, such as a full disk.
+        StudyAwayError: The database was unavailable for a minute, or the error is permanent,
+            such as a full disk.
     """
 
     @functools.wraps(function)
@@ -48,7 +48,7 @@ def patient(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _passes(error: DBAPIError) -> bool:
-    """Whether waiting may help: SQLite also reports full, damaged and read-only files this way."""
+    """Return whether a retry may help; SQLite's class also covers full and damaged files."""
     if not isinstance(error.orig, sqlite3.Error):
         return True
     return any(word in str(error.orig) for word in ("locked", "busy", "unable to open"))

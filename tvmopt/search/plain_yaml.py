@@ -1,4 +1,4 @@
-"""YAML that a person wrote: no aliases, which can stand for 9^9 values, and no deep nesting."""
+"""Load YAML without aliases, which can expand to 9^9 values, and without deep nesting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_CHARACTERS, _DEEPEST = 100_000, 20
 
 
 def read_yaml(path: Path) -> Any:
-    """What the file ``path`` holds; pipes, devices and large files are not read.
+    """Load the YAML file ``path``; pipes, devices and large files are refused.
 
     Raises:
         OSError: When it cannot be read.
@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """What ``text`` holds.
+    """Load the YAML document ``text``.
 
     Raises:
         ValueError: When it is too long, too deep, or holds an alias.

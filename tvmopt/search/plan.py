@@ -1,8 +1,8 @@
-"""What to try next: cheap efforts for many variants, dear ones for the promising.
+"""Choose the next trial by asynchronous successive halving over tuning efforts.
 
 Source: asynchronous successive halving, Li et al., "A system for massively parallel hyperparameter
-tuning", MLSys 2020. The efforts are the rungs; a variant is taken up a rung when it is among the
-best third of those that have finished the one below, and not hopelessly slower than the best.
+tuning", MLSys 2020. The efforts are the rungs. A variant is promoted to the next rung when it
+is among the best third of its rung, and not hopelessly slower than the best one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FINISHED, FAILED, RUNNING = "finished", "failed", "running"
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """A choice that was made.
+    """State of one trial.
 
     Attributes:
         choice: The choice.
         state: ``"finished"``, ``"failed"`` or ``"running"``.
-        violation: How much the limits are passed; 0 when feasible.
-        values: What is to be small: the latency first.
+        violation: Sum of the relative violations; 0 when feasible.
+        values: Objectives to minimise, latency first.
         inaccurate: Whether it loses more accuracy than is allowed, which no tuning will change.
     """
 
@@ -38,7 +38,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the better first: feasible ones by latency, then the others by violation."""
+        """Return a sort key: feasible trials by latency, then the others by violation."""
         latency = self.values[0] if self.values else float("inf")
         return (self.violation, latency)
 
@@ -48,7 +48,7 @@ Sampler = Callable[[Space, Sequence[Tried], Sequence[Variant]], Variant]
 
 
 def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice | None:
-    """The next choice; None when nothing is left, or not before what is running has ended."""
+    """Return the next choice; None when none is left, or when it depends on running trials."""
     promoted = _promotable(space, tried, REDUCTION)
     if promoted is not None:
         return promoted
@@ -63,11 +63,10 @@ def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice
 
 
 def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice | None:
-    """The best of a rung's first ``1 / reduction`` that is not on the next one; highest rung first.
+    """Return the best promotable trial among a rung's first ``1 / reduction``, highest rung first.
 
-    What is not accurate enough is never taken up. What passes another limit, and what is so slow
-    that dearer tuning will not make it the best, is taken up last, and only when all of the rung
-    is.
+    An inaccurate trial is never promoted. A trial that violates another limit, or is too slow to
+    become the best, is promoted last, when the whole rung is.
     """
     made = {t.choice for t in tried}
     rungs = list(zip(space.efforts, space.efforts[1:], strict=False))

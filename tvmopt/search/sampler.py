@@ -1,4 +1,4 @@
-"""Which variant to begin next: each number format once, then as TPE says."""
+"""Sample the next variant to start: each dtype once, then TPE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASKS = 30
 
 
 class VariantSampler:
-    """TPE over the cheapest effort, asked again while it names what was tried.
+    """Optuna's TPE over variants at the cheapest effort; repeated samples are rejected.
 
     It works on a copy of the trials in memory, so that its own tries leave no trace in the study.
 
@@ -26,7 +26,7 @@ class VariantSampler:
         self._seed = seed
 
     def __call__(self, space: Space, tried: Sequence[Tried], untried: Sequence[Variant]) -> Variant:
-        """One of ``untried``."""
+        """Return one of ``untried``."""
         begun = {t.choice.variant.dtype for t in tried if t.choice in space}
         for variant in untried:  # those each format is begun with come first
             if variant.dtype not in begun:
@@ -67,7 +67,7 @@ class VariantSampler:
 
 
 def distributions(space: Space, params: dict[str, str]) -> dict[str, Any]:
-    """Optuna's distribution of each of the parameters."""
+    """Return Optuna's distribution of each parameter."""
     recorded: dict[str, list[str]] = {}
 
     class Recorder:

@@ -1,4 +1,4 @@
-"""The space of a search: number format x skipped layers x layout x effort of tuning."""
+"""Search space: dtype x skip set x layout x tuning effort."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _EFFORT = re.compile(rf"({'|'.join(RISING)})(?:-(\d+))?(?:-({'|'.join(GRANULARIT
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Variant:
-    """What is compiled.
+    """Conversion settings of an artifact.
 
     Attributes:
-        dtype: Number format of the layers.
-        skip_layers: Layers that keep their own, as indices separated by commas.
+        dtype: dtype of the layers.
+        skip_layers: Layers that keep their own dtype, as indices separated by commas.
         layout: Layout of the convolutions.
     """
 
@@ -34,7 +34,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Effort:
-    """How much is spent on tuning.
+    """Tuning effort: strategy, budget and granularity.
 
     Attributes:
         strategy: Name of the tuning strategy.
@@ -55,12 +55,12 @@ class Effort:
 
     @property
     def measures(self) -> bool:
-        """Whether candidates are measured, so that there is a choice of granularity."""
+        """Return whether candidates are measured; only then granularity matters."""
         return self.strategy in MEASURING
 
     @property
     def price(self) -> tuple[int, int, bool]:
-        """Sorts the cheaper first; tuning by operator measures fewer tasks than by subgraph."""
+        """Return a sort key, cheapest first; granularity operator has fewer tasks than subgraph."""
         return (RISING.index(self.strategy), self.size, self.granularity == "subgraph")
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Effort:
 
     @classmethod
     def parse(cls, text: str) -> Effort:
-        """Effort of ``"default"``, ``"fast-20"``, ``"fast-20-operator"``, ``"metaschedule-64"``.
+        """Parse ``"default"``, ``"fast-20"``, ``"fast-20-operator"``, ``"metaschedule-64"``.
 
         Raises:
             ConfigError: When ``text`` is no effort.
@@ -87,7 +87,7 @@ class Effort:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Choice:
-    """One point of the space: a variant and the effort of tuning it."""
+    """One point of the space: a variant and its tuning effort."""
 
     variant: Variant
     effort: Effort
@@ -103,7 +103,7 @@ class Choice:
         return cls(variant, Effort.parse(data["effort"]))
 
     def is_twin(self, other: Choice) -> bool:
-        """Whether the two differ in the granularity of tuning alone."""
+        """Return whether the two differ only in tuning granularity."""
         ours, theirs = self.effort, other.effort
         return (
             self.variant == other.variant
@@ -121,14 +121,14 @@ class Choice:
 
 
 BASELINE = Choice(Variant(FLOAT, "", "NCHW"), Effort("none"))
-"""Trial zero: the model as TVM's own pipeline compiles it; measured beside ONNX Runtime."""
+"""Trial zero: the model compiled by TVM's own pipeline, compared with ONNX Runtime."""
 
 
 class Suggester(Protocol):
-    """What of an Optuna trial the space needs."""
+    """Part of ``optuna.Trial`` that the space uses."""
 
     def suggest_categorical(self, name: str, choices: list[str]) -> Any:
-        """Value of one parameter."""
+        """Return the value of one parameter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +136,10 @@ class Space:
     """All combinations that make sense for one model on one target.
 
     Attributes:
-        dtypes: Number formats.
-        skip_layers: For each but float32, skip sets of rising size.
+        dtypes: dtypes.
+        skip_layers: For each but float32, skip sets of growing size.
         layouts: Layouts.
-        efforts: Efforts of tuning, cheapest first; a variant climbs them one after the other.
+        efforts: Tuning efforts, cheapest first; they are the rungs of successive halving.
     """
 
     dtypes: tuple[str, ...]
@@ -160,7 +160,7 @@ class Space:
         return ("",) if dtype == FLOAT else tuple(self.skip_layers.get(dtype, ()))
 
     def variants(self) -> Iterator[Variant]:
-        """Every variant, those first that each number format is begun with."""
+        """Return every variant; the first one of each dtype comes first."""
         rest = []
         for dtype in self.dtypes:
             for layout in self.layouts:
@@ -193,7 +193,7 @@ class Space:
         return Choice(Variant(dtype, skipped, layout), Effort.parse(effort))
 
     def params(self, choice: Choice) -> dict[str, str]:
-        """Optuna's parameters of a choice: what :meth:`suggest` would have been given."""
+        """Return Optuna's parameters of a choice; the inverse of :meth:`suggest`."""
         variant = choice.variant
         found = {"dtype": variant.dtype, "layout": variant.layout, "effort": str(choice.effort)}
         if variant.dtype != FLOAT:

@@ -1,4 +1,4 @@
-"""The database of studies: any URL that Optuna's RDB storage takes."""
+"""Open the study database: any URL of Optuna's RDB storage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSALS = (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportErro
 
 
 def storage_url(given: str, default: str) -> str:
-    """URL of the database of studies: the parameter, else ``TVMOPT_STORAGE``, else ``default``.
+    """Return the database URL: the parameter, else ``TVMOPT_STORAGE``, else ``default``.
 
     Raises:
         ConfigError: When the parameter holds a password: parameters are logged and printed.
@@ -38,7 +38,7 @@ def storage_url(given: str, default: str) -> str:
 
 
 def open_storage(url: str, attempts: int = 5) -> optuna.storages.RDBStorage:
-    """Open, and create when needed, a database of studies.
+    """Open a study database, and create it when it does not exist.
 
     Args:
         url: Its URL.

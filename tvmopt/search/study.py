@@ -1,7 +1,7 @@
-"""The study: what was tried and what came of it, in Optuna's database, safe against any end.
+"""A study in Optuna's database: claim, finish and resume trials across processes.
 
-Optuna's database is the truth. A choice is written down with its trial before anything is done, so
-that no two processes work on the same one; a process that died gives its trial back.
+Optuna's database is the only state. A trial is stored with its choice before work starts, so that
+two processes never run the same choice. The trial of a dead process becomes available again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import BASELINE, Choice, Space
 
-#: Ends that say nothing about the choice: it may be made again.
+#: Failures unrelated to the choice, which may be tried again.
 VOID = ("orphaned", "interrupted", "time_budget", "duplicate")
 _DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
 _SETTLED = ("space", "request")
@@ -38,15 +38,15 @@ _PARENT, _SESSION, _CLAIM = "parent_run", "session:", "claim"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One trial as the study has it.
+    """One trial of the study.
 
     Attributes:
         number: Its number.
-        choice: What it tried.
+        choice: Its choice.
         state: As in :class:`~tvmopt.search.plan.Tried`.
         run_id: Its run in MLflow; empty before there is one.
-        metrics: What was measured.
-        violations: How far each limit is passed.
+        metrics: Measured metrics.
+        violations: Relative violation of each limit.
         values: Values of the objectives.
         failure: Class of the failure; empty when it did not fail.
         error: What went wrong, in one line.
@@ -68,25 +68,25 @@ class Record:
 
     @property
     def is_void(self) -> bool:
-        """Whether its end says nothing about its choice."""
+        """Return whether the failure is unrelated to the choice."""
         return self.failure in VOID
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is trial zero's measurement of what there was before."""
+        """Return whether it is the baseline, trial zero."""
         return self.choice == BASELINE
 
     @property
     def feasible(self) -> bool:
-        """Whether it finished and keeps to every limit."""
+        """Return whether it finished and violates no limit."""
         return self.state == FINISHED and violation(self.violations) == 0
 
 
 class Claimed:
-    """A trial that this process works on, until one of the methods ends it.
+    """A trial that this process runs, until one of the methods ends it.
 
-    Each method raises :class:`TrialTakenError` when another process has ended the trial: it took
-    this one for dead, and the choice is made again.
+    Each method raises :class:`TrialTakenError` when another process ended the trial, because it
+    considered this process dead.
     """
 
     def __init__(self, study: optuna.Study, trial: Trial, choice: Choice) -> None:
@@ -97,13 +97,13 @@ class Claimed:
         self.run_id = ""
 
     def begin(self, run_id: str) -> None:
-        """Write down the run of the trial."""
+        """Store the MLflow run of the trial."""
         self.run_id = run_id
         self.note("run_id", run_id)
 
     @patient
     def note(self, name: str, value: object) -> None:
-        """Write a fact into the trial."""
+        """Store an attribute of the trial."""
         with self._unless_taken():
             self._trial.set_user_attr(name, value)
 
@@ -113,14 +113,14 @@ class Claimed:
         violations: Mapping[str, float],
         values: Sequence[float],
     ) -> None:
-        """Write down what was measured."""
+        """Finish the trial with its measurements."""
         self.note("metrics", dict(metrics))
         for name, value in violations.items():
             self._constrain(name, float(value))
         self._tell(TrialState.COMPLETE, list(values))
 
     def fail(self, failure: str, error: str) -> None:
-        """Write down why there is no result."""
+        """Fail the trial with a reason."""
         self.note("failure_class", failure)
         self.note("error", error[:2000])
         self._tell(TrialState.FAIL)
@@ -152,7 +152,7 @@ class Claimed:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """The clocks of a process.
+    """Clocks of a process.
 
     Attributes:
         wall: Seconds since the epoch; it may be set back or forth at any time.
@@ -165,7 +165,7 @@ class Clock:
 
 
 class SearchStudy:
-    """One study in its database, joined by this process.
+    """One study in its database, as this process sees it.
 
     Args:
         storage: The database.
@@ -201,12 +201,12 @@ class SearchStudy:
 
     @patient
     def records(self) -> list[Record]:
-        """All trials in the order of their numbers; duplicates that gave way are left out."""
+        """Return all trials by number, without withdrawn duplicates."""
         found = self._study.get_trials(deepcopy=False)
         return [r for r in map(_record, found) if r.failure != "duplicate"]
 
     def tried(self) -> list[Tried]:
-        """What counts for the plan: all choices but those whose end says nothing."""
+        """Return the trials that :func:`next_choice` considers: all but void ones."""
         return [
             Tried(
                 r.choice,
@@ -220,16 +220,16 @@ class SearchStudy:
         ]
 
     def baseline(self) -> Record | None:
-        """The finished trial zero, or the one that failed for good."""
+        """Return the finished baseline, or its final failure."""
         found = (r for r in self.records() if r.is_baseline and not r.is_void)
         return next((r for r in found if r.state != RUNNING), None)
 
     def ended_trials(self) -> int:
-        """Trials that count against the budget: ended, not void, after the baseline."""
+        """Return the number of trials in the budget: ended, not void, without the baseline."""
         return sum(t.state != RUNNING for t in self.tried())
 
     def stale_trials(self) -> int:
-        """Trials since the best feasible latency was last improved."""
+        """Return the number of trials since the best feasible latency improved."""
         best, stale = float("inf"), 0
         for record in self.records():
             if record.is_void or record.is_baseline or record.state == RUNNING:
@@ -242,13 +242,13 @@ class SearchStudy:
     # -- sessions and time
 
     def count_from(self, began: float) -> None:
-        """Count the time of this process from ``began`` on, by the monotonic clock."""
+        """Start this session's time at ``began`` of the monotonic clock."""
         self._began = began
         self._started = self._clock.wall() - (self._clock.monotonic() - began)
 
     @patient
     def beat(self) -> None:
-        """Say that this process works on the study now, and look who else does.
+        """Write this process's heartbeat, and read the others' heartbeats.
 
         The end of a session is its start by the wall clock, which orders sessions, and the
         seconds since then by the monotonic clock.
@@ -261,7 +261,7 @@ class SearchStudy:
             self._watch.is_alive(process, beats)
 
     def _sessions(self) -> dict[Process, float]:
-        """Each process that joined the study, with the sum of its heartbeat counters."""
+        """Return the sum of the heartbeat counters of each process of the study."""
         found: dict[Process, float] = {}
         for key, value in self._study.user_attrs.items():
             if key.startswith(_SESSION):
@@ -272,14 +272,14 @@ class SearchStudy:
 
     @patient
     def worked_s(self) -> float:
-        """Seconds that at least one process has worked on the study."""
+        """Return the seconds in which at least one process worked on the study."""
         attrs = self._study.user_attrs
         found = [tuple(v[:2]) for k, v in attrs.items() if k.startswith(_SESSION)]
         return worked_seconds(found)
 
     @patient
     def sweep(self) -> list[int]:
-        """Give back the trials of dead processes; returns their numbers.
+        """Release the trials of dead processes; return their numbers.
 
         A process of another machine is dead only after this one has watched it: call it again.
         """
@@ -307,7 +307,7 @@ class SearchStudy:
     def claim(
         self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
     ) -> Claimed | None:
-        """Begin a trial of the choice that ``choose`` makes; None when it makes none.
+        """Start a trial of the choice of ``choose``; None when it has none.
 
         The first trial is the baseline. A trial that another process made at the same moment with
         the same choice, or with the last of the budget, gives way by its number.
@@ -345,7 +345,7 @@ class SearchStudy:
 
     @patient
     def _make(self, template: FrozenTrial) -> int:
-        """Id of the trial; the one that was made already when only the answer was lost."""
+        """Return the trial's id; of the existing trial when a retry follows a lost response."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         claim = template.user_attrs[_CLAIM]
         for trial in running:
@@ -379,24 +379,24 @@ class SearchStudy:
     @property
     @patient
     def ending(self) -> dict[str, Any] | None:
-        """What the last complete end came to; None before."""
+        """Return the stored result of the search; None before its first end."""
         text = self._study.user_attrs.get(_ENDING)
         return json.loads(text) if text else None
 
     @patient
     def end(self, ending: Mapping[str, Any]) -> None:
-        """Write down what the end came to."""
+        """Store the result of the search."""
         self._study.set_user_attr(_ENDING, json.dumps(dict(ending)))
 
     @property
     def budget(self) -> Budget:
-        """Budget that the last search gave the study."""
+        """Return the budget of the latest session."""
         return Budget(**self._study.user_attrs[_BUDGET])
 
     @property
     @patient
     def parent_run(self) -> str:
-        """Run that the trials' runs belong to."""
+        """Return the parent run of the trials' runs."""
         return str(self._study.user_attrs.get(_PARENT, ""))
 
     @parent_run.setter
@@ -406,12 +406,12 @@ class SearchStudy:
 
 
 def study_names(storage: optuna.storages.RDBStorage) -> list[str]:
-    """Names of the studies in a database."""
+    """Return the names of the studies in a database."""
     return sorted(optuna.get_all_study_names(storage))
 
 
 def find_study(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | None:
-    """The study ``name``; None when there is none, or when its maker died before declaring it."""
+    """Return study ``name``; None when it does not exist, or was never completely declared."""
     if name not in study_names(storage):
         return None
     study = optuna.load_study(study_name=name, storage=storage)
@@ -424,7 +424,7 @@ def open_study(
     declaration: Mapping[str, Any],
     budget: Budget,
 ) -> SearchStudy:
-    """Create the study ``name``, or go on with it.
+    """Create study ``name``, or resume it.
 
     Of processes that begin it at once, one declares it. What it settled (the space, and where the
     model lies) holds for all, so that no choice is tried in two spaces.

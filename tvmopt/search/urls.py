@@ -21,7 +21,7 @@ _PLAIN_DATABASE = re.compile(r"[\w.\-+/ ]*")
 _PLAIN_VALUE = re.compile(r"[\w.\-+/, ]*")
 #: What a text may hold that is no URL and is shown as it is.
 _PLAIN_TEXT = re.compile(r"[\w.\-+/\\ ]*|sqlite:[^@?]*")
-#: Query keys of which a plain value is shown.
+#: Query keys whose plain values are shown.
 _PLAIN_KEYS = frozenset(
     {
         "application_name", "cache", "charset", "check_same_thread", "connect_timeout", "driver",
@@ -47,7 +47,7 @@ _IN_TEXT = (
 
 
 def masked_url(url: str) -> str:
-    """``url`` as it may be shown."""
+    """Return ``url`` with secrets masked."""
     parsed = _parsed(url)
     if parsed is None:
         if _PLAIN_TEXT.fullmatch(url):
@@ -68,13 +68,13 @@ def masked_url(url: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Whether ``url`` holds a password, or anything else that :func:`masked_url` hides."""
+    """Return whether ``url`` holds anything that :func:`masked_url` masks."""
     parsed = _parsed(url)
     return not _PLAIN_TEXT.fullmatch(url) if parsed is None else bool(_secrets(parsed))
 
 
 def without_secrets(text: str, *urls: str) -> str:
-    """``text``, a message of a library, without the secrets of ``urls`` and of URLs in it."""
+    """Return ``text``, a library's message, without the secrets of ``urls`` and of URLs in it."""
     for url in filter(None, urls):
         text = text.replace(url, masked_url(url))
         parsed = _parsed(url)
@@ -87,7 +87,7 @@ def without_secrets(text: str, *urls: str) -> str:
 
 
 def without_known_secrets(text: str) -> str:
-    """``text`` without the secrets of the URLs in this process's environment, and of URLs in it."""
+    """Return ``text`` without the secrets of URLs in the environment and of URLs in it."""
     return without_secrets(text, *(os.environ.get(name, "") for name in _VARIABLES))
 
 
@@ -99,7 +99,7 @@ def _parsed(url: str) -> URL | None:
 
 
 def _secrets(url: URL) -> list[str]:
-    """The parts of ``url`` that must not be shown; an empty password counts."""
+    """Return the parts of ``url`` to mask; an empty password counts."""
     found = [] if url.password is None else [str(url.password)]
     for part, plain in (
         (url.username, _plain_user(url)),

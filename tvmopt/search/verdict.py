@@ -1,4 +1,4 @@
-"""Which of the measured artifacts wins, and why."""
+"""Choose the winner among the measured artifacts, and explain the choice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Finalist:
-    """One artifact, measured side by side with the others.
+    """One artifact, timed interleaved with the others.
 
     Attributes:
         label: Its name, e.g. ``"trial 7"``.
@@ -29,7 +29,7 @@ class Finalist:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The winner, and in words why it won."""
+    """The winner, and the reason in one sentence."""
 
     winner: Finalist
     reason: str
@@ -40,7 +40,7 @@ _SAME_DROP = 1e-4
 
 
 def choose(finalists: Sequence[Finalist]) -> Verdict:
-    """The fastest; of those whose intervals overlap with its, the more accurate, then the smaller.
+    """Return the fastest; among overlapping intervals the more accurate, then the smaller.
 
     Accuracies that differ by less than 0.0001 and sizes that differ by less than 1% count as the
     same; what is the same in both is decided by the median after all.

@@ -1,7 +1,7 @@
-"""Which layout the convolutions of a graph should have.
+"""Choose the layout of a graph's convolutions.
 
-The whole graph is modelled in each layout, layout changes at its edges included. Where the model
-tells little difference, the compiled networks are timed side by side.
+The cost model predicts the whole graph in each layout, with the layout conversions at its edges.
+When the predictions are close, the compiled networks are timed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.transform.lower import lower
 
-# Channels innermost first: where the model finds no difference, kernels have been found better.
+# NHWC first: on equal predicted cycles, its kernels measured faster.
 _LAYOUTS = ("NHWC", "NCHW")
 _CONVOLUTIONS = ("relax.nn.conv2d", "relax.nn.conv2d_transpose")
-# A layout modelled to cost no more than this many times the cheapest is worth timing.
+# Layouts within this ratio of the lowest predicted cycles are timed.
 _CLOSE = 1.3
 
 
 def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) -> str:
-    """The best layout for the whole graph.
+    """Return the best layout for the whole graph.
 
     Args:
-        convert: Gives the module in a layout.
-        target: Target that it is compiled for; timed only where it runs on this machine.
+        convert: Converts the module to a layout.
+        target: Target to compile for; networks are timed only if this machine runs its code.
     """
     plain = convert("NCHW")
     if not _has_convolutions(plain):
         return "NCHW"
-    if target.gpu is not None:  # its kernels read whole rows of channels
-        return "NHWC"
     llvm, arch = target.to_tvm(), target.arch()
+    if arch.layout:
+        return arch.layout
     lowered = {
         layout: lower(plain if layout == "NCHW" else convert(layout), llvm) for layout in _LAYOUTS
     }

@@ -1,4 +1,4 @@
-"""Stage 3: compile the module with its schedules to one checked library."""
+"""Stage 3: compile the scheduled module to a library and check it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def build(
 
     Raises:
         BuildError, EnvironmentSetupError, DatabaseMismatchError: As :func:`build_library`.
-        AccuracyError: When the library does not reproduce the golden outputs. Where NaN and
-            infinities of its outputs are not those of ONNX Runtime, a tag says so.
+        AccuracyError: When the library does not reproduce the golden outputs. If NaN and infinities
+            of its outputs differ from ONNX Runtime's, a tag says so.
     """
     target = TargetSpec.from_dict(config.target)
     bundle = out_dir / BUNDLE_DIR
@@ -58,7 +58,7 @@ def build(
     module, signature = read_module(convert_dir), Signature.read(convert_dir)
     lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
     direct = None
-    if target.gpu is None and _any_float(signature.outputs) and wants_fallback(lowered):
+    if target.arch().needs_fallback and _any_float(signature.outputs) and wants_fallback(lowered):
         direct = lower_direct(module, target.to_tvm(), plan)
     progress(1, 3, "compile")
     database = tune_dir / DATABASE_DIR if tune_dir else None
@@ -130,9 +130,9 @@ def build(
 
 
 def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -> NonFinite | None:
-    """Where NaN and infinities are, of the library as it is handed on.
+    """Compare NaN and infinities of the library's outputs with ONNX Runtime's.
 
-    The conversion's check knows neither the schedules nor Winograd convolutions.
+    The check of the conversion covers neither the schedules nor Winograd convolutions.
     """
     file = convert_dir / REFERENCE_FILE
     reference = Reference(str(file), model.metadata.threads)
@@ -155,7 +155,7 @@ def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -
 def _why_elsewhere(
     non_finite: NonFinite, lowered: tvm.IRModule, direct: tvm.IRModule | None
 ) -> str:
-    """What makes NaN and infinities differ, where it is known."""
+    """Return why NaN and infinities differ; empty if unknown."""
     names = [var.name_hint for var in lowered.get_global_vars()]
     tiles = direct is None and any("winograd" in name for name in names)
     if non_finite.tag.startswith(AGREES) or not tiles:
@@ -164,7 +164,7 @@ def _why_elsewhere(
 
 
 def _any_float(outputs: Sequence[TensorSpec]) -> bool:
-    """Whether an output can hold NaN, which tells the runtime to compute again."""
+    """Return whether an output can hold NaN, upon which the runtime calls the fallback."""
     return any(spec.dtype.startswith("float") for spec in outputs)
 
 
@@ -183,7 +183,7 @@ def _write_sources(path: Path, built: BuiltLibrary) -> None:
 
 
 def _records(built: BuiltLibrary) -> str:
-    """How many functions a record of which granularity serves, and why others have none."""
+    """Return the number of functions per granularity of their record, or per missing record."""
     if not built.records:
         return "no tuning database"
     counts = collections.Counter(built.records.values())

@@ -1,4 +1,4 @@
-"""Stage 0, for int8: the range of every activation on the calibration part of the data."""
+"""Calibrate stage, for int8: ranges of activations on the calibration part of the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def calibrate(
     progress: Progress,
     data: Path | None = None,
 ) -> StageResult:
-    """Run the float model on samples and write the range of each of its activations.
+    """Run the float model on samples, and write the range of each activation.
 
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
@@ -50,12 +50,12 @@ def calibrate(
 
 
 def read_ranges(folder: Path) -> Ranges:
-    """Ranges that the calibrate stage wrote."""
+    """Read the ranges that the calibrate stage wrote."""
     return Ranges.from_dict(json.loads((folder / RANGES_FILE).read_text()))
 
 
 def calibration_data(reference: onnx.ModelProto, data: Path | None, most: int) -> Dataset:
-    """At most ``most`` samples of the calibration part, evenly spread; without data, random."""
+    """Return at most ``most`` evenly spread calibration samples; random ones without data."""
     specs = input_specs(reference)
     if data is None:
         kind, _, _ = working_random_inputs(Reference(reference), specs, seed=0)

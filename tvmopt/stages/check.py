@@ -1,4 +1,4 @@
-"""Is a converted model what it was? Compile it, run it, compare, and find the culprit."""
+"""Check a converted model: compile, run, compare with ONNX Runtime, and find a wrong layer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trial:
     """Inputs to check a conversion on.
 
     Attributes:
-        what: Words for them.
+        what: Description for messages.
         inputs: Arrays by input name, in the order of the graph.
-        expected: What the float model computes.
-        real: Whether they are like those the model was calibrated on, so that a quantised model
-            must follow the float model on them.
+        expected: Outputs of the float model.
+        real: Whether the inputs resemble the calibration data, so that a quantised model must
+            follow the float model on them.
     """
 
     what: str
@@ -45,13 +45,13 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Criteria:
-    """What a conversion must keep.
+    """Accuracy that a conversion must keep.
 
     Attributes:
-        name: Words for the conversion.
-        tolerance: Deviation allowed from ONNX Runtime on the same graph; None to go by the cosine
+        name: Name of the conversion for messages.
+        tolerance: Allowed deviation from ONNX Runtime on the same graph; None checks the cosine
             alone.
-        min_cosine: Smallest cosine with the float model.
+        min_cosine: Minimum cosine with the float model.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Findings:
     """Worst values over all trials.
 
     Attributes:
-        deviation: From ONNX Runtime on the same graph; None when that was no criterion.
-        cosine: With the float model.
-        outputs: What the compiled module gave on the last trial.
+        deviation: Deviation from ONNX Runtime on the same graph; None when not a criterion.
+        cosine: Cosine with the float model.
+        outputs: Outputs of the compiled module on the last trial.
     """
 
     deviation: float | None
@@ -75,7 +75,7 @@ class Findings:
 
 
 def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
-    """Compile with the default schedules; gives a function from arrays to arrays."""
+    """Compile with the default schedules; return a function from arrays to arrays."""
     set_thread_environment(target.threads)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
@@ -104,10 +104,10 @@ def check_conversion(
 
     Args:
         run: The compiled module.
-        trials: What to run it on; not empty.
+        trials: Inputs to run; not empty.
         names: Names of the outputs.
-        criteria: What must hold.
-        exact: ONNX Runtime on the graph that was imported: the float model, or the quantised one.
+        criteria: Accuracy to keep.
+        exact: ONNX Runtime on the imported graph: the float model, or the quantised one.
 
     Raises:
         AccuracyError: When a criterion does not hold.
@@ -116,8 +116,8 @@ def check_conversion(
     least = 1.0
     for trial in trials:
         got = run(list(trial.inputs.values()))
-        # On inputs unlike those it was calibrated on, a quantised model saturates, and what is left
-        # of its numbers may be noise.
+        # On inputs unlike its calibration data, a quantised model saturates, and its outputs may be
+        # noise.
         comparable = trial.real or (criteria.tolerance and criteria.tolerance.measure == "max")
         if criteria.tolerance is not None and worst is not None and comparable:
             what = f"{criteria.name} on {trial.what}"
@@ -154,18 +154,18 @@ def first_bad_layer(
     target: TargetSpec,
     min_cosine: float,
 ) -> str:
-    """Words for the first layer whose own output leaves the float model's; empty if there is none.
+    """Return a sentence on the first layer whose output differs from the float model's.
 
-    Every layer's output is made an output of the model, which is then converted as before.
+    The output of every layer becomes an output of the model, which is converted again.
 
     Args:
-        convert: ONNX model to converted module, the conversion in question.
+        convert: The conversion to check: ONNX model to converted module.
         float_model: The float model, prepared.
-        model: What ``convert`` was given: ``float_model``, or its quantised form.
+        model: Input of ``convert``: ``float_model``, or its quantised form.
         layers: The layer table.
-        trial: What to run on.
-        target: What to compile for.
-        min_cosine: Smallest cosine that is no fault.
+        trial: Inputs to run.
+        target: Target to compile for.
+        min_cosine: Minimum cosine of a correct layer.
     """
     tapped, taps = _with_layer_outputs(model, layers)
     reference, wanted_taps = _with_layer_outputs(float_model, layers)
@@ -192,7 +192,7 @@ def first_bad_layer(
 def _with_layer_outputs(
     model: onnx.ModelProto, layers: Sequence[Layer]
 ) -> tuple[onnx.ModelProto, list[int]]:
-    """``model`` with the output of every layer as a further output; the numbers of the layers."""
+    """Return ``model`` with the output of every layer as an output, and the layers' numbers."""
     numbers = {layer.name: layer.index for layer in layers}
     known = {output.name for output in model.graph.output}
     tapped = onnx.ModelProto()

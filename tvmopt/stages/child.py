@@ -1,4 +1,4 @@
-"""Run one stage in this process and leave its result, or its error, as a file.
+"""Run one stage in this process, and write its result or error to a file.
 
 Run by :mod:`tvmopt.stages.launch` as ``python -m tvmopt.stages.child REQUEST.json``. A compiler
 can crash, hang or eat memory; in a process of its own it takes nothing else along.
@@ -48,7 +48,7 @@ class _Asked:
     progress: Progress
 
     def named(self, prefix: str) -> dict[str, Path]:
-        """Inputs whose role begins with ``prefix``, by the rest of their role."""
+        """Return the inputs whose role starts with ``prefix``, by the rest of the role."""
         found = self.inputs.items()
         return {role.removeprefix(prefix): p for role, p in found if role.startswith(prefix)}
 

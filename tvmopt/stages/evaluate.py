@@ -1,8 +1,7 @@
-"""Stage 4: accuracy and latency of compiled models.
+"""Stage 4: measure accuracy and latency of compiled models.
 
-On this machine, on its CPU or its GPU, they run beside ONNX Runtime, in one process; on a board
-through TVM's RPC, where there is no ONNX Runtime. Where neither can run them, the reason takes the
-place of the numbers.
+On this machine's CPU or GPU, the models and ONNX Runtime run in one process. A board runs the
+models alone, through TVM's RPC. If neither can run them, tags give the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.evaluate.gpu_latency import interleave_on_gpu, seconds_in_a_row
-from tvmopt.evaluate.latency import calls_within, interleave, take_turns
+from tvmopt.evaluate.latency import calls_within, collect_interleaved, interleave
 from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
@@ -59,20 +58,20 @@ def evaluate(
 ) -> StageResult:
     """Measure compiled models against each other and against ONNX Runtime on the same threads.
 
-    What was built for this machine's GPU is timed there, ONNX Runtime on the CPU.
+    A model for a GPU is timed on this machine's GPU, and ONNX Runtime on the CPU.
 
     Args:
-        config: What to measure, and on which board if not here.
+        config: What to measure, and the board, if any.
         convert_dir: Output of the convert stage; holds the float reference.
         bundles: Compiled models by label; must hold ``"candidate"``.
-        out_dir: Gets the comparison table and the latency samples.
+        out_dir: Directory for the comparison table and the latency samples.
         progress: Called after every round.
         data: ``.npz`` or ``.npy`` file; without it random inputs are used, for fidelity only.
 
     Raises:
         ConfigError: When the data does not fit the model or the metric, or there is no such board.
-        AccuracyError: When the candidate's outputs have nothing to do with the float model's, or,
-            on a board, are not the golden ones.
+        AccuracyError: When the candidate's outputs do not follow the float model's, or, on a board,
+            do not match the golden outputs.
         ArtifactError, LimitError: When the board refuses a library, or takes too long.
     """
     board = Board.parse(config.rpc_tracker, config.rpc_key)
@@ -80,11 +79,10 @@ def evaluate(
         return _evaluate_on(board, config, convert_dir, bundles, out_dir, progress, data)
     target = TargetSpec.from_dict(ModelMetadata.read(bundles[CANDIDATE]).target)
     on_gpu = target.gpu is not None
-    if lacking := target.why_not_here():
+    if lacking := target.why_unmeasured():
         progress(100, 100, "nothing to measure")
-        no_board = "" if on_gpu else ", and no rpc_tracker was given"
         return _unmeasured(
-            f"{lacking}{no_board}",
+            lacking,
             "evaluate it on a machine with that GPU"
             if on_gpu
             else "give rpc_tracker and rpc_key of a board",
@@ -111,7 +109,7 @@ def evaluate(
     limits = config.repeats, config.time_limit_s
     if on_gpu:
         for call in calls.values():
-            call()  # so that the inputs are there
+            call()  # so that the inputs are on the GPU
         bare = {label: model.gpu_seconds for label, model in models.items()}
         samples = interleave_on_gpu(bare, onnxruntime, *limits, told)
     else:
@@ -148,7 +146,7 @@ def _evaluate_on(
     progress: Progress,
     data: Path | None,
 ) -> StageResult:
-    """The same on a board: golden outputs first, then accuracy and latency."""
+    """Check golden outputs on a board, then measure accuracy and latency there."""
     signature = Signature.read(convert_dir)
     dataset = _dataset(data, signature)
     reference = _reference(convert_dir, config.threads)
@@ -163,7 +161,7 @@ def _evaluate_on(
         accuracies, _ = _accuracies(limited, models, reference, dataset)
         _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
         inputs = dataset.batch(0).inputs
-        samples = take_turns(
+        samples = collect_interleaved(
             {label: functools.partial(model.time, inputs) for label, model in models.items()},
             {
                 label: calls_within(config.time_limit_s, model.time(inputs, 1)[0], config.repeats)
@@ -171,7 +169,7 @@ def _evaluate_on(
             },
             lambda done, total: progress(10 + 90 * done // total, 100, "latency"),
         )
-        models.clear()  # what lies on the board is freed while there is a session
+        models.clear()  # free their memory on the board before the session ends
     latency = {label: summarise(values) for label, values in samples.items()}
     accuracy = accuracies[CANDIDATE]
     metrics = _candidate_metrics(latency, accuracy, bundles, dataset)
@@ -198,7 +196,7 @@ def _evaluate_on(
 def _gpu_metrics(
     model: CompiledModel, call: Callable[[], object], config: EvaluateConfig, dataset: Dataset
 ) -> dict[str, float]:
-    """Throughput of calls that nothing waits between, and latency with the copies of a call."""
+    """Return the throughput of back-to-back calls, and the latency with host-device copies."""
     rows = _rows_a_call(dataset)
     limits = min(config.repeats, _COPYING_REPEATS), config.time_limit_s
     [seconds] = interleave({"": call}, *limits).values()
@@ -209,7 +207,7 @@ def _gpu_metrics(
 
 
 def _unmeasured(reason: str, cure: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
-    """What is known of libraries that nothing here can run."""
+    """Return the result for libraries that cannot be run: their sizes, and the reason as tags."""
     sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
     rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
     _write(out_dir, rows, {}, {})
@@ -355,7 +353,7 @@ def _row(
     size: int,
     latency: Mapping[str, LatencySummary],
 ) -> dict[str, object]:
-    """One row of the table; what was not measured is left empty."""
+    """Return one row of the table; None where nothing was measured."""
 
     def speedup(other: LatencySummary | None) -> float | None:
         return other.p50 / own.p50 if own and other else None
@@ -390,6 +388,6 @@ def _write(
 
 
 def read_table(folder: Path) -> list[dict[str, str]]:
-    """Rows of the comparison table of an evaluate stage."""
+    """Return the rows of an evaluate stage's comparison table."""
     with (folder / TABLE_FILE).open(newline="") as file:
         return list(csv.DictReader(file))

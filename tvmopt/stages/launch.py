@@ -1,4 +1,4 @@
-"""Start a stage in a process of its own and bring back its result, its log and its failure."""
+"""Run a stage in a child process; return its result, or raise its error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a converted model: readable IR, the module itself, its weights, its ONNX forms."""
+"""Files of a converted model: IR, module, weights and ONNX models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUANTIZED_FILE = "quantized.onnx"
 
 
 def write_module(folder: Path, mod: tvm.IRModule) -> int:
-    """Write ``mod`` with its weights beside it; returns the bytes of the weights."""
+    """Write ``mod`` and its weights to separate files; return the bytes of the weights."""
     without, params = split_constants(mod)
     (folder / MODULE_FILE).write_text(tvm.ir.save_json(without))
     _write_script(folder / SCRIPT_FILE, without)
@@ -27,7 +27,7 @@ def write_module(folder: Path, mod: tvm.IRModule) -> int:
 
 
 def write_script(path: Path, mod: tvm.IRModule) -> None:
-    """Write ``mod`` to be read by people, without its weights."""
+    """Write ``mod`` as TVMScript, without its weights."""
     _write_script(path, split_constants(mod)[0])
 
 

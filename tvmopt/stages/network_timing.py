@@ -1,6 +1,7 @@
-"""Whole networks timed side by side, in a process that does nothing else.
+"""Time whole networks, interleaved, in a process of their own.
 
-A process that has tuned or compiled may have its threads on the same core; a fresh one has not.
+A process that has tuned or compiled may have several of its threads on one core; a fresh one does
+not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tvmopt import host
 from tvmopt.build import build_library
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
-from tvmopt.measure.jobs import random_array
+from tvmopt.measure.check import random_array
 from tvmopt.measure.workers import Job, WorkerPool
 
 _REPEATS, _SECONDS = 60, 2.0
@@ -29,15 +30,15 @@ _TIMEOUT_S = 300.0
 def measured_seconds(
     lowered: Mapping[str, tvm.IRModule], target: TargetSpec, database_dir: Path | None = None
 ) -> dict[str, float]:
-    """Median latency of each lowered module, timed in turns.
+    """Return the median latency in seconds of each lowered module, from interleaved timing.
 
     Args:
         lowered: Modules by name.
-        target: Target that they are compiled for.
-        database_dir: Tuning database that schedules them; the default schedules without.
+        target: Target to compile for.
+        database_dir: Tuning database; None uses the default schedules.
 
     Raises:
-        TuneError: When they cannot be run.
+        TuneError: When a library does not run.
     """
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
@@ -62,11 +63,11 @@ def measured_seconds(
 def time_libraries(
     libraries: Mapping[str, str], inputs: Mapping[str, list[list[Any]]]
 ) -> dict[str, float]:
-    """Median latency of compiled networks, in seconds; for a worker process.
+    """Return the median latency of compiled networks in seconds; runs in a worker process.
 
     Args:
-        libraries: Path by name.
-        inputs: Shape and type of each input of each: ``[[shape, dtype], ...]``.
+        libraries: Path of each library, by name.
+        inputs: Shape and dtype of the inputs of each library: ``[[shape, dtype], ...]``.
     """
     from tvmopt.evaluate.latency import interleave
 

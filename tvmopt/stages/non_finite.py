@@ -1,4 +1,4 @@
-"""Does a compiled model answer NaN and infinities as ONNX Runtime does?"""
+"""Compare NaN and infinities in the outputs of a compiled model and of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ONE = (
     ("one -inf", -np.inf, 0.5),
 )
 _HUGE = "numbers up to 3e38"
-#: Inputs whose sums overflow. Where they do, and whether infinities of both signs meet, depends on
+#: Inputs whose reductions overflow. Where, and whether infinities of both signs meet, depends on
 #: the order of the sum: ONNX Runtime differs from itself between its levels of optimisation.
 OVERFLOWING = ("1e38 everywhere", _HUGE)
 
 
 @dataclasses.dataclass(frozen=True)
 class NonFinite:
-    """What the comparison found.
+    """Result of the comparison.
 
     Attributes:
         tag: For the run.
@@ -53,7 +53,7 @@ class NonFinite:
 def planted_inputs(
     base: Mapping[str, np.ndarray], floats: Sequence[str], *, overflow: bool = True
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Copies of ``base`` that hold NaN, infinities, huge and subnormal values, with words for each.
+    """Yield copies of ``base`` with NaN, infinities, huge and subnormal values, and labels.
 
     Args:
         base: Inputs by name.
@@ -146,7 +146,7 @@ def compare_non_finite(
 
 
 def _in_words(differs: Sequence[str], overflows: Sequence[str]) -> NonFinite:
-    """What is said of inputs that differ, and of those that differ by the order of sums."""
+    """Format the inputs that differ, and those that differ only by reduction order."""
     but = f", but for sums that overflow: {'; '.join(overflows)}" if overflows else ""
     if not differs:
         line = "non-finite: NaN and infinities are where ONNX Runtime has them"

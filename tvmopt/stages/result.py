@@ -1,4 +1,4 @@
-"""What every stage gives back, in a form that crosses a process boundary."""
+"""Result of a stage, serialised between processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Progress = Callable[[int, int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class StageResult:
-    """Numbers and words of one stage; its files lie in the folder it was given.
+    """Metrics, tags and report of one stage; its files are in its output folder.
 
     Attributes:
         metrics: Finite numbers, named as in the MLflow data model (unit in the name).
-        tags: Facts in words; also why a metric could not be measured.
-        changed: What the stage did, one line each.
+        tags: Tags of the run; also why a metric could not be measured.
+        changed: Changes made by the stage, one line each.
     """
 
     metrics: dict[str, float]

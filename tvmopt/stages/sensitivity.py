@@ -1,4 +1,4 @@
-"""What each layer costs and gains in each number format, and which layers to skip for it."""
+"""Sensitivity stage: accuracy loss and gain of each layer in each dtype, and skip sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sensitivity(
     data: Path | None = None,
     calibrate_dir: Path | None = None,
 ) -> StageResult:
-    """Measure every layer in every number format, and propose skip sets of rising size.
+    """Measure every layer in every dtype, and propose skip sets of growing size.
 
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
@@ -67,12 +67,12 @@ def sensitivity(
 
 
 def read_proposal(folder: Path, dtype: str) -> tuple[int, ...]:
-    """Layers that the sensitivity stage proposes to skip for ``dtype``."""
+    """Read the proposed skip set for ``dtype``."""
     return read_sensitivity(folder).proposed(dtype)
 
 
 def read_sensitivity(folder: Path) -> Sensitivity:
-    """What the sensitivity stage found."""
+    """Read the result of the sensitivity stage."""
     return Sensitivity.from_dict(json.loads((folder / SENSITIVITY_FILE).read_text()))
 
 

@@ -1,4 +1,4 @@
-"""What a converted model takes, gives, and may deviate by: ``signature.json``."""
+"""Inputs, outputs and tolerances of a converted model: ``signature.json``."""
 
 from __future__ import annotations
 

@@ -37,14 +37,13 @@ def tune(
 ) -> StageResult:
     """Run a strategy over the tasks of a converted model.
 
-    Writes the tuning database (when the strategy keeps one), the per-task table, the tuning log,
-    the convergence plot (when something was measured), the regret of the policy's ranking (of
-    ``fast``), the lowered IR and, where layers can be computed in several ways, what each took and
-    the plan that was chosen. What a database in ``earlier`` knows is taken over when it was
-    written for the same target, threads and version of TVM.
+    Writes the tuning database (if the strategy keeps one), the per-task table, the tuning log, the
+    convergence plot (if something was measured), the regret of the cost model (``fast`` only) and
+    the lowered IR. Where layers have alternative implementations, it also writes their latencies
+    and the chosen plan. Records of databases in ``earlier`` are copied if they have the same key.
 
-    Where neither this machine nor a board can run the target, ``fast`` takes its policy's first
-    choices, unmeasured, and a tag says so.
+    Where neither this machine nor a board can run the target, ``fast`` takes top-1 of its cost
+    model, unmeasured, and a tag says so.
 
     Raises:
         ConfigError: When nothing can run the target, but the strategy must measure; when there is
@@ -65,8 +64,8 @@ def tune(
         tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
     elif lacking and config.strategy == "fast":
         tags["tvmopt.unmeasured.tuning"] = (
-            f"{lacking}{_no_board(target)}: the first choice of the policy of 'fast' is taken for "
-            "every function"
+            f"{target.why_unmeasured()}: top-1 of the cost model of 'fast' is taken for every "
+            "function"
         )
         config = dataclasses.replace(config, strategy="default")
     elif lacking and config.strategy in MEASURING:
@@ -74,7 +73,7 @@ def tune(
             f"strategy {config.strategy!r} must measure on the target, but {lacking}; give "
             "rpc_tracker and rpc_key of a board, or use strategy=default"
         )
-    llvm = target.to_tvm()
+    llvm, arch = target.to_tvm(), target.arch()
     options = TuneOptions(
         trials=config.trials,
         time_budget_s=config.time_budget_s,
@@ -88,13 +87,12 @@ def tune(
     )
     strategy = create_strategy(config.strategy)
     mod = read_module(convert_dir)
-    in_ways = target.gpu is None and config.granularity == "subgraph"
-    if in_ways and config.strategy in MEASURING:
+    has_alternatives = not arch.layout and config.granularity == "subgraph"
+    if has_alternatives and config.strategy in MEASURING:
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
     else:
         lowered = lower(mod, llvm, winograd=config.strategy != "none")
         tasks = extract_tasks(lowered, llvm, config.granularity)
-        arch = target.gpu or target.arch()
         result = strategy.tune(tasks, llvm, arch, options, out_dir, progress)
         tuning = LayerTuning(result, {}, lowered)
     result = tuning.result
@@ -122,13 +120,8 @@ def tune(
     } | mean_regret(regret)
     changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
     if "tvmopt.unmeasured.tuning" in tags:
-        changed.append(f"the first choice of 'fast' for each, since {lacking}")
+        changed.append(f"top-1 of 'fast' for each, since {lacking}")
     return StageResult(metrics, tags, changed)
-
-
-def _no_board(target: TargetSpec) -> str:
-    """That no board measures in its place, which for a GPU none could."""
-    return ", and no rpc_tracker was given" if target.gpu is None else ""
 
 
 def _changed(result: TuneResult, failures: int, served: int, granularity: str) -> list[str]:

@@ -1,10 +1,10 @@
-"""Tuning at subgraph granularity where layers can be computed in several ways.
+"""Tune at subgraph granularity where layers have alternative implementations.
 
-1. measure the functions of every way, and the layout changes between them,
-2. choose the plan whose measured parts take least (:mod:`tvmopt.tune.alternatives`),
-3. lower the network by that plan and measure what is new: the functions at its seams,
-4. compile it, the best plan with a single layout and what a model would choose, and time them: the
-   fastest is kept.
+1. measure the functions of every implementation, and the layout conversions between them,
+2. choose the plan with the lowest sum of latencies (:mod:`tvmopt.tune.alternatives`),
+3. lower the network under that plan and measure its new functions, where layouts change,
+4. compile this plan, the best plans with a single layout and the plan of the cost model, time them,
+   and keep the fastest.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from tvmopt.tune.tasks import Task, extract_tasks
 
 # Share of trials and time for the alternatives; the rest is for what the chosen plan adds.
 _FIRST = 0.8
-# A plan with a single layout is timed, too, when it is predicted to take no more than this many
-# times what the best one does.
+# A plan with a single layout is timed, too, if its predicted latency is at most this many times
+# that of the best plan.
 _NEAR = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerTuning:
-    """What tuning came to.
+    """Result of tuning a network's layers.
 
     Attributes:
-        result: Of the tasks of the chosen plan; the log is of all.
-        plan: The chosen plan; empty when everything stays as converted.
-        lowered: The module under it.
-        contenders: What was predicted of each plan.
+        result: Result for the tasks of the chosen plan; its log has all measured candidates.
+        plan: The chosen plan; empty when every layer stays as converted.
+        lowered: The module lowered under the plan.
+        contenders: All plans with their predicted latencies.
         measured_ms: Median latency of the plans that were compiled and timed, by name.
-        chosen: Name of the chosen one.
-        alternatives: What was measured; None when no layer has more than one way.
-        latency_us: Measured latency by hash of the function.
+        chosen: Name of the chosen plan.
+        alternatives: The alternative implementations; None when no layer has any.
+        latency_us: Measured latency in microseconds by workload hash.
     """
 
     result: TuneResult
@@ -68,15 +68,15 @@ def tune_layers(
     work_dir: Path,
     progress: Progress,
 ) -> LayerTuning:
-    """Tune every function of ``mod`` as it runs, and choose how each layer is computed.
+    """Tune every function of ``mod``, and choose the implementation of each layer.
 
     Args:
         mod: A converted module.
-        target: Target that it is compiled for.
+        target: Target to compile for.
         strategy: A strategy that measures.
-        options: What it may spend.
-        work_dir: Where it writes.
-        progress: Called while it works.
+        options: Tuning budget and settings.
+        work_dir: Directory for the database.
+        progress: Called while the strategy works.
     """
     start = time.perf_counter()
     llvm, arch = target.to_tvm(), target.arch()
@@ -88,7 +88,7 @@ def tune_layers(
         return LayerTuning(result, {}, lowered)
     options = dataclasses.replace(options, network_bytes=alternatives.network_bytes)
     first_options, rest = _shares(options)
-    first_options = dataclasses.replace(first_options, rivals=alternatives.rivals)
+    first_options = dataclasses.replace(first_options, alternatives=alternatives.task_groups)
     first = strategy.tune(alternatives.tasks, llvm, arch, first_options, work_dir, progress)
     latency_us = _latencies(alternatives.tasks, first)
     contenders = alternatives.contenders(latency_us)
@@ -122,7 +122,7 @@ def tune_layers(
 
 
 def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> list[Task]:
-    """The tasks of several modules that are not ``known``, each once, and no name twice."""
+    """Return the tasks of several modules that are not ``known``, under unique names."""
     hashes = {task.workload for task in known}
     names = {task.name for task in known}
     found: list[Task] = []
@@ -137,7 +137,7 @@ def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> l
 
 
 def _shares(options: TuneOptions) -> tuple[TuneOptions, TuneOptions]:
-    """What the alternatives may spend, and what is left for the chosen plan."""
+    """Return the options for the alternatives, and those for the chosen plan."""
     trials = max(1, round(options.trials * _FIRST)) if options.trials else 0
     budget = options.time_budget_s
     return (
@@ -162,7 +162,7 @@ def _latencies(tasks: Sequence[Task], result: TuneResult) -> dict[str, float]:
 def _joined(
     measured: Sequence[tuple[Sequence[Task], TuneResult]], tasks: Sequence[Task], seconds: float
 ) -> TuneResult:
-    """One result, of ``tasks``; the candidates and the log are of all that was measured."""
+    """Join several results into one for ``tasks``; its log has all measured candidates."""
     names = {task.workload: task.name for task in tasks}
     rows: dict[str, TaskResult] = {}
     log: list[dict[str, Any]] = []
@@ -198,7 +198,7 @@ def _renamed(
 
 
 def _add_totals(log: list[dict[str, Any]], rows: Sequence[TaskResult]) -> None:
-    """``best_total_us`` of the chosen plan's tasks, once each has a latency."""
+    """Set ``best_total_us`` of each event, once every task of the chosen plan has a latency."""
     weights = {row.name: row.weight for row in rows}
     wanted = {event["task"] for event in log} & set(weights)
     best: dict[str, float] = {}
@@ -211,24 +211,24 @@ def _add_totals(log: list[dict[str, Any]], rows: Sequence[TaskResult]) -> None:
 
 
 def write_alternatives(tuning: LayerTuning, path: Path) -> None:
-    """Write every way of every layer as CSV: what it was modelled and measured to take."""
+    """Write the implementations of all layers as CSV: predicted cycles, measured latency."""
     assert tuning.alternatives is not None
     with path.open("w", newline="") as file:
         rows = []
-        for way in tuning.alternatives.ways:
-            us = tuning.latency_us.get(way.workload)
-            one = way.implementation
+        for one in tuning.alternatives.implementations:
+            us = tuning.latency_us.get(one.workload)
+            chosen = one.implementation
             measured = "not measured: modelled too dear" if us is None else f"{us:.2f}"
             rows.append(
-                [way.layer, way.name, one.layout or "as converted", one.algorithm,
-                 f"{way.cycles:.0f}", measured, tuning.plan.get(way.layer) == one]
+                [one.layer, one.name, chosen.layout or "as converted", chosen.algorithm,
+                 f"{one.cycles:.0f}", measured, tuning.plan.get(one.layer) == chosen]
             )  # fmt: skip
         header = ["layer", "name", "layout", "algorithm", "modelled_cycles", "latency_us", "chosen"]
         write_csv(file, header, rows)
 
 
 def in_words(tuning: LayerTuning) -> list[str]:
-    """What was chosen, and why, a sentence each."""
+    """Return the predicted and measured latency of each plan, and the choice, as sentences."""
     if tuning.alternatives is None:
         return []
     lines = []
@@ -240,6 +240,6 @@ def in_words(tuning: LayerTuning) -> list[str]:
             f"layers {contender.name}: kernels and layout changes "
             f"{contender.predicted_us / 1e3:.3f} ms{shown}{exact}"
         )
-    kinds = statistics.multimode([str(way) for way in tuning.plan.values()])
+    kinds = statistics.multimode([str(chosen) for chosen in tuning.plan.values()])
     lines.append(f"chosen: {tuning.chosen}; most layers are {', '.join(kinds)}")
     return lines

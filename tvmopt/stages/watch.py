@@ -1,4 +1,4 @@
-"""Keep a process and all it starts within limits of time and memory."""
+"""Limit the time and memory of a process tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REAP_S = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Allowance:
-    """What one stage may use; 0 is no limit.
+    """Time and memory limits of one stage; 0 is no limit.
 
     Attributes:
         seconds: Wall time.
@@ -30,12 +30,12 @@ class Allowance:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is anything to watch."""
+        """Return whether there is a limit."""
         return self.seconds > 0 or self.memory_mb > 0
 
 
 class Watch:
-    """Watches a process from a thread; kills it with its children when it passes a limit.
+    """Watch a process from a thread; kill its process tree when it exceeds a limit.
 
     Args:
         process: The process, just started.
@@ -80,7 +80,7 @@ class Watch:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process and its descendants, in megabytes (10^6 bytes)."""
+    """Return the resident memory of a process and its descendants, in megabytes (10^6 bytes)."""
     total = 0
     for process in _tree(pid):
         with contextlib.suppress(psutil.Error):

@@ -1,1 +1,1 @@
-"""MLflow: the only room that imports it."""
+"""MLflow tracking, registry and flavor; the only package that imports MLflow."""

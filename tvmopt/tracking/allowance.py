@@ -1,4 +1,4 @@
-"""How long a trial's stages may still take: their own limit, and what is left of the budget."""
+"""Time and memory limits of a trial's stages, within the remaining budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUDGET_SPENT = "time_budget"
 
 @dataclasses.dataclass(frozen=True)
 class TrialLimits:
-    """What one trial may use.
+    """Limits of one trial.
 
     Attributes:
         seconds: Wall time of one of its stages.
@@ -31,7 +31,7 @@ class TrialLimits:
     left: Callable[[], float]
 
     def allow(self) -> Allowance:
-        """What the next stage may use.
+        """Return the limits of the next stage.
 
         Raises:
             LimitError: Nothing is left of the budget.
@@ -43,14 +43,14 @@ class TrialLimits:
         return Allowance(min(limits, default=0.0), memory_mb(self.memory_mb))
 
     def explain(self, error: LimitError) -> LimitError:
-        """The error, told apart: a stage that had as long as the budget lasted did not hang."""
+        """Return the error, or a budget error when the budget ended before the stage's limit."""
         if error.failure_class == "timeout" and self.left() <= 0:
             return LimitError("the search has spent its time_budget", BUDGET_SPENT)
         return error
 
 
 def stage_allowance(params: Mapping[str, Any]) -> Allowance:
-    """What a stage of a command may use, by its parameters.
+    """Return the limits of a command's stage.
 
     A search bounds the stages before and after its trials by ``trial_timeout`` and
     ``time_budget``, other commands by ``stage_timeout``.
@@ -66,16 +66,16 @@ def stage_allowance(params: Mapping[str, Any]) -> Allowance:
 
 
 def memory_mb(limit: float) -> float:
-    """``limit``, or 80% of what this machine or its container allows where it is 0."""
+    """Return ``limit``; for 0, 80% of the memory of this machine or container."""
     return limit or _MEMORY_SHARE * host.memory_bytes() / 1e6
 
 
 class Stopwatch:
-    """Seconds of a budget that are left, from what a study says now and a clock after that."""
+    """Remaining seconds of a budget: the study's value now, then a local clock."""
 
     def __init__(self, budget_s: float, worked_s: float) -> None:
         self._end = time.monotonic() + budget_s - worked_s if budget_s > 0 else float("inf")
 
     def left(self) -> float:
-        """Seconds left; infinite without a budget."""
+        """Return the remaining seconds; infinity without a budget."""
         return self._end - time.monotonic()

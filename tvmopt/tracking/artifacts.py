@@ -1,4 +1,4 @@
-"""Private copies of a run's artifacts; the manifest of hashes says whether they are intact."""
+"""Private copies of a run's artifacts, verified against a manifest of hashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANIFEST_FILE = "manifest.json"
 #: Signature of the manifest, where a key is set; see :mod:`tvmopt.tracking.trust`.
 SIGNATURE_FILE = "manifest.sig"
 _NO_ARTIFACTS = (MANIFEST_FILE, SIGNATURE_FILE)
-# Bytes that must be free beside what is copied.
+# Bytes that must stay free after a copy.
 _LEAST_FREE = 100_000_000
 _BLOCK = 1 << 20
 
@@ -33,7 +33,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether ``folder`` holds exactly the files of its manifest, unchanged, and no links."""
+    """Return whether ``folder`` holds exactly the unchanged files of its manifest, and no links."""
     hashes = read_manifest(folder)
     if hashes is None:
         return False
@@ -46,7 +46,7 @@ def is_intact(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, str] | None:
-    """Hash of each file by name, as the manifest has it; None when it is missing or damaged."""
+    """Return the manifest: hashes by file name; None when it is missing or damaged."""
     try:
         hashes = json.loads((folder / MANIFEST_FILE).read_text())
     except (OSError, ValueError, RecursionError):
@@ -75,7 +75,7 @@ def local_artifacts(client: MlflowClient, run_id: str, work_dir: Path) -> Path:
 
 
 def stored_folder(run: Run) -> Path | None:
-    """Folder of the artifact store that holds the artifacts of a run; None in a remote store."""
+    """Return the local folder of a run's artifacts; None for a remote store."""
     parsed = urlparse(run.info.artifact_uri)
     return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None
 

@@ -1,4 +1,4 @@
-"""One command of a user: store opened, dead runs closed, a run of its own, a folder to work in."""
+"""Context of one command: tracking store, cleanup of dead runs, own run, working folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: one line a step, bars on long work, quiet in a pipe."""
+"""Console output: one line per step, and progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StageBar:
         )
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        """Show that ``done`` of ``total`` is behind us."""
+        """Show progress ``done`` of ``total``."""
         self._bar.total = max(total, 1)
         self._bar.n = done
         self._bar.set_postfix_str(text, refresh=False)

@@ -1,4 +1,4 @@
-"""Tuning databases of earlier runs that may serve a new one: same machine, same code."""
+"""Find tuning databases of earlier runs on the same machine with the same code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 4
 
 
 def earlier_databases(session: Session, granularity: str) -> list[Path]:
-    """Folders of the newest databases of one granularity, those of this experiment first.
+    """Return folders of the newest databases of one granularity, this experiment's first.
 
     Each was begun from those before it, so that a few hold what all know. Whether one is for the
     same target and threads is checked where it is read, and the granularity once more.

@@ -1,4 +1,4 @@
-"""What entry points share: parameters checked, the command's run opened, its model registered."""
+"""Shared steps of entry points: check parameters, open the run, register the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIMITS = ("stage_timeout", "memory_limit")
 
 
 def with_example(params: dict[str, Any]) -> dict[str, Any]:
-    """``params``, those of the bundled example when no model is given."""
+    """Return ``params``; the bundled example's when no model is given."""
     if params["model"]:
         return params
     if params["data"] or params["input_shapes"]:
@@ -48,7 +48,7 @@ def with_example(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_request(params: dict[str, Any]) -> Request:
-    """Check the parameters; a model that MLflow holds is fetched first."""
+    """Check the parameters; an MLflow model is downloaded first."""
     values = {k: v for k, v in params.items() if k not in ("model", "no_cache", *_LIMITS)}
     if "://" not in params["model"] and ":/" in params["model"]:
         open_store()
@@ -63,7 +63,7 @@ def checked_request(params: dict[str, Any]) -> Request:
 def open_session(
     entry: str, request: Request, params: Mapping[str, Any], no_cache: bool = False
 ) -> AbstractContextManager[Session]:
-    """Open the run of a command, with its parameters as they were resolved."""
+    """Open the run of a command, and log its resolved parameters."""
     resolved = {
         **params,
         "name": request.name,
@@ -92,7 +92,7 @@ def register_built(
     measured: StageOutput | None,
     more: Mapping[str, str] | None = None,
 ) -> registry.Registered:
-    """Make a built model a version of its registered model, with what is known of it as tags."""
+    """Register a built model as a version, with its facts as tags."""
     tags = {
         "strategy": request.tune.strategy,
         "granularity": request.tune.granularity,

@@ -1,4 +1,4 @@
-"""One measurement at a time on one machine: others wait, so that nothing disturbs its numbers."""
+"""Machine-wide lock: one measurement at a time, without concurrent work."""
 
 from __future__ import annotations
 

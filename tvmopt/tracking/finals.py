@@ -1,4 +1,4 @@
-"""The last round: the best artifacts measured once more, side by side in one process."""
+"""Final round of a search: time the best artifacts again, interleaved in one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHAMPION = "the champion so far"
 
 @dataclasses.dataclass(frozen=True)
 class Final:
-    """What the last round measured.
+    """Result of the final round.
 
     Attributes:
         finalists: One for each trial that took part.
@@ -84,7 +84,7 @@ def choose_finalists(records: list[Record]) -> list[Record]:
 def measure_finals(
     session: Session, request: Request, limits: Limits, chosen: list[Record]
 ) -> Final:
-    """Measure trials, the champion so far and ONNX Runtime in turns in one process."""
+    """Time trials, the current champion and ONNX Runtime interleaved in one process."""
     built = {f"trial {r.number}": _stage(session, r, "build") for r in chosen}
     converted = _stage(session, chosen[0], "convert")
     first = next(iter(built))
@@ -134,7 +134,7 @@ def _stage(session: Session, record: Record, stage: str) -> StageOutput:
 
 
 def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
-    """A finished stage by its run.
+    """Return a finished stage by its run id.
 
     Raises:
         ArtifactError: When its artifacts are damaged, or not signed where there is a key.
@@ -146,7 +146,7 @@ def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
 
 
 def are_intact(session: Session, record: Record) -> bool:
-    """Whether what a trial built is still there; what is used of it is checked once more."""
+    """Return whether a trial's artifacts are intact; they are verified again before use."""
     client = session.client
     try:
         return all(
@@ -165,7 +165,7 @@ class _Rival:
 
 
 def _rival(session: Session, request: Request, limits: Limits, known: set[str]) -> _Rival | None:
-    """The champion so far, when it can be compared and is none of the trials'."""
+    """Return the current champion, when it is comparable and not one of the trials."""
     current = champion_of(session.client, request.name)
     if current is None or current.tags.get("digest") in known:
         return None

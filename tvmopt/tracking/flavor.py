@@ -1,4 +1,4 @@
-"""The ``tvmopt`` MLflow flavor: compiled models saved, logged, loaded and served.
+"""The ``tvmopt`` MLflow flavor: save, log, load and serve compiled models.
 
 Two flavors are written: ``tvmopt`` (native), loaded as :class:`tvmopt.runtime.CompiledModel`, and
 ``python_function`` for MLflow's generic tools. The model carries the code that loads it, so that it
@@ -205,12 +205,12 @@ def load_model(model_uri: str, dst_path: str | None = None) -> CompiledModel:
 
 
 def download(model_uri: str, download_to: Path) -> Path:
-    """Private copy of a saved model below ``download_to``, also where the store is on this disk."""
+    """Copy a saved model below ``download_to``, also from a local store."""
     return Path(_download_artifact_from_uri(model_uri, output_path=str(download_to)))
 
 
 def model_signature(model: ModelMetadata) -> ModelSignature:
-    """Inputs and outputs of a compiled model as MLflow names them, with exact shapes."""
+    """Return the MLflow signature of a compiled model, with static shapes."""
 
     def schema(side: Any) -> Schema:
         return Schema(
@@ -228,7 +228,7 @@ class RefusedInputError(ConfigError, MlflowException):
 
 
 class CompiledPyFunc:
-    """What :func:`mlflow.pyfunc.load_model` wraps.
+    """Python model that :func:`mlflow.pyfunc.load_model` wraps.
 
     Args:
         model: The compiled model.
@@ -241,7 +241,7 @@ class CompiledPyFunc:
         self._single = len(model.metadata.outputs) == 1
 
     def predict(self, data: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | Outputs:
-        """Outputs in the order of the ONNX graph; the array itself when there is one output.
+        """Return the outputs in ONNX order; the array itself for a single output.
 
         Raises:
             RefusedInputError: When an input does not fit. With ``require_finite``, also when an
@@ -264,7 +264,7 @@ class CompiledPyFunc:
         return outputs[0] if self._single else outputs
 
     def get_raw_model(self) -> CompiledModel:
-        """The model without MLflow's wrapping."""
+        """Return the model without MLflow's wrapper."""
         return self._model
 
 

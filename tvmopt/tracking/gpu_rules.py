@@ -1,4 +1,4 @@
-"""What a request for a GPU may ask for: what has kernels there, and what can be measured."""
+"""Validate requests for GPU targets: kernels that exist, and tuning that can be measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STRATEGIES = ("fast", "default", "none")
 def check_gpu_request(
     gpu: CudaArch, *, layout: str, dtype: str, strategy: str, granularity: str, rpc_tracker: str
 ) -> None:
-    """Refuse what is for CPUs alone.
+    """Refuse parameters that only CPUs support.
 
     Raises:
         ConfigError: The rule, the value got, what to do.

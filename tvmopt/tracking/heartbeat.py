@@ -1,4 +1,4 @@
-"""Heartbeat of a command's run; it also closes runs of commands elsewhere that have none any more.
+"""Heartbeat of a command's run; closes runs of other machines whose heartbeat stopped.
 
 A container or machine that is gone has no next command that could say so. Each command counts in a
 tag of its run, and watches the counts of the same user's commands on other machines with its own
@@ -28,7 +28,7 @@ _ENDING_S = 5.0
 
 @contextmanager
 def heartbeat(client: MlflowClient, run_id: str) -> Iterator[None]:
-    """Beat for a run, and watch those of other machines, while the body runs."""
+    """Write a run's heartbeat, and watch the heartbeats of other machines, while the body runs."""
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(client, run_id, ended), daemon=True)
     thread.start()
@@ -64,11 +64,11 @@ class Others:
         self._client, self._own = client, Process.own()
         self._watch = ProcessWatch(self._own, silent_s=silent_s)
         self._first: dict[Process, str] = {}
-        #: Processes of which it is not known yet whether they live.
+        #: Processes that are not known yet to be alive or dead.
         self.undecided: set[Process] = set()
 
     def look(self) -> list[str]:
-        """Look at all counts once; returns the ids of the runs that were closed."""
+        """Read all heartbeat counters once; return the ids of the closed runs."""
         experiments, closed = all_experiment_ids(self._client), []
         found: dict[Process, str] = {}
         for run in running(self._client, experiments, BEATS, "%", "LIKE"):

@@ -1,4 +1,4 @@
-"""Run what a foreign file decides in a child process with limits, where no run is opened for it.
+"""Process untrusted files in a limited child process, outside of stage runs.
 
 ONNX Runtime's optimiser can hang or eat memory on a model, and a compiled library can crash. In a
 process of its own neither takes the command along.
@@ -27,7 +27,7 @@ _LOG = "heldout.log"
 
 
 def model_layers(model: Path, input_shapes: str, allowance: Allowance) -> list[Layer]:
-    """Layer table of an ONNX model.
+    """Return the layer table of an ONNX model.
 
     Raises:
         ConfigError, ModelError: When the model or its shapes are refused.
@@ -78,7 +78,7 @@ def heldout_accuracy(
     allowance: Allowance,
     run_id: str | None,
 ) -> Accuracy:
-    """Golden check, then accuracy on held-out samples, beside the float reference.
+    """Check the golden output; return accuracy on held-out samples and the float reference's.
 
     Args:
         client: Client of the store.

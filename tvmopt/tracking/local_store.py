@@ -1,4 +1,4 @@
-"""Tell whether a tracking store is a file that only this machine can use."""
+"""Detect tracking stores that only this machine can use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOCAL = ("btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", 
 
 
 def is_local_store(uri: str) -> bool:
-    """Whether the store is a SQLite file on a local file system, not a server or a network mount.
+    """Return whether the store is a SQLite file on a local file system.
 
     Args:
         uri: Absolute tracking URI.
@@ -21,7 +21,7 @@ def is_local_store(uri: str) -> bool:
 
 
 def _filesystem(path: Path) -> str:
-    """Type of the file system that holds ``path``; empty when it is unknown."""
+    """Return the file-system type of ``path``; empty when unknown."""
     path = path.resolve()
     holding = [p for p in psutil.disk_partitions(all=True) if path.is_relative_to(p.mountpoint)]
     # the deepest mount point; of several mounts there the last, hence the reversal

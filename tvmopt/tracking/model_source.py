@@ -1,4 +1,4 @@
-"""Where a model comes from: a path, or an ONNX model that MLflow has logged or registered."""
+"""Resolve the parameter ``model``: a path, or the URI of an ONNX model in MLflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _URI = re.compile(r"^(runs|models|mlflow-artifacts):/")
 
 
 def local_model(model: str, download_to: Path) -> Path:
-    """Path of the ONNX file that ``model`` names.
+    """Return the path of the ONNX file; an MLflow model is downloaded.
 
     Args:
         model: A path, or ``runs:/<run>/<name>``, ``models:/<name>/<version>``,

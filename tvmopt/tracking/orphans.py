@@ -1,4 +1,4 @@
-"""Runs of processes that died: nobody else will ever say that they have ended."""
+"""Close the runs of dead processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_TOLD = 5
 
 
 def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = None) -> list[str]:
-    """Mark runs KILLED that a process of this machine left RUNNING when it died; returns their ids.
+    """Mark RUNNING runs of this machine's dead processes as KILLED; return their ids.
 
     A process is known by boot id, PID namespace, process id and start time, so that a process id
     that was given to another program is not mistaken for it. The host name is no identity: cloned
@@ -60,7 +60,7 @@ def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = Non
 
 
 def close_runs(client: MlflowClient, runs: Iterable[Run]) -> list[str]:
-    """Mark runs KILLED; returns the ids of those that are still there."""
+    """Mark runs as KILLED; return the ids of existing ones."""
     closed = []
     for run in runs:
         with contextlib.suppress(MlflowException):  # deleted meanwhile by someone else
@@ -73,7 +73,7 @@ def close_runs(client: MlflowClient, runs: Iterable[Run]) -> list[str]:
 def running(
     client: MlflowClient, experiments: list[str], tag: str, value: str, comparator: str = "="
 ) -> list[Run]:
-    """Runs that are RUNNING and whose tag compares so with ``value``."""
+    """Return RUNNING runs whose tag compares so with ``value``."""
     query = f"attributes.status = 'RUNNING' and tags.`{tag}` {comparator} '{value}'"
     return list(client.search_runs(experiments, query))
 
@@ -89,7 +89,7 @@ def _unsure_words(runs: list[Run], name: str) -> str:
 
 
 def process_of(tags: Mapping[str, str]) -> Process:
-    """The process that a run's tags name."""
+    """Return the process that a run's tags identify."""
     pid = tags.get("tvmopt.pid", "")
     return Process(
         tags.get("tvmopt.host", ""),
@@ -112,7 +112,7 @@ def _is_abandoned(run: Run) -> bool:
 
 
 def _starts_of_mlflow_run() -> list[float]:
-    """When the ``mlflow run`` commands that live began, in seconds since the epoch."""
+    """Return the start times of live ``mlflow run`` commands, in seconds since the epoch."""
     found = []
     for process in psutil.process_iter(["cmdline", "create_time"]):
         words = [Path(word).name for word in process.info["cmdline"] or []]

@@ -1,4 +1,4 @@
-"""The pipeline, as one list, each stage found again or done.
+"""The pipeline as one list; each stage is reused or run.
 
 [calibrate -> [sensitivity]] -> convert -> tune -> build -> evaluate
 """
@@ -20,14 +20,14 @@ from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
 
 
 def calibrate_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
-    """Range of every activation."""
+    """Collect the range of every activation."""
     inputs, digests = _model_and_data(request)
     config = request.calibrate
     return run_stage(session, "calibrate", config, config.to_dict(), digests, inputs, own=own)
 
 
 def sensitivity_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
-    """What each layer costs and gains; latencies are this machine's."""
+    """Measure accuracy loss and gain of each layer; latencies hold for this machine."""
     inputs, digests = _model_and_data(request)
     config = request.sensitivity
     if "int8" in config.dtypes:
@@ -38,7 +38,7 @@ def sensitivity_stage(session: Session, request: Request, *, own: bool = False) 
 
 
 def convert_stage(session: Session, request: Request, *, own: bool = False) -> StageOutput:
-    """ONNX -> Relax; for int8 after calibration, for skip_layers=auto after sensitivity."""
+    """Convert ONNX to Relax; after calibration for int8, after sensitivity for skip_layers=auto."""
     inputs, digests = _model_and_data(request)
     config = request.convert
     if request.needs_calibration:
@@ -68,9 +68,9 @@ def tune_stage(
     own: bool = False,
     earlier: Sequence[Path] = (),
 ) -> StageOutput:
-    """Find schedules; measured ones are good for this machine only.
+    """Find schedules; measured ones hold for this machine only.
 
-    Databases in ``earlier`` spare measuring what they know; they are no part of the identity.
+    Records of the databases in ``earlier`` are not measured again; they do not change the digest.
     """
     identity = request.tune.to_dict()
     if request.tune.strategy in MEASURING:
@@ -113,7 +113,7 @@ def _granularity(request: Request) -> dict[str, str]:
 
 
 def baseline_stage(session: Session, request: Request, converted: StageOutput) -> StageOutput:
-    """Compile as TVM's own pipeline does, without any schedule: the baseline."""
+    """Compile the baseline: TVM's own pipeline, without schedules of ours."""
     config = BuildConfig(request.name, request.build.target, schedule="none")
     inputs, digests = {"convert": converted.folder}, {"convert": converted.digest}
     identity = _build_identity(request, config)
@@ -121,18 +121,18 @@ def baseline_stage(session: Session, request: Request, converted: StageOutput) -
 
 
 def _build_identity(request: Request, config: BuildConfig) -> dict[str, object]:
-    """What a library is made of, CUDA's compiler with it, and whether it was tried."""
+    """Return the identity of a build: toolchain versions, and whether the library is checked."""
     cuda = {} if request.target.gpu is None else {"cuda": compiler.version()}
     return {**config.to_dict(), **cuda, **_checked_here(request)}
 
 
 def _checked_here(request: Request) -> dict[str, object]:
-    """Whether what is made for a GPU is tried: a GPU comes to a machine later than a CPU does."""
+    """Return whether a library for a GPU is checked here; a machine may get its GPU later."""
     return {} if request.target.gpu is None else {"checked": request.is_measurable}
 
 
 def _machine(request: Request) -> dict[str, object]:
-    """What measurements are good for: this machine, and its GPU where that is the target."""
+    """Return the identity of measurements: this machine, and its GPU for GPU targets."""
     gpu = {} if request.target.gpu is None else {"gpu": cuda_runtime.describe()}
     return {"host": host.fingerprint(), **gpu}
 
@@ -146,7 +146,7 @@ def evaluate_stage(
     *,
     own: bool = False,
 ) -> StageOutput:
-    """Accuracy and latency beside ONNX Runtime; numbers of this machine only."""
+    """Measure accuracy and latency against ONNX Runtime; they hold for this machine only."""
     inputs = {"convert": converted.folder, f"bundle:{CANDIDATE}": built.folder / BUNDLE_DIR}
     digests = {"convert": converted.digest, CANDIDATE: built.digest}
     if baseline is not None and baseline.digest != built.digest:

@@ -1,4 +1,4 @@
-"""The entry point promote: move an alias to a version that earns it."""
+"""Entry point promote: move an alias to a version that passes the held-out check."""
 
 from __future__ import annotations
 

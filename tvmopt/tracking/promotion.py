@@ -1,4 +1,4 @@
-"""Promotion: a version earns ``champion`` on samples that evaluation has not seen."""
+"""Promotion: a version becomes ``champion`` by its accuracy on held-out samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tvmopt.tracking.verify import verify_model
 
 @dataclasses.dataclass(frozen=True)
 class Promotion:
-    """Whether a version is the champion now, and why."""
+    """Result of a promotion, with its reason."""
 
     done: bool
     reason: str
@@ -157,7 +157,7 @@ def promote_if_better(
 
 
 def _by_tags(champion: ModelVersion, other: ModelVersion) -> str:
-    """Why the champion stays, by what their tags say; empty when it does not."""
+    """Return why the champion stays, by the versions' tags; empty when it does not."""
     theirs, ours = (float(v.tags.get("latency_ms_p50", "inf")) for v in (champion, other))
     if theirs >= ours:
         return ""
@@ -165,7 +165,7 @@ def _by_tags(champion: ModelVersion, other: ModelVersion) -> str:
 
 
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
-    """The version that has the alias ``champion`` now."""
+    """Return the version with the alias ``champion``."""
     try:
         return client.get_model_version_by_alias(name, CHAMPION)
     except MlflowException:
@@ -210,7 +210,7 @@ def _check(
 
 
 def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> Path:
-    """Artifacts of the version's convert run: the float reference is there."""
+    """Return the artifacts of the version's convert run, with the float reference."""
     run_id = version.tags.get("convert_run", "")
     try:
         return checked_artifacts(client, client.get_run(run_id), "convert", work_dir)

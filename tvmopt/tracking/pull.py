@@ -1,4 +1,4 @@
-"""The entry point pull: a registered model becomes a folder that runs without MLflow."""
+"""Entry point pull: download a registered model to a folder that runs without MLflow."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TIMEOUT_S = 600.0
 
 
 def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
-    """Bring a registered model to a folder, verify it and leave a bundle that runs anywhere.
+    """Download and verify a registered model, and write a self-contained folder.
 
     The folder holds library, metadata, golden input and output, the loader's code, ``sample.py``
     and ``README.md``. It appears whole or not at all.
@@ -131,7 +131,7 @@ def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
 
 
 def _write_to_disk(folder: Path) -> None:
-    """Have the system write the files of ``folder``, so that no power cut leaves them empty."""
+    """Flush the files of ``folder`` to disk, so that a power cut does not leave them empty."""
     for path in [*(p for p in folder.rglob("*")), folder]:
         file = os.open(path, os.O_RDONLY)
         try:
@@ -141,7 +141,7 @@ def _write_to_disk(folder: Path) -> None:
 
 
 def _cell(text: object) -> str:
-    """``text`` as one cell of a Markdown table, whatever it holds."""
+    """Escape ``text`` for one cell of a Markdown table."""
     return re.sub(r"([\\|`<>*_\[\]])", r"\\\1", one_line(str(text)))
 
 
@@ -186,7 +186,7 @@ def _packages(model: ModelMetadata) -> list[str]:
 
 
 def _run_sample(bundle: Path) -> str:
-    """Run ``sample.py`` in a clean process with limits; returns what it prints.
+    """Run ``sample.py`` in a clean, limited process; return its output.
 
     Raises:
         ArtifactError: When it fails, or passes a limit.

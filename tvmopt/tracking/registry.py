@@ -1,4 +1,4 @@
-"""The model registry: a version for each compiled model, and aliases that are earned."""
+"""Model registry: one version per compiled model, and its aliases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,199}")
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A version of a registered model, and whether it was there before."""
+    """A version of a registered model, and whether it existed before."""
 
     name: str
     version: str

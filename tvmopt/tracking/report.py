@@ -1,4 +1,4 @@
-"""The comparison table and the words around it."""
+"""Comparison table, and text of the run's note."""
 
 from __future__ import annotations
 

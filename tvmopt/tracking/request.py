@@ -1,4 +1,4 @@
-"""What a user asked for, checked as far as it can be before any run is opened."""
+"""A user's request, validated before any run is opened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EXAMPLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A model and what to do with it, resolved to exact values.
+    """A model, and the configuration of every stage.
 
     Attributes:
         name: Name of the model: of its experiment and its registered model.
@@ -83,22 +83,22 @@ class Request:
 
     @property
     def board(self) -> Board | None:
-        """Where to measure, if not here."""
+        """Return the board to measure on; None for this machine."""
         return Board.parse(self.evaluate.rpc_tracker, self.evaluate.rpc_key)
 
     @property
     def is_measurable(self) -> bool:
-        """Whether there is a machine that can run the compiled model: this one, or a board."""
+        """Return whether this machine or a board can run the compiled model."""
         return self.board is not None or not self.target.missing_on_host()
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether conversion needs ranges: to int8, of a model that is not quantised."""
+        """Return whether conversion needs calibration: int8 of a float model."""
         return self.convert.dtype == "int8" and not self.quantised
 
     @property
     def needs_sensitivity(self) -> bool:
-        """Whether conversion needs a proposal: which layers to skip is left to us."""
+        """Return whether conversion needs a proposed skip set (``skip_layers=auto``)."""
         wanted = AUTO in parse_skip_layers(self.convert.skip_layers)
         return wanted and self.convert.dtype != "float32" and not self.quantised
 
@@ -134,7 +134,7 @@ def make_request(
     """Check every value and the model itself.
 
     ``allowance`` bounds the process that lists the layers of the model, where ``skip_layers`` names
-    some. The other parameters are those of the entry points.
+    some. The other parameters are as in MLproject.
 
     Raises:
         ConfigError, ModelError: One line: the rule, the value got, what to do.
@@ -144,9 +144,7 @@ def make_request(
     shapes = parse_input_shapes(input_shapes)
     name = check_name(name or name_of(str(model)))
     spec = resolve_target(target, threads)
-    one_of("quantization", quantization, (AUTO, *QUANTIZATIONS))
-    if quantization == AUTO:  # the instructions of Hopper's warpgroups take one type alone
-        quantization = "s8s8" if spec.gpu is not None and spec.gpu.has_wgmma else "u8s8"
+    quantization = _quantization(quantization, spec)
     if spec.gpu is not None:
         check_gpu_request(
             spec.gpu,
@@ -157,11 +155,7 @@ def make_request(
             rpc_tracker=rpc_tracker,
         )
     described = spec.to_dict()
-    data_path = Path(data).expanduser().resolve() if data else None
-    if data_path is not None and not data_path.is_file():
-        raise ConfigError(
-            f"data must be an existing .npz or .npy file, but there is none at '{data_path}'"
-        )
+    data_path = _existing_data(data)
     board: dict[str, Any] = {"rpc_tracker": rpc_tracker, "rpc_key": rpc_key}
     cores = spec.threads if spec.gpu is None else threads or host.usable_cores()
     evaluate = EvaluateConfig(threads=cores, metric=metric, repeats=repeats, **board)
@@ -171,27 +165,18 @@ def make_request(
         **_tuning(strategy, granularity, topk, trials, time_budget),
         **(board if strategy in MEASURING else {}),
     )
-    lacking = spec.why_not_here() if strategy == "metaschedule" and not rpc_tracker else ""
-    if lacking:
-        raise ConfigError(
-            f"strategy 'metaschedule' must measure on the target, but {lacking}; give rpc_tracker "
-            "and rpc_key of a board, or use strategy=default"
-        )
+    _check_measurable(strategy, spec, rpc_tracker)
     loaded = load_onnx(model)
     fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
-    patterns = parse_skip_layers(skip_layers)
-    named = [pattern for pattern in patterns if pattern != AUTO]
-    if named:  # a typo must not wait for the calibration before it
-        resolve_skip_layers(model_layers(model, fixed, allowance), named)
-    skipped = ",".join(map(str, patterns))
-    convert = ConvertConfig(fixed, described, layout, dtype, skipped, quantization)
-    if dtype != "int8":  # what a conversion does not use must not change the digest of its result
-        convert = dataclasses.replace(convert, quantization="u8s8")
-    looked_at = tuple(filter(None, (d.strip() for d in dtypes.split(","))))
+    skipped = _skip_layers(skip_layers, model, fixed, allowance)
+    # What a conversion does not use must not change the digest of its result.
+    used = quantization if dtype == "int8" else "u8s8"
+    convert = ConvertConfig(fixed, described, layout, dtype, skipped, used)
+    analysed = tuple(filter(None, (d.strip() for d in dtypes.split(","))))
     sensitivity = SensitivityConfig(
         fixed,
         described,
-        looked_at or (LOW_DTYPES if dtype == "float32" else (dtype,)),
+        analysed or (LOW_DTYPES if dtype == "float32" else (dtype,)),
         quantization,
         max_accuracy_drop,
         time_limit_s=sensitivity_time,
@@ -214,6 +199,41 @@ def make_request(
     )
 
 
+def _quantization(asked: str, target: TargetSpec) -> str:
+    """Return the operand dtypes of int8; wgmma takes two operands of one dtype only."""
+    one_of("quantization", asked, (AUTO, *QUANTIZATIONS))
+    if asked != AUTO:
+        return asked
+    return "s8s8" if target.gpu is not None and target.gpu.has_wgmma else "u8s8"
+
+
+def _existing_data(data: str) -> Path | None:
+    path = Path(data).expanduser().resolve() if data else None
+    if path is not None and not path.is_file():
+        raise ConfigError(
+            f"data must be an existing .npz or .npy file, but there is none at '{path}'"
+        )
+    return path
+
+
+def _check_measurable(strategy: str, target: TargetSpec, rpc_tracker: str) -> None:
+    lacking = target.why_not_here() if strategy == "metaschedule" and not rpc_tracker else ""
+    if lacking:
+        raise ConfigError(
+            f"strategy 'metaschedule' must measure on the target, but {lacking}; give rpc_tracker "
+            "and rpc_key of a board, or use strategy=default"
+        )
+
+
+def _skip_layers(text: str, model: Path, input_shapes: str, allowance: Allowance) -> str:
+    """Return the patterns in one form, resolved now: a typo must not wait for calibration."""
+    patterns = parse_skip_layers(text)
+    named = [pattern for pattern in patterns if pattern != AUTO]
+    if named:
+        resolve_skip_layers(model_layers(model, input_shapes, allowance), named)
+    return ",".join(map(str, patterns))
+
+
 def _tuning(
     strategy: str, granularity: str, topk: int, trials: int, time_budget: float
 ) -> dict[str, Any]:
@@ -233,7 +253,7 @@ def _tuning(
 
 
 def name_of(model: str) -> str:
-    """Name for a model that was given none: that of its file, or of its MLflow model.
+    """Return the default name of a model: its file's, or its MLflow model's.
 
     The compiled model must not become a version of the registered ONNX model it was made from.
     """

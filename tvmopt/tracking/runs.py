@@ -1,4 +1,4 @@
-"""The life of a run: opened, kept true, closed."""
+"""Open and close MLflow runs with a truthful status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_run(
     parent: str | None = None,
     run_id: str | None = None,
 ) -> Iterator[str]:
-    """Open a run, or take over the one that ``mlflow run`` opened, and close it truly.
+    """Open a run, or take over the one of ``mlflow run``, and close it with its true status.
 
     FINISHED when the body ends, FAILED with the failure class as a tag when it raises, KILLED when
     it is interrupted, by a user or by the end of a search's time.
@@ -87,7 +87,7 @@ def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
 
 
 def log_dataset(client: MlflowClient, run_id: str, path: Path, digest: str, use: str) -> None:
-    """Say which data a run used, for the Datasets column; ``digest`` is its sha256."""
+    """Log the data of a run for the Datasets column; ``digest`` is its sha256."""
     source = json.dumps({"uri": path.resolve().as_uri()})
     dataset = Dataset(path.name, digest[:36], "local", source)
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", use)])])
@@ -106,7 +106,7 @@ def _process_tags() -> dict[str, str]:
 
 
 def user() -> str:
-    """Name of the user; the number where there is no name, as in containers."""
+    """Return the user's name, or its number where there is none, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

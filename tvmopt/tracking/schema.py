@@ -1,4 +1,4 @@
-"""Create the schema of a tracking store once, whoever comes first; MLflow's plugin uses this, too.
+"""Create the schema of a tracking store once, under a lock; used by MLflow's plugin, too.
 
 MLflow checks and creates without a lock, or under one whose name in /tmp anybody can guess: it
 empties the file that a link of that name points to. Two commands that begin a store at once then

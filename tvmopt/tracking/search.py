@@ -1,4 +1,4 @@
-"""The entry points ``search`` and ``worker``."""
+"""Entry points ``search`` and ``worker``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What :func:`search` leaves behind.
+    """Result of :func:`search`.
 
     Attributes:
         run_id: The command's run.
@@ -90,9 +90,9 @@ def search(
     storage: str = "",
     seed: int = 0,
 ) -> SearchResult:
-    """Find the fastest artifact of a model that keeps to the limits; goes on where it was left.
+    """Find the fastest feasible artifact of a model; resumes an earlier search.
 
-    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+    Without a model, the bundled example is used. Parameters are as in MLproject.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
@@ -150,7 +150,7 @@ def worker(
     memory_limit: float = 0.0,
     seed: int = 0,
 ) -> str:
-    """Join a study that ``search`` has begun, and do trials beside it; returns why it ended.
+    """Join a study of ``search`` and run trials; return why it ended.
 
     Raises:
         ConfigError: When there is no such study, or its model is not on this machine.
@@ -279,7 +279,7 @@ def _space_words(space: Space) -> str:
 
 
 def _default_storage() -> str:
-    """Studies lie beside the tracking store, in a database of their own."""
+    """Return the default study database, next to the tracking store."""
     uri = tracking_uri()
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE + "/") else Path.cwd()
     return f"{_SQLITE}{folder / 'tvmopt-studies.db'}"

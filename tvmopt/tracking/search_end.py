@@ -1,4 +1,4 @@
-"""The end of a search: the last round, the verdict, versions in the registry, the champion."""
+"""End of a search: final round, verdict, registration and promotion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FINAL_MS = "latency_ms_final"
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """What a search came to.
+    """Result of a search.
 
     Attributes:
         number: The winning trial; the least violating one when nothing is feasible; -1 when no
@@ -101,7 +101,7 @@ def finish_search(
 
 
 def front_of(records: list[Record]) -> tuple[int, ...]:
-    """Feasible trials that none beats in latency, accuracy and size; the fastest few."""
+    """Return the fastest feasible trials on the Pareto front of latency, accuracy and size."""
     feasible = [r for r in records if r.feasible and not r.is_baseline]
     points = [
         (r.values[0], r.metrics["accuracy_drop"], r.metrics["library_bytes"]) for r in feasible
@@ -193,7 +193,7 @@ def _rounds(final: Final) -> tuple[tuple[int, float, float, float], ...]:
 
 
 def champion_words(final: Final, winner: Finalist) -> str:
-    """Why the champion so far stays; empty when the winner is better, or there was no rival."""
+    """Return why the current champion stays; empty when it does not, or there is none."""
     if final.champion is None:
         return ""
     verdict = choose([final.champion, winner])
@@ -201,7 +201,7 @@ def champion_words(final: Final, winner: Finalist) -> str:
 
 
 def tuning_words(final: Final, winner: Finalist) -> str:
-    """What tuning brought to the winner's variant, when both were in the last round."""
+    """Describe the speedup of tuning the winner's variant, when the final round has both."""
     variant = final.trials[winner.label].choice.variant
     same = [f for f in final.finalists if final.trials[f.label].choice.variant == variant]
     others = [f for f in same if f is not winner]
@@ -221,7 +221,7 @@ def _register(
     record: Record,
     finalist: Finalist | None,
 ) -> Registered:
-    """Make a trial's artifact a version, with what was measured of it."""
+    """Register a trial's artifact, with its measurements as tags."""
     converted, built = (stage_output(session, record.stages[s], s) for s in ("convert", "build"))
     measured = stage_output(session, record.stages["evaluate"], "evaluate")
     if finalist is not None:

@@ -1,4 +1,4 @@
-"""What makes two searches the same: the facts a study is known by, and its workers must share."""
+"""Identity of a search: facts that all sessions and workers of a study share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OWN = ("dtypes", "layouts", "strategies", "granularities", "space", "max_librar
 
 
 def request_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Of a search's parameters those of the model and of what is the same in all trials."""
+    """Return the parameters of a search that are equal in all trials."""
     return {k: v for k, v in params.items() if k not in _OWN}
 
 
 def portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
-    """Parameters from which another process makes the same request."""
+    """Return parameters that reproduce the request in another process."""
     found = request_params(params)
     if ":/" not in params["model"]:  # a path; else MLflow knows where it is
         found["model"] = str(Path(params["model"]).resolve())
@@ -38,7 +38,7 @@ def portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
 def facts_of(
     request: Request, limits: Limits, objectives: tuple[str, ...], declared: Declared
 ) -> dict[str, Any]:
-    """What must be the same for a study to go on."""
+    """Return the facts that must be equal for a study to resume."""
     return {
         "model_sha256": request.model_digest,
         "data_sha256": request.data_digest,

@@ -1,4 +1,4 @@
-"""At which granularity the winner of a search was tuned, and what the other one came to."""
+"""Compare the winner of a search with the same variant at the other granularity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SAME = 5e-4  # of the latency; what is less would be written as 0.0%
 
 
 def granularity_words(winner: Record, records: Sequence[Record], final: Final) -> str:
-    """In words: the granularity of a winner, and the same variant at the other one.
+    """Describe the winner's granularity, and the latency at the other one.
 
-    Latencies are those of the last round when both trials were in it, else those of the trials.
+    Latencies come from the final round when it has both trials, else from the trials.
 
     Args:
         winner: Its trial.
@@ -56,7 +56,7 @@ def granularity_words(winner: Record, records: Sequence[Record], final: Final) -
 
 
 def _rival(winner: Record, records: Sequence[Record], granularity: str) -> Record | None:
-    """The same variant at a granularity: with the same effort, else the fastest; None untried."""
+    """Return the same variant at a granularity: of the same effort, else the fastest; or None."""
     found = [
         r
         for r in records

@@ -1,4 +1,4 @@
-"""Work on a study until its budget is spent or nothing is left: the same in every worker."""
+"""Run trials of a study until the budget is spent or no choice is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXHAUSTED = "everything in its space that could win was tried"
 
 @dataclasses.dataclass(frozen=True)
 class SearchWork:
-    """What one process needs to work on a study.
+    """Context of one process that works on a study.
 
     Attributes:
         session: Of its command.
@@ -60,14 +60,14 @@ class SearchWork:
     parent: str
 
     def rules(self) -> Rules:
-        """How trials are judged, by what is known of trial zero now."""
+        """Return the rules for judging trials, given the baseline."""
         zero = self.study.baseline()
         known = zero.metrics.get(REFERENCE_MS) if zero else None
         return Rules(self.limits, self.objectives, known)
 
 
 def work(it: SearchWork) -> str:
-    """Do trials as long as there are any to do; returns why there are no more."""
+    """Run trials until none is left; return why."""
     study, budget = it.study, it.budget
     sampler = VariantSampler(it.seed)
     time_s = max(0.0, budget.time_s - it.reserve_s) if budget.time_s else 0.0
@@ -100,7 +100,7 @@ def work(it: SearchWork) -> str:
 
 @contextmanager
 def heartbeat(study: SearchStudy) -> Iterator[None]:
-    """Let others see that this process works on the study, and count its time."""
+    """Write this process's heartbeat to the study, and count its time."""
     end = threading.Event()
 
     def beat() -> None:

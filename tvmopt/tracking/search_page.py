@@ -1,4 +1,4 @@
-"""A search as one HTML page that needs nothing beside it."""
+"""Report of a search as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def page(
     cells: Sequence[Sequence[str]],
     pictures: Sequence[Path],
 ) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         title: Its heading.

@@ -1,4 +1,4 @@
-"""Pictures of a search: the Pareto front, how it came along, what mattered."""
+"""Plots of a search: Pareto front, history and parameter importance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MARKS = {
 def draw(
     records: Sequence[Record], space: Space, front: Sequence[int], winner: int, to: Path
 ) -> list[str]:
-    """Write the pictures into a folder; returns what could not be drawn, with the reason.
+    """Write the plots to a folder; return the failed ones with the reason.
 
     Args:
         records: Trials of the study.
@@ -132,7 +132,7 @@ def _onnx_runtime(records: list[Record]) -> float:
 
 
 def _importances(records: list[Record], space: Space, path: Path) -> str:
-    """Draw fANOVA of the logarithm of the latency; returns why there is none."""
+    """Plot fANOVA importances of the logarithm of the latency; return why there are none."""
     from matplotlib.figure import Figure
 
     known = [r for r in records if r.choice in space]

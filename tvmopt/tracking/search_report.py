@@ -1,4 +1,4 @@
-"""What a search leaves on its run and says at its end."""
+"""Write the report of a search to its run and to the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 16
 
 
 def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending) -> str:
-    """Leave table, pictures, page, note and metrics on the search's run, and say the end.
+    """Log table, plots, page, note and metrics, and print the result.
 
     Args:
         session: Of the search.
@@ -63,7 +63,7 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
 
 
 def _note(why: list[str], cells: list[list[str]]) -> str:
-    """The end in words, and the first trials: a note has room for no more."""
+    """Return the note: the result, and the first trials, up to MLflow's length limit."""
     shown = "".join(f"- {line}\n" for line in why)
     rows = narrow(cells)
     if len(rows) > _MOST_ROWS + 1:

@@ -1,4 +1,4 @@
-"""Trials as a table: for the terminal, as CSV and as Markdown."""
+"""Table of trials for the terminal, as CSV and as Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table(
     winner: int = -1,
     finals: Sequence[tuple[int, float, float, float]] = (),
 ) -> list[list[str]]:
-    """Cells, header first: the winner, finished trials by latency, then those that failed.
+    """Return the cells, header first: winner, finished trials by latency, failed trials.
 
     Args:
         records: Trials of the study.
@@ -47,14 +47,14 @@ def table(
 
 
 def as_csv(cells: Sequence[Sequence[str]]) -> str:
-    """A table as CSV."""
+    """Format a table as CSV."""
     out = io.StringIO()
     write_csv(out, cells[0], cells[1:])
     return out.getvalue()
 
 
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The columns that fit a terminal."""
+    """Return the columns that fit a terminal."""
     kept = [COLUMNS.index(c) for c in (
         "trial", "status", "dtype", "skipped", "layout", "effort", "p50 ms", "ONNX Runtime ms",
         "speedup", "final p50 ms", "accuracy drop",

@@ -1,4 +1,4 @@
-"""The entry point serve: a registered model behind MLflow's scoring server, on a port.
+"""Entry point serve: a registered model behind MLflow's scoring server.
 
 No run is opened: nothing is measured, and whoever serves may only be allowed to read the store. The
 run that ``mlflow run`` has opened is closed with the server.

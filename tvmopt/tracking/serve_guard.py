@@ -1,4 +1,4 @@
-"""ASGI middleware in front of MLflow's scoring server: what reaches it is small and well formed.
+"""ASGI middleware that validates requests before MLflow's scoring server.
 
 MLflow's server has no size limit, answers malformed requests with status 500, and puts stack traces
 and parts of the request into its answers. Here a request is checked first, and every answer that is
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class _Call:
-    """What became of one request in the model.
+    """Outcome of one request in the model.
 
     Attributes:
         reached: Whether MLflow called the model.
@@ -68,7 +68,7 @@ class WatchedModel:
         self._model = model
 
     def predict(self, data: Any) -> Any:
-        """Outputs of the model."""
+        """Return the outputs of the model."""
         call = _CALL.get()
         call.reached = True
         try:
@@ -200,7 +200,7 @@ class ServingGuard:
             await _answer(send, *self._verdict(HTTPStatus(status), call), scope)
 
     def _verdict(self, status: HTTPStatus, call: _Call) -> tuple[HTTPStatus, str]:
-        """Status and message for an error: the request's fault, or ours."""
+        """Return status and message of an error: of the client, or of the server."""
         if call.refusal:
             return HTTPStatus.BAD_REQUEST, call.refusal
         if status is HTTPStatus.GATEWAY_TIMEOUT:

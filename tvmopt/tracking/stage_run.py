@@ -1,4 +1,4 @@
-"""One stage as one run: found again by its digest, or done in a child process and logged."""
+"""Run a stage as an MLflow run, or reuse the finished run with the same digest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEAST_FREE, _FREE_TIMES = 100_000_000, 4
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What all stages of one command share.
+    """Context of all stages of one command.
 
     Attributes:
         client: Client of the tracking store.
@@ -75,7 +75,7 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class StageOutput:
-    """A stage that is done.
+    """Result of a finished stage.
 
     Attributes:
         stage: Its name, with its label.
@@ -97,7 +97,7 @@ class StageOutput:
 
     @classmethod
     def of_run(cls, stage: str, run: Run, folder: Path) -> StageOutput:
-        """The output of a finished run of a stage, its artifacts in ``folder``."""
+        """Return the output of a finished run, with artifacts in ``folder``."""
         digest = run.data.tags["tvmopt.digest"]
         return cls(stage, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True)
 
@@ -114,7 +114,7 @@ def run_stage(
     own: bool = False,
     tags: Mapping[str, str] | None = None,
 ) -> StageOutput:
-    """Link the finished run of a stage, or do the stage in a run.
+    """Link the finished run of the stage, or run the stage in a new one.
 
     Args:
         session: What the command's stages share.
@@ -123,7 +123,7 @@ def run_stage(
         identity: What of the configuration, and of this machine, is part of the digest.
         input_digests: Digests of the inputs, by role.
         inputs: Files and folders to read, by role.
-        label: Tells two stages of one name apart, e.g. ``"untuned"``.
+        label: Distinguishes stages of one name, e.g. ``"untuned"``.
         own: Whether the command's own run is the run of this stage; else it is a child of it.
         tags: Tags of the stage's run, from its beginning.
     """
@@ -231,7 +231,7 @@ def _check_space(folder: Path, stage: str, inputs: Mapping[str, Path]) -> None:
 
 
 def _measures(stage: str, config: StageConfig) -> bool:
-    """Whether a stage's result depends on what else this machine does."""
+    """Return whether concurrent work would change the stage's result."""
     if isinstance(config, TuneConfig):
         return config.strategy in MEASURING
     return stage in ("sensitivity", "evaluate")

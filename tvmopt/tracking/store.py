@@ -1,4 +1,4 @@
-"""The tracking store: one absolute URI, a schema made once, experiments created without a race."""
+"""Open the tracking store: absolute URI, schema created once, experiments without a race."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def open_store() -> MlflowClient:
 
 
 def tracking_uri() -> str:
-    """URI of the store that MLflow would use now, made absolute."""
+    """Return the absolute URI of MLflow's current store."""
     return absolute_uri(mlflow.get_tracking_uri())
 
 
 def how_to_look(uri: str) -> str:
-    """What opens the UI of a store, as a line to copy; secrets in the URI are not shown."""
+    """Return the command that opens the UI, with secrets of the URI masked."""
     if uri.startswith(("http:", "https:")):
         return f"open {masked_url(uri)}"
     shown = '"$MLFLOW_TRACKING_URI"' if has_secret(uri) else uri
@@ -54,7 +54,7 @@ def how_to_look(uri: str) -> str:
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:
-    """Id of the experiment ``name``, created or restored when needed; safe in several processes."""
+    """Return the id of experiment ``name``; create or restore it, safely in parallel."""
     for _ in range(3):
         found = client.get_experiment_by_name(name)
         if found is not None:
@@ -71,7 +71,7 @@ def experiment_id(client: MlflowClient, name: str) -> str:
 
 
 def all_experiment_ids(client: MlflowClient) -> list[str]:
-    """Ids of all active experiments."""
+    """Return the ids of all active experiments."""
     found: list[str] = []
     token = None
     while True:

@@ -1,4 +1,4 @@
-"""One trial as one run: convert, tune, build, evaluate, and what came of it in the study."""
+"""Run one trial of a search: convert, tune, build, evaluate; store the result in the study."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MOST_ADJUSTED = 1.25
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What all trials of a study are judged by.
+    """Rules for judging all trials of a study.
 
     Attributes:
         limits: Hard constraints.
@@ -58,18 +58,18 @@ class Rules:
     reference_ms: float | None
 
     def adjusted_ms(self, metrics: dict[str, float]) -> float:
-        """Latency at the speed of trial zero."""
+        """Return the latency, scaled to the machine's speed during trial zero."""
         speed = (self.reference_ms or metrics[REFERENCE_MS]) / metrics[REFERENCE_MS]
         return metrics["latency_ms_p50"] * min(_MOST_ADJUSTED, max(1 / _MOST_ADJUSTED, speed))
 
     def values(self, metrics: dict[str, float]) -> list[float]:
-        """Values of the objectives."""
+        """Return the values of the objectives."""
         of = {**metrics, "latency": self.adjusted_ms(metrics)}
         return [of[name] for name in self.objectives]
 
 
 def request_for(request: Request, choice: Choice) -> Request:
-    """The request of a search, for one of its choices."""
+    """Return the request for one choice of a search."""
     variant, effort = choice.variant, choice.effort
     convert = dataclasses.replace(
         request.convert,
@@ -97,7 +97,7 @@ def run_trial(
     trial_limits: TrialLimits,
     parent: str,
 ) -> str:
-    """Do a claimed trial; returns what came of it in words.
+    """Run a claimed trial; return its outcome in one sentence.
 
     When another process took the trial meanwhile, its run is KILLED and its result is dropped.
 
@@ -228,7 +228,7 @@ def _judge(
 
 
 def mend_runs(client: MlflowClient, records: list[Record], parent: str) -> None:
-    """Make runs say what the study knows, after a process died between telling the two.
+    """Reconcile runs with the study, after a process died between the two updates.
 
     A trial that finished is FINISHED; every trial's run belongs to ``parent``.
     """

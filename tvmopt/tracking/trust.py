@@ -1,4 +1,4 @@
-"""Whose finished runs may be used again: what a run left is read, linked and executed here.
+"""Decide which finished runs are trusted: their artifacts are read, linked and executed.
 
 Without a key, runs of the own experiment that bear the own user's name. That keeps strangers apart
 who do not mean harm: whoever can write to the tracking server can write that name, too. With a key
@@ -39,7 +39,7 @@ _LEAST_CHARACTERS = 16
 
 
 def cache_key() -> bytes | None:
-    """The key that signs runs; None when there is none.
+    """Return the key that signs runs; None without one.
 
     Raises:
         ConfigError: When it is too short to be one.
@@ -63,17 +63,17 @@ def sign(folder: Path, stage: str, digest: str) -> None:
 
 
 def experiments_to_search(client: MlflowClient, own: str) -> list[str]:
-    """Ids of the experiments whose runs may be used: the own one, with a key all."""
+    """Return ids of experiments with reusable runs: this one; all of them with a key."""
     return [own] if cache_key() is None else all_experiment_ids(client)
 
 
 def is_own(run: Run) -> bool:
-    """Whether a run may be asked for its files: the own user's, with a key anybody's."""
+    """Return whether a run may be reused: the same user's; anybody's with a key."""
     return cache_key() is not None or run.data.tags.get("mlflow.user") == user()
 
 
 def checked_artifacts(client: MlflowClient, run: Run, stage: str, work_dir: Path) -> Path:
-    """Private copy of the artifacts of a run, whole and, where there is a key, signed with it.
+    """Return a private copy of a run's artifacts, verified and, with a key, signed.
 
     A command copies and checks a run once.
 
@@ -99,7 +99,7 @@ def checked_artifacts(client: MlflowClient, run: Run, stage: str, work_dir: Path
 
 
 def are_usable(client: MlflowClient, run: Run, stage: str, work_dir: Path) -> bool:
-    """Whether :func:`checked_artifacts` would return now; leaves no copy behind."""
+    """Return whether :func:`checked_artifacts` would succeed; keeps no copy."""
     if private_folder(work_dir, stage, run.info.run_id).is_dir():
         return True
     stored = stored_folder(run)
@@ -113,7 +113,7 @@ def are_usable(client: MlflowClient, run: Run, stage: str, work_dir: Path) -> bo
 
 
 def private_folder(work_dir: Path, stage: str, run_id: str) -> Path:
-    """Where a command keeps its private copy of the artifacts of a run."""
+    """Return the folder for a command's private copy of a run's artifacts."""
     return work_dir / "artifacts" / stage / run_id
 
 
@@ -132,7 +132,7 @@ def drop_private(work_dir: Path, *stages: str) -> None:
 
 
 def may_use(folder: Path, run: Run) -> bool:
-    """Whether the files of a run are whole and, where there is a key, signed with it."""
+    """Return whether a run's files are intact and, with a key, signed."""
     if not is_intact(folder):
         return False
     key = cache_key()

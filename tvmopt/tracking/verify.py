@@ -1,4 +1,4 @@
-"""Verify a saved model, from the tags in the registry down to the bytes of its files.
+"""Verify a saved model: a chain of hashes from registry tags to file contents.
 
 Each link names the hash of the next one::
 
@@ -34,7 +34,7 @@ REGISTERED = {
     "code_sha256": "code_sha256",
     "generic_sha256": "generic_sha256",
 }
-# What MLflow writes beside MLmodel for its generic tools.
+# Files that MLflow writes next to MLmodel for its generic tools.
 _GENERIC_FILES = (
     "conda.yaml", "python_env.yaml", "requirements.txt", "constraints.txt", "input_example.json",
     "serving_input_example.json",
@@ -47,7 +47,7 @@ _CURE = "fetch it again, or build and register it again"
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-    """A saved model whose files have the hashes that they must have.
+    """A saved model with verified files.
 
     Attributes:
         bundle: Folder with library, metadata and golden file.
@@ -111,7 +111,7 @@ def verify_model(saved: Path, tags: Mapping[str, str] | None = None) -> SavedMod
 
 
 def generic_sha256(saved: Path, mlmodel: Mapping[str, Any]) -> str:
-    """sha256 over what MLflow's generic tools read of a saved model, hex.
+    """Return the sha256 of the parts of a saved model that MLflow's generic tools read, in hex.
 
     MLflow imports and installs what it says there. The rest of ``MLmodel`` (ids, times, sizes) is
     left out: MLflow writes it again when it logs or registers a model.
@@ -138,7 +138,7 @@ def generic_sha256(saved: Path, mlmodel: Mapping[str, Any]) -> str:
 
 
 def read_mlmodel(saved: Path) -> dict[str, Any]:
-    """What ``MLmodel`` in the folder ``saved`` says; it holds our flavor.
+    """Read ``MLmodel`` in the folder ``saved``; it must have our flavor.
 
     Raises:
         ArtifactError: When the file is missing, damaged, or of another flavor.

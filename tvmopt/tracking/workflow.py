@@ -1,4 +1,4 @@
-"""The entry points as Python functions: each stage, and all of them in a row: main."""
+"""Entry points as Python functions: each stage, and ``main`` for all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
 @dataclasses.dataclass(frozen=True)
 class MainResult:
-    """What :func:`main` leaves behind.
+    """Result of :func:`main`.
 
     Attributes:
         run_id: The command's run.
@@ -79,9 +79,9 @@ def main(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> MainResult:
-    """Take a model all the way: convert, tune, build, evaluate, register, promote.
+    """Convert, tune, build, evaluate, register and promote a model.
 
-    Without a model, the bundled example is used. Parameters are those of the MLproject file.
+    Without a model, the bundled example is used. Parameters are as in MLproject.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
@@ -162,7 +162,7 @@ def sensitivity(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Measure what each layer costs and gains in each number format; proposes skip sets."""
+    """Measure accuracy loss and gain of each layer in each dtype, and propose skip sets."""
     params = with_example(dict(locals()))
     request = checked_request(params)
     with open_session("sensitivity", request, params, no_cache) as session:
@@ -187,7 +187,7 @@ def convert(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Read, import and check a model; gives the run of the convert stage."""
+    """Convert and check a model; return the run of the convert stage."""
     params = with_example(dict(locals()))
     request = checked_request(params)
     with open_session("convert", request, params, no_cache) as session:
@@ -220,7 +220,7 @@ def tune(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Find schedules for a model; converts it first unless that was done before.
+    """Find schedules for a model; runs missing stages before it.
 
     ``warm_start`` is the id of an earlier tune run whose database the search begins from.
 
@@ -262,7 +262,7 @@ def build(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Compile a model to a library and register it as a candidate; does what is missing before."""
+    """Compile a model and register it as a candidate; runs missing stages before it."""
     params = with_example(dict(locals()))
     request = checked_request(params)
     _check_tools(request)
@@ -302,7 +302,7 @@ def evaluate(
     memory_limit: float = 0.0,
     no_cache: bool = False,
 ) -> StageOutput:
-    """Measure a model beside ONNX Runtime; does what is missing before."""
+    """Measure a model against ONNX Runtime; runs missing stages before it."""
     params = with_example(dict(locals()))
     request = checked_request(params)
     _check_tools(request)
@@ -318,7 +318,7 @@ def evaluate(
 
 
 def _baseline(session: Session, request: Request, converted: StageOutput) -> StageOutput | None:
-    """Untuned TVM, to compare with; None where its rules for GPUs make nothing that runs."""
+    """Return the untuned TVM baseline; None where TVM's GPU rules fail."""
     try:
         return pipeline.baseline_stage(session, request, converted)
     except (BuildError, AccuracyError, StageFailedError) as error:
@@ -331,7 +331,7 @@ def _baseline(session: Session, request: Request, converted: StageOutput) -> Sta
 
 
 def _check_tools(request: Request) -> None:
-    """Raise when nothing here makes a library for the target, before any work is done for it."""
+    """Raise early when no linker for the target is available."""
     if request.target.mtriple:
         link_options(request.target.isa)
     if request.target.gpu is not None:
@@ -365,7 +365,7 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
 
 
 def _check_database(folder: Path, request: Request) -> None:
-    """Raise when the tune stage would refuse a database, before any work is done for it."""
+    """Raise early when the tune stage would refuse a database."""
     target, granularity = request.target, request.tune.granularity
     llvm = canonical_target(target.to_tvm())
     check_key(folder, DatabaseKey(llvm, target.threads, granularity=granularity))
@@ -393,7 +393,7 @@ def _unproven(request: Request, registered: registry.Registered) -> str:
 
 
 def _variant(request: Request) -> str:
-    """What the compiled model is called in tables: strategy, and what conversion changed."""
+    """Return the label of the compiled model in tables: strategy, and conversion settings."""
     convert = request.convert
     parts = ["tvmopt", request.tune.strategy]
     parts += ["by operator"] if request.tune.granularity == "operator" else []

@@ -48,19 +48,19 @@ def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
     users = collections.Counter(
         var for binding in bindings for var in set(relax.analysis.free_vars(binding.value))
     )
-    products: set[relax.Var] = set()
+    anchored: set[relax.Var] = set()
     found: set[relax.Var] = set()
     for binding in bindings:
         pattern = _pattern(mod, binding.value)
         if pattern == _OUT_ELEMENTWISE_FUSABLE:
-            products.add(binding.var)
+            anchored.add(binding.var)
         size = _size(binding.var)
         if pattern is None or pattern > _BROADCAST or size is None:
             continue
-        of = [arg for arg in binding.value.args[1].fields if arg in products]
+        of = [arg for arg in binding.value.args[1].fields if arg in anchored]
         as_large = [arg for arg in of if _size(arg) == size]
         if as_large:
-            products.add(binding.var)
+            anchored.add(binding.var)
         if len(as_large) < len(of) and not any(users[arg] == 1 for arg in as_large):
             found.add(binding.var)
     return found

@@ -53,7 +53,9 @@ def lower_direct(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> tv
         target: Target to compile for.
         plan: Implementation of each layer that differs from the converted module.
     """
-    direct = {layer: dataclasses.replace(way, algorithm=DIRECT) for layer, way in plan.items()}
+    direct = {
+        layer: dataclasses.replace(chosen, algorithm=DIRECT) for layer, chosen in plan.items()
+    }
     return lower(mod, target, winograd=False, plan=direct)
 
 

@@ -21,8 +21,9 @@ from tvmopt.transform.conv2d_transpose import (
     interleave_phases,
     phase_weight,
 )
+from tvmopt.transform.int4_weight import matmul_int4
+from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 from tvmopt.transform.powers import power_by_products
-from tvmopt.transform.products import DOT_DTYPES, missing_products
 from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
 
@@ -97,7 +98,7 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         settings["layouts"] = (layout, kernel)
     if layout == "NHWC" and int(attrs.groups) == 1:
         axis = kernel.index("I")
-        weight = _padded(builder, weight, axis, missing_products(data.ty.dtype, weight, axis))
+        weight = _padded(builder, weight, axis, missing_k(data.ty.dtype, weight, axis))
     return builder.call_te(
         conv2d_blocked if blocked else conv2d_plain,
         data,
@@ -108,12 +109,15 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize a narrow matmul; K is zero-padded to the granularity of dot-product instructions."""
+    """Legalize a matmul: unpack int4 weights, pad K to the granularity of dot products."""
+    packed = matmul_int4(builder, call)
+    if packed is not None:
+        return packed
     left, right = call.args
     ranks = [arg.ty.ndim for arg in call.args]
     if not _static(call) or min(ranks) < 2:
         return _default(builder, call)
-    missing = missing_products(left.ty.dtype, left, ranks[0] - 1)
+    missing = missing_k(left.ty.dtype, left, ranks[0] - 1)
     if not missing:
         return _default(builder, call)
     left = _padded(builder, left, ranks[0] - 1, missing)

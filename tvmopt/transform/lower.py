@@ -14,13 +14,14 @@ from tvm import relax
 from tvmopt.device.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
+from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_take import GuardTake
-from tvmopt.transform.signs import MatchSigns
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.wide_sums import WidenLongMeans
@@ -38,13 +39,14 @@ def lower_passes(
     return [
         # 1. Graph clean-up on Relax operators.
         *([PlainNames()] if on_gpu else []),
+        UnpackInt4Weights(on_gpu),
         WidenLongMeans(),
         *simplify_passes(),
         GuardTake(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.
-        *([MatchSigns(target)] if target is not None else []),
+        *([ConvertOperandSignedness(target)] if target is not None else []),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),

@@ -21,7 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.conv2d import ints
 from tvmopt.transform.integer.values import static_shape
-from tvmopt.transform.products import DOT_DTYPES, missing_products
+from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 
 # Operators that do not fuse after a reduction; their own kernel writes the data anyway.
 _MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
@@ -55,7 +55,7 @@ class _Rewrite(PyExprMutator):
             return call
         if str(data.ty.dtype) not in DOT_DTYPES or int(attrs.groups) != 1:
             return call
-        channels = missing_products(data.ty.dtype, weight, 2)
+        channels = missing_k(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)
         if not any((channels, top, left, bottom, right)) or not self._is_moved(data):
             return call

@@ -66,7 +66,7 @@ Plan = Mapping[int, Implementation]
 
 def write_plan(path: Path, plan: Plan) -> None:
     """Write a plan as JSON."""
-    rows = {str(layer): dataclasses.asdict(way) for layer, way in sorted(plan.items())}
+    rows = {str(layer): dataclasses.asdict(chosen) for layer, chosen in sorted(plan.items())}
     path.write_text(json.dumps({"layers": rows}, indent=2) + "\n")
 
 
@@ -75,7 +75,7 @@ def read_plan(path: Path) -> dict[int, Implementation]:
     if not path.exists():
         return {}
     rows: dict[str, Any] = json.loads(path.read_text())["layers"]
-    return {int(layer): Implementation(**way) for layer, way in rows.items()}
+    return {int(layer): Implementation(**fields) for layer, fields in rows.items()}
 
 
 def free_layouts(mod: tvm.IRModule, kept: Collection[int] = ()) -> None:
@@ -98,14 +98,14 @@ def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
     for anchor in anchors(mod):
         if anchor.op != "nn.conv2d":
             continue
-        ways = found.setdefault(anchor.index, [])
+        several = found.setdefault(anchor.index, [])
         algorithms = [DIRECT, *(WINOGRAD if takes_winograd(anchor.call) else ())]
         own = [Implementation("", algorithm) for algorithm in algorithms]
         others = _layouts(anchor) if anchor.index in free else ()
-        for way in (*own, *(Implementation(layout) for layout in others)):
-            if way not in ways:
-                ways.append(way)
-    return {layer: ways for layer, ways in found.items() if len(ways) > 1}
+        for implementation in (*own, *(Implementation(layout) for layout in others)):
+            if implementation not in several:
+                several.append(implementation)
+    return {layer: several for layer, several in found.items() if len(several) > 1}
 
 
 def modelled_plan(mod: tvm.IRModule) -> dict[int, Implementation]:
@@ -139,9 +139,9 @@ def in_planned_layouts(mod: tvm.IRModule, plan: Plan) -> tvm.IRModule:
         mod: A simplified module.
         plan: The plan.
     """
-    layouts = sorted({way.layout for way in plan.values() if way.layout})
+    layouts = sorted({chosen.layout for chosen in plan.values() if chosen.layout})
     for layout in layouts:
-        meant = {layer for layer, way in plan.items() if way.layout == layout}
+        meant = {layer for layer, chosen in plan.items() if chosen.layout == layout}
         others = [a.index for a in anchors(mod) if a.index not in meant]
         mod = convert_layout_with_report(mod, {"nn.conv2d": layout}, skip_layers=others).mod
     return mod

@@ -65,12 +65,12 @@ def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) ->
     if max(narrow) > 2:
         return 0
     batch, height, width = positions
-    products = channels * outputs
-    direct = 9 * products * (batch * height * width + _WEIGHT)
+    per_position = channels * outputs
+    direct = 9 * per_position * (batch * height * width + _WEIGHT)
     costs = {}
     for m, transform in _TRANSFORM.items():
         tiles = batch * math.ceil(height / m) * math.ceil(width / m)
-        multiply = (m + 2) ** 2 * products * (tiles * narrow[1] + _WEIGHT)
+        multiply = (m + 2) ** 2 * per_position * (tiles * narrow[1] + _WEIGHT)
         both = channels * narrow[0] + outputs * narrow[1]
         costs[m] = (multiply + tiles * both * transform) / direct
     best = 2 if costs[2] * _NEARLY <= costs[4] else 4
@@ -248,7 +248,7 @@ def _row(
 ) -> tirx.Expr:
     """Return row ``row`` of the product of ``matrix`` with values; zeros and ones need no multiply.
 
-    ``row`` consists of loop variables: after unrolling, only one of the sums remains.
+    ``row`` consists of loop variables: after unrolling, only one dot product remains.
     """
     sums = [_sum(coefficients, value, dtype) for coefficients in matrix]
     result = sums[-1]

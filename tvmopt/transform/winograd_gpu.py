@@ -81,7 +81,7 @@ def as_gpu_winograd(
         primfunc_name_hint="winograd_data",
         primfunc_attrs=opaque,
     )
-    products = builder.emit_te(
+    gemm_output = builder.emit_te(
         winograd_product,
         tiles,
         relax.const(transformed),
@@ -90,7 +90,7 @@ def as_gpu_winograd(
     )
     return builder.call_te(
         winograd_out,
-        products,
+        gemm_output,
         m,
         tuple(int(e) for e in list(conv.ty.shape)[:3]),
         primfunc_name_hint="winograd_out",
@@ -166,11 +166,11 @@ def winograd_product(tiles: te.Tensor, weight: te.Tensor) -> te.Tensor:
     )
 
 
-def winograd_out(products: te.Tensor, m: int, positions: tuple[int, int, int]) -> te.Tensor:
+def winograd_out(gemm_output: te.Tensor, m: int, positions: tuple[int, int, int]) -> te.Tensor:
     """Output transform of every tile, cropped at the edges.
 
     Args:
-        products: (points, tiles, outputs), from :func:`winograd_product`.
+        gemm_output: (points, tiles, outputs), from :func:`winograd_product`.
         m: Tile size.
         positions: Batch, height and width of the output.
 
@@ -180,10 +180,10 @@ def winograd_out(products: te.Tensor, m: int, positions: tuple[int, int, int]) -
     matrices, side = MATRICES[m], m + 2
     grid = grid_of(positions, m)
     _, tiles_y, tiles_x = grid
-    outputs, dtype = int(products.shape[2]), str(products.dtype)
+    outputs, dtype = int(gemm_output.shape[2]), str(gemm_output.dtype)
 
     def product(k: int, j: Any, b: Any, y: Any, x: Any, o: Any) -> ir.Expr:
-        return products[k * side + j, (b * tiles_y + y) * tiles_x + x, o]
+        return gemm_output[k * side + j, (b * tiles_y + y) * tiles_x + x, o]
 
     tiles = both_sides(
         matrices.at, (*grid, outputs), product, dtype, "winograd_out", {WINOGRAD_OUT: m}

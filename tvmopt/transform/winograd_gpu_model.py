@@ -81,11 +81,11 @@ def why_not_tiles(
     arch: CudaArch,
 ) -> str:
     """Return why tiles of ``m`` are impossible; empty when they are possible."""
-    transformed, products, weight = _sizes(m, positions, channels, outputs)
-    largest = max(transformed, products, weight, image, math.prod(positions) * outputs)
+    transformed, gemm_output, weight = _sizes(m, positions, channels, outputs)
+    largest = max(transformed, gemm_output, weight, image, math.prod(positions) * outputs)
     if largest >= _MOST_ELEMENTS:
         return f"an array of {largest} elements, where 32-bit indices reach {_MOST_ELEMENTS - 1}"
-    taken = (transformed + products) * _FLOAT
+    taken = (transformed + gemm_output) * _FLOAT
     if taken > _MOST_MEMORY * arch.memory_bytes:
         return f"{taken} bytes between the kernels, of {arch.memory_bytes} of the GPU"
     return ""
@@ -97,7 +97,7 @@ def direct_us(
     """Return microseconds of the direct convolution as one GEMM with K = 9 ``channels``."""
     rows = math.prod(positions)
     moved = (image + rows * outputs + 9 * channels * outputs) * _FLOAT
-    return _product_us((1, rows, outputs, 9 * channels), moved, arch)
+    return _gemm_us((1, rows, outputs, 9 * channels), moved, arch)
 
 
 def winograd_us(
@@ -110,13 +110,13 @@ def winograd_us(
 ) -> float:
     """Return microseconds of the Winograd convolution with tile size ``m``: three kernels."""
     points, tiles = (m + 2) ** 2, math.prod(grid_of(positions, m))
-    transformed, products, weight = _sizes(m, positions, channels, outputs)
-    between = (transformed + products + weight) * _FLOAT
-    product = _product_us((points, tiles, outputs, channels), between, arch)
+    transformed, gemm_output, weight = _sizes(m, positions, channels, outputs)
+    between = (transformed + gemm_output + weight) * _FLOAT
+    gemm = _gemm_us((points, tiles, outputs, channels), between, arch)
     # Each tile reads its own (m + 2)^2 inputs; the overlap with its neighbours hits the cache.
     there = _moved_us((image + transformed) * _FLOAT, 2 * transformed * _FLOAT, arch)
-    back = (products + math.prod(positions) * outputs) * _FLOAT
-    return product + there + _moved_us(back, back, arch)
+    back = (gemm_output + math.prod(positions) * outputs) * _FLOAT
+    return gemm + there + _moved_us(back, back, arch)
 
 
 def _sizes(
@@ -134,7 +134,7 @@ def _moved_us(moved: float, cached: float, arch: CudaArch) -> float:
     return max(memory, max(moved, cached) / (arch.l2_gbs * 1e3)) / _STREAMED + _KERNEL_US
 
 
-def _product_us(extents: tuple[int, int, int, int], moved: float, arch: CudaArch) -> float:
+def _gemm_us(extents: tuple[int, int, int, int], moved: float, arch: CudaArch) -> float:
     """Return microseconds of a batched GEMM (batch, rows, columns, depth) that moves bytes."""
     batch, rows, columns, depth = extents
     # Multiply-adds per SM and microsecond.

@@ -16,7 +16,7 @@ import numpy as np
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
@@ -41,11 +41,11 @@ MODELLED = "as modelled"
 _HOPELESS = 2.0
 # Fractions of a task's candidate budget for alternative implementations and for layout conversions:
 # late candidates seldom win there.
-_OTHER_WAYS, _CHANGES = 0.5, 0.25
+_OTHER_IMPLEMENTATIONS, _CHANGES = 0.5, 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class LayerImplementation:
     """One implementation of one layer.
 
     Attributes:
@@ -88,7 +88,7 @@ class Alternatives:
     """Alternative implementations of a module's layers, as tasks to measure.
 
     Attributes:
-        ways: Implementations of all layers that have several.
+        implementations: Implementations of all layers that have several.
         tasks: Functions to tune: the module's own functions, the alternative implementations, and
             layout conversions.
         network_bytes: Size in bytes of the weights of the module's own functions.
@@ -98,7 +98,7 @@ class Alternatives:
         modelled: The plan of the cost model, for use without measurements.
     """
 
-    ways: tuple[Way, ...]
+    implementations: tuple[LayerImplementation, ...]
     tasks: tuple[Task, ...]
     network_bytes: int
     links: tuple[Link, ...]
@@ -107,12 +107,14 @@ class Alternatives:
     modelled: dict[int, Implementation] = dataclasses.field(default_factory=dict)
 
     @property
-    def rivals(self) -> tuple[tuple[str, ...], ...]:
+    def task_groups(self) -> tuple[tuple[str, ...], ...]:
         """Groups of names of tasks that are alternatives to each other."""
         name_of = {task.workload: task.name for task in self.tasks}
         group_of: dict[str, set[str]] = {}
-        for layer in {way.layer for way in self.ways}:
-            group = {w.workload for w in self.ways if w.layer == layer and not w.hopeless}
+        for layer in {one.layer for one in self.implementations}:
+            group = {
+                w.workload for w in self.implementations if w.layer == layer and not w.hopeless
+            }
             for workload in tuple(group):
                 group |= group_of.get(workload, set())
             group_of |= dict.fromkeys(group, group)
@@ -128,7 +130,7 @@ class Alternatives:
         Returns:
             The plans, ordered by predicted latency.
         """
-        layouts = sorted({way.implementation.layout for way in self.ways})
+        layouts = sorted({one.implementation.layout for one in self.implementations})
         problem = _Problem(self, latency_us)
         found = [
             Contender(f"uniform {layout or 'as converted'}", *problem.uniform(layout))
@@ -147,7 +149,7 @@ class Alternatives:
         return sorted(found, key=lambda c: c.predicted_us)
 
 
-def find_alternatives(mod: IRModule, target: Target, arch: CpuArch) -> Alternatives | None:
+def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives | None:
     """Return the alternative implementations of a converted module; None when no layer has any.
 
     Args:
@@ -159,29 +161,29 @@ def find_alternatives(mod: IRModule, target: Target, arch: CpuArch) -> Alternati
     if not found:
         return None
     functions: dict[tuple[int, Implementation], IRModule] = {}
-    for one in sorted({way for ways in found.values() for way in ways}):
-        plan = {layer: one if one in ways else ways[0] for layer, ways in found.items()}
+    for first in sorted({each for several in found.values() for each in several}):
+        plan = {n: first if first in several else several[0] for n, several in found.items()}
         lowered = lower_by_layer(mod, target, plan)
         alone = _functions_of(lowered.mod, lowered.layer_of)
-        functions |= {(n, way): alone[n] for n, way in plan.items() if n in alone}
+        functions |= {(n, chosen): alone[n] for n, chosen in plan.items() if n in alone}
     names = {anchor.index: anchor.name for anchor in anchors(mod)}
-    ways = _ranked(functions, names, arch)
-    kept = [way for way in ways if not way.hopeless]
-    if len({way.layer for way in kept}) == len(kept):
+    ranked = _ranked(functions, names, arch)
+    kept = [one for one in ranked if not one.hopeless]
+    if len({one.layer for one in kept}) == len(kept):
         return None
     tasks = {task.workload: task for task in extract_tasks(lower(mod, target), target)}
     own_bytes = network_bytes(tasks.values())
-    for way in kept:
-        if way.workload not in tasks:
-            alone_mod = functions[way.layer, way.implementation]
-            calls = sum(way.workload == other.workload for other in kept)
-            name = f"{way.name} {way.implementation}"
+    for one in kept:
+        if one.workload not in tasks:
+            alone_mod = functions[one.layer, one.implementation]
+            calls = sum(one.workload == other.workload for other in kept)
+            name = f"{one.name} {one.implementation}"
             task = task_of(name, alone_mod, calls)
-            tasks[way.workload] = dataclasses.replace(task, effort=_OTHER_WAYS)
+            tasks[one.workload] = dataclasses.replace(task, effort=_OTHER_IMPLEMENTATIONS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
     return Alternatives(
-        tuple(ways), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
+        tuple(ranked), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
     )
 
 
@@ -196,8 +198,8 @@ def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRMod
 def _ranked(
     functions: Mapping[tuple[int, Implementation], IRModule],
     names: Mapping[int, str],
-    arch: CpuArch,
-) -> list[Way]:
+    arch: Arch,
+) -> list[LayerImplementation]:
     """Return the implementations with their predicted cycles."""
     modelled: dict[str, float] = {}
     hashes = {key: workload_hash(mod) for key, mod in functions.items()}
@@ -208,25 +210,25 @@ def _ranked(
     for (layer, _), text in hashes.items():
         cheapest[layer] = min(modelled[text], cheapest.get(layer, math.inf))
     return [
-        Way(
+        LayerImplementation(
             layer,
             names[layer],
-            way,
-            hashes[layer, way],
-            modelled[hashes[layer, way]],
-            modelled[hashes[layer, way]] > _HOPELESS * cheapest[layer],
+            implementation,
+            hashes[layer, implementation],
+            modelled[hashes[layer, implementation]],
+            modelled[hashes[layer, implementation]] > _HOPELESS * cheapest[layer],
         )
-        for layer, way in sorted(functions)
+        for layer, implementation in sorted(functions)
     ]
 
 
 def _changes(
-    mod: IRModule, ways: Iterable[Way], target: Target, tasks: dict[str, Task]
+    mod: IRModule, kept: Iterable[LayerImplementation], target: Target, tasks: dict[str, Task]
 ) -> tuple[tuple[Link, ...], dict[str, LayoutForm], dict[tuple[Link, str, str], str]]:
     """Return links, layout transforms and conversion functions; add the latter to ``tasks``."""
     layouts: dict[int, set[str]] = {}
-    for way in ways:
-        layouts.setdefault(way.layer, set()).add(way.implementation.layout)
+    for one in kept:
+        layouts.setdefault(one.layer, set()).add(one.implementation.layout)
     several = {layout for found in layouts.values() for layout in found} - {""}
     if not several:
         return (), {}, {}
@@ -274,13 +276,13 @@ class _Problem:
     def __init__(self, alternatives: Alternatives, latency_us: Mapping[str, float]) -> None:
         self._best: dict[int, dict[str, tuple[float, Implementation]]] = {}
         self._measured: dict[tuple[int, Implementation], float] = {}
-        for way in alternatives.ways:
-            us = math.inf if way.hopeless else latency_us.get(way.workload, math.inf)
-            self._measured[way.layer, way.implementation] = us
-            layouts = self._best.setdefault(way.layer, {})
-            layout = way.implementation.layout
-            if math.isfinite(us) and us < layouts.get(layout, (math.inf, way.implementation))[0]:
-                layouts[layout] = us, way.implementation
+        for one in alternatives.implementations:
+            us = math.inf if one.hopeless else latency_us.get(one.workload, math.inf)
+            self._measured[one.layer, one.implementation] = us
+            layouts = self._best.setdefault(one.layer, {})
+            layout = one.implementation.layout
+            if math.isfinite(us) and us < layouts.get(layout, (math.inf, one.implementation))[0]:
+                layouts[layout] = us, one.implementation
         self._layers = [layer for layer in sorted(self._best) if self._best[layer]]
         self._layouts = [sorted(self._best[layer]) for layer in self._layers]
         self._unary = [
@@ -321,7 +323,7 @@ class _Problem:
     ) -> tuple[dict[int, Implementation], float] | None:
         """Return a plan in the module's layout, and its latency; None if a layer is unmeasured."""
         own = {layer: plan[layer] for layer in self._layers if layer in plan}
-        costs = [self._measured.get((layer, way), math.inf) for layer, way in own.items()]
+        costs = [self._measured.get(item, math.inf) for item in own.items()]
         if len(own) < len(self._layers) or not math.isfinite(sum(costs)):
             return None
         return own, sum(costs)

@@ -18,14 +18,13 @@ from pathlib import Path
 import tvm
 from tvm import s_tir, tirx
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
+from tvmopt.device.arch import Arch
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.hint import Hint
-from tvmopt.measure.device import measurer_of
-from tvmopt.measure.hints import Candidates, Measured, best_of
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of
 from tvmopt.tune.apply import apply_database
 from tvmopt.tune.base import TuneOptions
 from tvmopt.tune.fast import FastStrategy
@@ -58,7 +57,7 @@ class CompileResult:
 def apply_and_build(
     func: tirx.PrimFunc,
     configs: Sequence[Hint],
-    arch: CpuArch | CudaArch,
+    arch: Arch,
     parallel_build: bool = True,
 ) -> tuple[list[CompileResult], CompileResult | None]:
     """Build candidates of one function, check them against a reference, and time them.
@@ -85,7 +84,7 @@ def apply_and_build(
         )
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        measurer_of(arch, Path(scratch), builders=0 if parallel_build else 1) as measurer,
+        Measurer(device_of(arch), Path(scratch), builders=0 if parallel_build else 1) as measurer,
     ):
         [measured] = measurer.measure([Candidates(func, configs)])
     results = [_result(func, m) for m in measured]
@@ -136,10 +135,8 @@ class ApplyFastTuning:
         with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
             work_dir = Path(scratch)
             strategy = FastStrategy(database_dir=self._directory, builders=self._builders)
-            arch = self._target.gpu or self._target.arch()
-            result = strategy.tune(
-                extract_tasks(mod, llvm), llvm, arch, options, work_dir, lambda *_: None
-            )  # fmt: skip
+            tasks, arch = extract_tasks(mod, llvm), self._target.arch()
+            result = strategy.tune(tasks, llvm, arch, options, work_dir, lambda *_: None)
             assert result.database_dir is not None, "the strategy keeps a database"
             return apply_database(
                 mod, result.database_dir, options.key(llvm), llvm, losers=True

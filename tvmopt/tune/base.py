@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
+from tvmopt.device.arch import Arch
+from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.remote import Board
 from tvmopt.tune.database import DatabaseKey, canonical_target
 from tvmopt.tune.tasks import Task
@@ -44,7 +45,7 @@ class TuneOptions:
         network_bytes: Size of the network's weights in bytes; 0 means the sum over the tasks.
             Timing reads cold weights accordingly: in a network, the other layers evict a
             layer's weights from the caches between two calls.
-        rivals: Groups of names of alternative tasks. Tasks of one group are timed again in
+        alternatives: Groups of names of alternative tasks. Tasks of one group are timed again in
             interleaved rounds, so that their latencies are comparable.
     """
 
@@ -58,11 +59,31 @@ class TuneOptions:
     board: Board | None = None
     granularity: str = "subgraph"
     network_bytes: int = 0
-    rivals: tuple[tuple[str, ...], ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
 
     def key(self, target: Target) -> DatabaseKey:
         """Return the key of a database tuned with these options."""
         return DatabaseKey(canonical_target(target), self.threads, granularity=self.granularity)
+
+    def check(self, strategy: str) -> None:
+        """Raise unless the options are in range and the learned rankers' package is installed.
+
+        Args:
+            strategy: Name of the strategy, for the error.
+
+        Raises:
+            ConfigError: When an option is out of range.
+            EnvironmentSetupError: When scikit-learn is missing.
+        """
+        for name, least in (("trials", 0), ("time_budget_s", 0), ("threads", 1), ("topk", 1),
+                            ("seed", 0)):  # fmt: skip
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} must be at least {least}, but got {value}")
+        if importlib.util.find_spec("sklearn") is None:
+            raise EnvironmentSetupError(
+                f"strategy {strategy!r} needs scikit-learn, but it is not installed; "
+                "run: pip install scikit-learn"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +151,7 @@ class TuneStrategy(abc.ABC):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,

@@ -1,4 +1,7 @@
-"""Learned ranker: a cost model trained on the candidates measured so far.
+"""Cost model of MetaSchedule, trained on the candidates measured so far.
+
+It is not the re-ranker of ``fast`` (:mod:`tvmopt.kernels.cpu.reranker`): MetaSchedule's candidates
+have no predicted cycles to correct, and their features are those of TVM.
 
 TVM's feature extractor returns one vector per buffer store of a candidate. Trees need a fixed
 length, so a candidate's vectors are reduced to sum, maximum and mean. The training target is the
@@ -12,16 +15,13 @@ from L. Zheng et al., "Ansor" (OSDI 2020).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import TuneError
 from tvmopt.tune.database import workload_hash
 
 _TREES = 60
-_FILE_FORMAT = 1
 
 
 class RankingModel:
@@ -86,40 +86,6 @@ class RankingModel:
         self._fit()
         return self._trees.predict(features.astype(np.float32))
 
-    def save(self, path: Path) -> None:
-        """Write the samples as a NumPy archive.
-
-        Loading trains the trees again. That takes less than a second and avoids untrusted pickles.
-        """
-        np.savez_compressed(
-            path,
-            format=np.array(_FILE_FORMAT),
-            features=self._features,
-            groups=np.array(self._groups, dtype=np.str_),
-            latency_us=self._latency_us,
-        )
-
-    def load(self, path: Path) -> None:
-        """Add the samples of a file that :meth:`save` wrote.
-
-        Raises:
-            TuneError: When the file has another format.
-        """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                features, latency_us = file["features"], file["latency_us"]
-                groups = [str(group) for group in file["groups"]]
-        except Exception as error:
-            raise TuneError(
-                f"{path} must hold the samples of a cost model, but reading it gave: {error}; "
-                "delete it to start without"
-            ) from error
-        if len(self) and len(groups) and features.shape[1] != self._features.shape[1]:
-            return  # written with another feature set: not usable here
-        for group in dict.fromkeys(groups):
-            rows = np.array([g == group for g in groups])
-            self.add(group, features[rows], latency_us[rows])
-
     def _fit(self) -> None:
         if self._fitted == len(self):
             return
@@ -159,12 +125,6 @@ def make_cost_model(model: RankingModel) -> Any:
 
     @derived_object
     class TreeCostModel(ms.cost_model.PyCostModel):
-        def load(self, path: str) -> None:
-            model.load(Path(path))
-
-        def save(self, path: str) -> None:
-            model.save(Path(path))
-
         def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
             if len(candidates):
                 seconds = [

@@ -9,8 +9,7 @@ from pathlib import Path
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
+from tvmopt.device.arch import Arch
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.tasks import Task
 
@@ -24,7 +23,7 @@ class DefaultStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -45,7 +44,7 @@ class DefaultStrategy(TuneStrategy):
         )
 
 
-def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
+def schedule_task(task: Task, arch: Arch) -> tuple[IRModule, str]:
     """Return a task's module under its default schedule, and the name of the rule that made it."""
     from tvmopt.kernels.first_choice import schedule_function
 
@@ -53,7 +52,7 @@ def schedule_task(task: Task, arch: CpuArch | CudaArch) -> tuple[IRModule, str]:
     return IRModule({"main": scheduled.func}), str(scheduled.rule)
 
 
-def default_rule(task: Task, arch: CpuArch | CudaArch) -> str:
+def default_rule(task: Task, arch: Arch) -> str:
     """Return the name of the rule that schedules a task without a tuning record."""
     return schedule_task(task, arch)[1]
 

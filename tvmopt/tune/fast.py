@@ -18,14 +18,12 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch, probe
-from tvmopt.errors import ConfigError
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.hint import Hint
-from tvmopt.measure.device import measurer_of
-from tvmopt.measure.hints import HintMeasurer
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.measurer import Measurer
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
@@ -35,7 +33,6 @@ from tvmopt.tune.database import (
 )
 from tvmopt.tune.default import default_rule, default_source, untuned
 from tvmopt.tune.fast_search import Tuned, TuningWorkload, search
-from tvmopt.tune.metaschedule import check_request
 from tvmopt.tune.tasks import Task, network_bytes
 from tvmopt.tune.warm_start import begin_database
 
@@ -58,7 +55,7 @@ class FastStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -73,7 +70,9 @@ class FastStrategy(TuneStrategy):
             DatabaseMismatchError: When the warm-start database has another key.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
-        _check(target, options, self.name)
+        options.check(self.name)
+        device = device_of(arch, options.board)
+        device.check_target(target, self.name)
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -87,9 +86,7 @@ class FastStrategy(TuneStrategy):
         weights = options.network_bytes or network_bytes(run.tasks)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
-            measurer_of(
-                arch, Path(scratch), options.threads, options.seed, self._builders, options.board
-            ) as measurer,
+            Measurer(device, Path(scratch), options.seed, self._builders) as measurer,
         ):
             try:
                 search(
@@ -102,10 +99,10 @@ class FastStrategy(TuneStrategy):
                     run.finish,
                     weights,
                 )
-                for names in options.rivals:
+                for names in options.alternatives:
                     if deadline.expired:
                         break
-                    run.race(names, measurer, weights)
+                    run.time_together(names, measurer, weights)
             finally:
                 run.write()
                 reranker.save(directory)
@@ -188,13 +185,13 @@ class _Run:
             others=tuple(m.hint.to_dict() for m in tuned.runners_up),
         )
 
-    def race(self, names: Sequence[str], measurer: HintMeasurer, weights: int) -> None:
+    def time_together(self, names: Sequence[str], measurer: Measurer, weights: int) -> None:
         """Time the best candidates of several tasks again, interleaved; update their latencies."""
         tuned = [self._tuned[name] for name in names if name in self._tuned]
         bests = [(t, best) for t in tuned if (best := t.best) is not None and best.latency_us]
         if len(bests) < 2:
             return
-        found = measurer.race([(t.workload.func, best) for t, best in bests], weights)
+        found = measurer.time_together([(t.workload.func, best) for t, best in bests], weights)
         for (one, best), latency_us in zip(bests, found, strict=True):
             key = self._keys[one.workload.name]
             known = self._compared.get(key)
@@ -212,7 +209,7 @@ class _Run:
         """Write the comparisons beside the records."""
         write_comparisons(self._directory, read_comparisons(self._directory) | self._compared)
 
-    def row(self, task: Task, arch: CpuArch | CudaArch) -> TaskResult:
+    def row(self, task: Task, arch: Arch) -> TaskResult:
         """Return the row of the per-task table."""
         known = self._compared.get(self._keys[task.name])
         tuned = self._tuned.get(task.name)
@@ -273,20 +270,6 @@ class _Run:
             event["best_total_us"] = (
                 sum(weights[n] * us for n, us in best.items()) if whole else None
             )
-
-
-def _check(target: Target, options: TuneOptions, strategy: str) -> None:
-    """Raise unless this machine can measure code for the target."""
-    if target.kind.name != "cuda":
-        return check_request(target, options, strategy)
-    if options.topk < 1:
-        raise ConfigError(f"topk must be at least 1, but got {options.topk}")
-    wanted = probe()  # raises when there is no GPU
-    if wanted.arch != str(target.attrs["arch"]):
-        raise ConfigError(
-            f"strategy {strategy!r} measures on this machine's GPU, {wanted.name} ({wanted.arch}), "
-            f"but the target is {target.attrs['arch']}; use target=cuda, or strategy=default"
-        )
 
 
 def _schedule(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:

@@ -6,8 +6,8 @@ ranker, and the best candidate so far without prefetches. It times them accurate
 the best of the first round and the top-1 candidate of the cost model.
 
 Functions are processed in groups, so that the builds of one group occupy all cores. Functions that
-differ only in their epilogue follow the heaviest one: they measure its fastest configurations and
-few others.
+differ only in their epilogue follow the heaviest one: they get one round, which takes its fastest
+configurations.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of, policy_of
 from tvmopt.kernels.ranked import Ranked, spread
-from tvmopt.measure.batch import ROUNDS
-from tvmopt.measure.hints import Candidates, HintMeasurer, Measured, best_of, weight_bytes
+from tvmopt.measure.interleave import ROUNDS
+from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of, weight_bytes
 
-# Share of a function's candidates that the cost model alone selects.
+# Share of a function's candidates that the first round measures.
 _FIRST = 0.6
 # Candidates that the learned ranker scores for each measured one.
 _POOL = 30
+# Functions that are built together.
 _GROUP = 8
-# First round of search: number of timing rounds, and how many results the second round repeats.
+# Timing rounds of the first round, and how many of its results the second round repeats.
 _ROUGH, _AGAIN = 10, 3
 # The top-1 candidate is kept unless another one is faster by more than this fraction: two
 # measurements of one configuration differ as much.
 _TIE = 0.015
 # Shares of the network's predicted time from which a function gets all, or half, of topk.
 _HEAVY, _LIGHT = 0.01, 0.002
+# Minimum number of candidates of a function, and the part of its budget that a follower gets.
+_FEWEST, _FOLLOWER = 3, 5
 # Number of results kept besides the best.
 _RUNNERS_UP = 4
 
@@ -72,6 +73,7 @@ class Tuned:
         workload: The function.
         ranked: Its configurations, ordered by predicted cycles.
         signature: Equal for functions that differ only in their epilogue.
+        budget: Maximum number of candidates to measure.
         measured: Results in measuring order.
         at: Time of each measurement, from :func:`time.monotonic`.
         final: Hints timed in the last round. Their latencies come from interleaved rounds and are
@@ -81,6 +83,7 @@ class Tuned:
     workload: TuningWorkload
     ranked: list[Ranked[Any]]
     signature: str = ""
+    budget: int = 0
     measured: list[Measured] = dataclasses.field(default_factory=list)
     at: list[float] = dataclasses.field(default_factory=list)
     final: set[Hint] = dataclasses.field(default_factory=set)
@@ -111,16 +114,30 @@ class Tuned:
         right = [m for m in self.measured if m.latency_us is not None and m is not best]
         return sorted(right, key=lambda m: m.latency_us or math.inf)[:_RUNNERS_UP]
 
-    def left(self) -> list[Ranked[Any]]:
-        """Return the unmeasured configurations, ordered by predicted cycles."""
+    @property
+    def unmeasured(self) -> list[Ranked[Any]]:
+        """The unmeasured configurations, ordered by predicted cycles."""
         seen = {m.hint for m in self.measured}
         return [r for r in self.ranked if r.hint not in seen]
+
+    @property
+    def network_cycles(self) -> float:
+        """Predicted cycles of all calls in the network."""
+        return self.workload.weight * self.ranked[0].cycles if self.ranked else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """Configurations of a function to measure next, and the number of timing rounds."""
+
+    chosen: list[Ranked[Any]]
+    rounds: int = ROUNDS
 
 
 def search(
     workloads: Sequence[TuningWorkload],
-    arch: CpuArch | CudaArch,
-    measurer: HintMeasurer,
+    arch: Arch,
+    measurer: Measurer,
     reranker: Reranker,
     topk: int,
     stop: Callable[[], bool] = lambda: False,
@@ -145,108 +162,127 @@ def search(
         One result per workload, in order.
     """
     network_bytes = network_bytes or sum(w.weight * weight_bytes(w.func) for w in workloads)
-    states = []
-    for workload in workloads:
-        policy = policy_of(workload.func, arch)
-        states.append(Tuned(workload, list(policy.ranked), policy.signature))
-    budget = dict(zip(map(id, states), _budgets(states, topk), strict=True))
-    heavy = sorted((s for s in states if s.ranked), key=lambda s: -_modelled(s))
-    leaders: dict[str, Tuned] = {}
-    for state in heavy:
-        if state.signature:
-            leaders.setdefault(state.signature, state)
-    leading = [s for s in heavy if leaders.get(s.signature, s) is s]
-    following = [s for s in heavy if leaders.get(s.signature, s) is not s]
-    for group in _chunks(leading, _GROUP):
-        for share in (_FIRST, 1.0):
-            if stop():
-                break
-            batch: list[_Try] = []
-            for state in group:
-                most = min(budget[id(state)], len(state.ranked))
-                wanted = max(1, round(most * share)) - len(state.measured)
-                left = state.left()
-                if share == 1.0:
-                    left = [*_twin(state), *reranker.order(left[: _POOL * max(1, wanted)])]
-                else:
-                    left = spread(left, wanted)
-                if wanted > 0 and left:
-                    is_last = len(state.measured) + wanted >= most
-                    batch.append(_Try(state, left[:wanted], ROUNDS if is_last else _ROUGH))
-            _measure(batch, measurer, reranker, stop, network_bytes)
+    states = [_ranked(workload, arch) for workload in workloads]
+    _set_budgets(states, topk)
+    leaders, followers = _leaders_and_followers(states)
+    leader_of = {leader.signature: leader for leader in leaders}
+
+    def second_round(state: Tuned) -> _Batch:
+        return _second_round(state, reranker)
+
+    def only_round(state: Tuned) -> _Batch:
+        return _only_round(state, leader_of[state.signature])
+
+    def measure(group: Sequence[Tuned], *rounds: Callable[[Tuned], _Batch]) -> None:
+        for choose in rounds:
+            if not stop():
+                batches = [(state, choose(state)) for state in group]
+                _measure(batches, measurer, reranker, stop, network_bytes)
         for state in group:
             if state.measured:
                 done(state)
-    for group in _chunks(following, _GROUP):
-        if stop():
-            break
-        batch = [
-            _Try(state, _proven(state, leaders[state.signature])[: _followers(budget[id(state)])])
-            for state in group
-        ]
-        _measure(batch, measurer, reranker, stop, network_bytes)
-        for state in group:
-            if state.measured:
-                done(state)
+
+    for group in _groups(leaders):
+        measure(group, _first_round, second_round)
+    for group in _groups(followers):
+        measure(group, only_round)
     return states
 
 
-def _twin(state: Tuned) -> list[Ranked[Any]]:
-    """Return the best candidate without prefetches, which cost a little when weights are cached."""
-    best = best_of(state.measured)
-    if best is None or not isinstance(best.hint, CpuHint) or not best.hint.prefetch:
-        return []
-    like = next(r for r in state.ranked if r.hint == best.hint)
-    twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
-    if any(r.hint == twin.hint for r in state.ranked):
-        return []
-    state.ranked.append(twin)
-    return [twin]
+def _ranked(workload: TuningWorkload, arch: Arch) -> Tuned:
+    policy = policy_of(workload.func, arch)
+    return Tuned(workload, list(policy.ranked), policy.signature)
 
 
-def _followers(budget: int) -> int:
-    """Return the candidate budget of a function whose leader has been tuned."""
-    return max(3, budget // 5)
+def _set_budgets(states: Sequence[Tuned], topk: int) -> None:
+    """Set the candidate budget of each function; a small share of the time gets few."""
+    total = sum(state.network_cycles for state in states) or 1.0
+    for state in states:
+        share = state.network_cycles / total
+        part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
+        if state.ranked:
+            part = round(part * family_of(state.ranked[0].hint).budget)
+        part = round(part * state.workload.effort)
+        state.budget = min(topk, max(part, _FEWEST))
 
 
-def _proven(state: Tuned, leader: Tuned) -> list[Ranked[Any]]:
-    """Return the configurations of ``state``: top-1 first, then by the leader's latency."""
+def _leaders_and_followers(states: Sequence[Tuned]) -> tuple[list[Tuned], list[Tuned]]:
+    """Return the functions that match a family, heaviest first, in two lists.
+
+    The leader of several functions with equal signature is the heaviest one; the others follow.
+    """
+    leaders: list[Tuned] = []
+    followers: list[Tuned] = []
+    seen: set[str] = set()
+    for state in sorted((s for s in states if s.ranked), key=lambda s: -s.network_cycles):
+        (followers if state.signature in seen else leaders).append(state)
+        seen |= {state.signature} - {""}
+    return leaders, followers
+
+
+def _groups(states: Sequence[Tuned]) -> list[Sequence[Tuned]]:
+    return [states[at : at + _GROUP] for at in range(0, len(states), _GROUP)]
+
+
+def _first_round(state: Tuned) -> _Batch:
+    """Choose the best candidates of the cost model."""
+    most = min(state.budget, len(state.ranked))
+    count = max(1, round(_FIRST * most))
+    rounds = ROUNDS if count >= most else _ROUGH
+    return _Batch(spread(state.unmeasured, count), rounds)
+
+
+def _second_round(state: Tuned, reranker: Reranker) -> _Batch:
+    """Choose the best without prefetches, then the best candidates of the learned ranker."""
+    count = min(state.budget, len(state.ranked)) - len(state.measured)
+    if count <= 0:
+        return _Batch([])
+    learned = reranker.order(state.unmeasured[: _POOL * count])
+    return _Batch([*_without_prefetch(state), *learned][:count])
+
+
+def _only_round(state: Tuned, leader: Tuned) -> _Batch:
+    """Choose top-1, then the leader's fastest configurations."""
     latency = {m.hint: m.latency_us for m in leader.measured if m.latency_us is not None}
     first, *others = state.ranked
-    return [first, *sorted(others, key=lambda r: latency.get(r.hint, math.inf))]
+    others.sort(key=lambda r: latency.get(r.hint, math.inf))
+    return _Batch([first, *others][: max(_FEWEST, state.budget // _FOLLOWER)])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Try:
-    """Configurations of a function to measure next, and the number of timing rounds."""
-
-    state: Tuned
-    chosen: list[Ranked[Any]]
-    rounds: int = ROUNDS
+def _without_prefetch(state: Tuned) -> list[Ranked[Any]]:
+    """Add the best candidate without prefetches, which cost a little when weights are cached."""
+    best = best_of(state.measured)
+    hint = best and best.hint.without_prefetch()
+    if best is None or hint is None or any(r.hint == hint for r in state.ranked):
+        return []
+    like = next(r for r in state.ranked if r.hint == best.hint)
+    state.ranked.append(dataclasses.replace(like, hint=hint))
+    return state.ranked[-1:]
 
 
 def _measure(
-    batch: Sequence[_Try],
-    measurer: HintMeasurer,
+    batches: Sequence[tuple[Tuned, _Batch]],
+    measurer: Measurer,
     reranker: Reranker,
     stop: Callable[[], bool],
     network_bytes: int,
 ) -> None:
+    """Measure a batch of each function, and train the learned ranker with the results."""
+    batches = [(state, batch) for state, batch in batches if batch.chosen]
     groups = [
         Candidates(
-            t.state.workload.func,
-            [r.hint for r in t.chosen],
-            _to_compare(t.state),
-            t.rounds,
+            state.workload.func,
+            [r.hint for r in batch.chosen],
+            _to_compare(state),
+            batch.rounds,
             network_bytes,
         )
-        for t in batch
+        for state, batch in batches
     ]
     measured = measurer.measure(groups, stop)
-    for tried, group, timed in zip(batch, groups, measured, strict=True):
+    for (state, batch), group, timed in zip(batches, groups, measured, strict=True):
         if not timed:
             continue
-        state = tried.state
         results = _as_fast_as_before(group.again, timed)
         again = {m.hint: m for m in results[: len(group.again)]}
         new = results[len(group.again) :]
@@ -255,7 +291,7 @@ def _measure(
         state.final = {m.hint for m in results}
         right = [
             (r, m.latency_us)
-            for r, m in zip(tried.chosen, new, strict=True)
+            for r, m in zip(batch.chosen, new, strict=True)
             if m.latency_us is not None and r.facts
         ]
         reranker.add([r for r, _ in right], [us for _, us in right])
@@ -291,32 +327,3 @@ def _as_fast_as_before(before: Sequence[Measured], timed: Sequence[Measured]) ->
         m if m.latency_us is None else dataclasses.replace(m, latency_us=m.latency_us * factor)
         for m in timed
     ]
-
-
-def _budgets(states: Sequence[Tuned], topk: int) -> list[int]:
-    """Return the candidate budget of each function; a small share of the time gets few."""
-    total = sum(_modelled(s) for s in states) or 1.0
-    budgets = []
-    for state in states:
-        share = _modelled(state) / total
-        part = topk if share >= _HEAVY else topk // 2 if share >= _LIGHT else topk // 4
-        if state.ranked:
-            part = round(part * family_of(state.ranked[0].hint).budget)
-        part = round(part * state.workload.effort)
-        budgets.append(min(topk, max(part, 3)))
-    return budgets
-
-
-def _modelled(state: Tuned) -> float:
-    return state.workload.weight * state.ranked[0].cycles if state.ranked else 0.0
-
-
-def _chunks(states: Iterable[Tuned], size: int) -> Iterator[list[Tuned]]:
-    chunk: list[Tuned] = []
-    for state in states:
-        chunk.append(state)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -6,14 +6,13 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from tvmopt.measure.measurer import Measured
 from tvmopt.tune.base import TaskResult
 from tvmopt.tune.budget import Roofline, estimated_us, priority
 from tvmopt.tune.database import Comparison
 from tvmopt.tune.default import default_source
-from tvmopt.tune.measure import Measurement
 from tvmopt.tune.tasks import Task
 
 
@@ -26,10 +25,9 @@ class TaskState:
         rule: Name of the rule that makes its default schedule.
         key: Workload hash.
         default_us: Measured latency of the default schedule in microseconds.
-        default_library: Library of the default schedule.
-        default_error: Error of the default schedule, when measuring it failed.
+        default: Result of the default schedule; None when it was not measured in this search.
         tuned_us: Best latency of a candidate or of an earlier record, in microseconds.
-        tuned_library: Library of the best candidate; None when it is an earlier record.
+        tuned: Result of the best candidate; None when it is an earlier record.
         trials: Number of measured candidates.
         failures: Number of failed candidates.
         rounds: Number of measured batches; earlier records count, too.
@@ -41,10 +39,9 @@ class TaskState:
     rule: str
     key: str
     default_us: float | None = None
-    default_library: Path | None = None
-    default_error: str | None = None
+    default: Measured | None = None
     tuned_us: float | None = None
-    tuned_library: Path | None = None
+    tuned: Measured | None = None
     trials: int = 0
     failures: int = 0
     rounds: int = 0
@@ -68,20 +65,13 @@ class TaskState:
             self.stale_rounds,
         )
 
-    def add_default(self, measurement: Measurement) -> None:
-        """Add the measurement of the default schedule."""
-        self.default_us = measurement.latency_us
-        self.default_library = measurement.library
-        self.default_error = measurement.error
-
-    def add(self, measurement: Measurement) -> None:
-        """Add the measurement of one candidate."""
+    def add(self, measured: Measured) -> None:
+        """Add the result of one candidate."""
         self.trials += 1
-        if measurement.latency_us is None:
+        if measured.latency_us is None:
             self.failures += 1
-        elif self.tuned_us is None or measurement.latency_us < self.tuned_us:
-            self.tuned_us = measurement.latency_us
-            self.tuned_library = measurement.library
+        elif self.tuned_us is None or measured.latency_us < self.tuned_us:
+            self.tuned_us, self.tuned = measured.latency_us, measured
 
     def end_batch(self, best_before_us: float | None) -> None:
         """Record whether a batch improved on ``best_before_us``, the best latency before it."""
@@ -111,8 +101,8 @@ class TaskState:
         )
 
     def _fallback_source(self) -> str:
-        if self.default_error is not None:
-            return f"none:default schedule {self.rule} failed: {self.default_error}"
+        if self.default is not None and self.default.error is not None:
+            return f"none:default schedule {self.rule} failed: {self.default.error}"
         return default_source(self.rule)
 
 
@@ -135,11 +125,11 @@ class SearchLog:
         self._start = time.monotonic()
         self.records: list[dict[str, Any]] = []
 
-    def add(self, state: TaskState, trial: int, measured: Measurement) -> None:
+    def add(self, state: TaskState, trial: int, measured: Measured) -> None:
         """Log one candidate; call it after ``state`` has the measurement."""
         self.records.append(
             {
-                "elapsed_s": round(measured.at - self._start, 3),
+                "elapsed_s": round(time.monotonic() - self._start, 3),
                 "task": state.task.name,
                 "trial": trial,
                 "latency_us": measured.latency_us,

@@ -12,22 +12,21 @@ compares with the default schedule, checks the output of every candidate, and lo
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tvm import tirx
 from tvm.target import Target
 
 from tvmopt import host
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
-from tvmopt.errors import ConfigError, EnvironmentSetupError
-from tvmopt.link import isa_of, link_options
+from tvmopt.device.arch import Arch
+from tvmopt.measure.devices import device_of
+from tvmopt.measure.host_cpu import check_cpu_target
+from tvmopt.measure.measurer import Candidates, Measured, Measurer
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline, Roofline, SearchEffort, plan_effort
 from tvmopt.tune.cost_model import RankingModel, make_cost_model
@@ -39,10 +38,9 @@ from tvmopt.tune.database import (
 from tvmopt.tune.default import schedule_task
 from tvmopt.tune.history import SearchLog, TaskState, observed_roofline
 from tvmopt.tune.interrupt import interrupt_deferred
-from tvmopt.tune.measure import Measurement, Measurer, Timeouts
 from tvmopt.tune.space import make_context
-from tvmopt.tune.tasks import Task
-from tvmopt.tune.warm_start import MODEL_FILE, begin_database
+from tvmopt.tune.tasks import Task, network_bytes
+from tvmopt.tune.warm_start import begin_database
 
 # Share of the time budget available for measuring default schedules.
 _DEFAULTS_SHARE = 0.3
@@ -50,22 +48,15 @@ _MOST_TRIALS_OF_A_TASK = 1_000_000
 
 
 class MetaScheduleStrategy(TuneStrategy):
-    """TVM's evolutionary search with a learned cost model of our own.
-
-    Args:
-        timeouts: Timeouts of one candidate.
-    """
+    """TVM's evolutionary search with a learned cost model of our own."""
 
     name = "metaschedule"
-
-    def __init__(self, timeouts: Timeouts | None = None) -> None:
-        self._timeouts = timeouts or Timeouts()
 
     def tune(
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,
@@ -80,36 +71,26 @@ class MetaScheduleStrategy(TuneStrategy):
             DatabaseMismatchError: When the warm-start database has another key.
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
-        check_request(target, options, self.name)
-        assert isinstance(arch, CpuArch), "the target's kind was just looked at"
+        options.check(self.name)
+        check_cpu_target(target, self.name)  # the schedule rules are those of CPUs
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = work_dir / "database"
         key = options.key(target)
         database = begin_database(directory, key, options.warm_start, options.earlier)
-        model = RankingModel(seed=options.seed)
-        if (directory / MODEL_FILE).exists():
-            model.load(directory / MODEL_FILE)
         states = _initial_states(tasks, arch, database, directory)
-        with contextlib.ExitStack() as stack:
-            scratch = stack.enter_context(_scratch(work_dir))
-            logger = stack.enter_context(_file_logger(work_dir / "search.log"))
-            measurer = stack.enter_context(
-                Measurer(
-                    target, options.threads, scratch, options.seed, self._timeouts, options.board
-                )
-            )
-            search = _Search(
-                states, database, model, measurer, target, arch, options, logger, progress
-            )
+        with (
+            tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,
+            _file_logger(work_dir / "search.log") as logger,
+            Measurer(device_of(arch, options.board), Path(scratch), options.seed) as measurer,
+        ):
+            search = _Search(states, database, measurer, target, arch, options, logger, progress)
             try:
                 search.run()
             finally:
                 measured = {s.key: s.comparison() for s in states if s.best_us is not None}
                 write_comparisons(directory, read_comparisons(directory) | measured)
-                if len(model):
-                    model.save(directory / MODEL_FILE)
         return TuneResult(
             strategy=self.name,
             database_dir=directory,
@@ -127,10 +108,9 @@ class _Search:
         self,
         states: list[TaskState],
         database: Any,
-        model: RankingModel,
         measurer: Measurer,
         target: Target,
-        arch: CpuArch,
+        arch: Arch,
         options: TuneOptions,
         logger: logging.Logger,
         progress: Progress,
@@ -138,13 +118,14 @@ class _Search:
         self.log = SearchLog(states)
         self._states = states
         self._database = database
-        self._cost_model = make_cost_model(model)
+        self._cost_model = make_cost_model(RankingModel(options.seed))
         self._measurer = measurer
         self._target = target
         self._arch = arch
         self._options = options
         self._logger = logger
         self._progress = progress
+        self._weight_bytes = options.network_bytes or network_bytes(s.task for s in states)
         self._deadline = Deadline(options.time_budget_s)
         self._effort: SearchEffort = plan_effort(options.trials, options.time_budget_s, len(states))
         self._contexts: dict[str, Any] = {}
@@ -170,24 +151,41 @@ class _Search:
             if self._deadline.used(_DEFAULTS_SHARE):
                 return
             scheduled, _ = schedule_task(state.task, self._arch)
-            [measured] = self._measurer.measure(state.task, [scheduled])
-            state.add_default(measured)
-            self.log.add(state, 0, measured)
-            text = f"{state.task.name}: {_outcome(measured)} by default ({state.rule})"
-            self._report(text)
+            measured = self._measure(state, [scheduled["main"]])
+            if not measured:
+                return
+            [default] = measured
+            state.default, state.default_us = default, default.latency_us
+            self.log.add(state, 0, default)
+            outcome = default.error or _us(default.latency_us)
+            self._report(f"{state.task.name}: {outcome} by default ({state.rule})")
+
+    def _measure(
+        self, state: TaskState, candidates: Sequence[tirx.PrimFunc], again: Sequence[Measured] = ()
+    ) -> list[Measured]:
+        """Measure scheduled functions, and earlier results again; empty when the time is spent."""
+        group = Candidates(
+            state.task.mod["main"],
+            candidates,
+            [m for m in again if m.built is not None],
+            weight_bytes=self._weight_bytes,
+            isolated=True,
+        )
+        [measured] = self._measurer.measure([group], lambda: self._deadline.expired)
+        return measured
 
     def _measure_batch(self, state: TaskState, left: int) -> int:
         """Measure one batch of a task; return the number of trials used."""
         candidates = self._candidates(state)[:left]
         if not candidates:
             return 0
-        measured = self._measurer.measure(
-            state.task,
-            [candidate.sch.mod for candidate in candidates],
-            state.best_us,
-            lambda: self._deadline.expired,
-        )
-        candidates = candidates[: len(measured)]
+        # The default schedule is timed again, since its library has the reference.
+        known = [state.default] if state.default is not None else []
+        scheduled = [candidate.sch.mod["main"] for candidate in candidates]
+        measured = self._measure(state, scheduled, known)
+        measured = measured[len(measured) - len(candidates) :]
+        if not measured:
+            return 0
         best_before_us = state.tuned_us
         for candidate, result in zip(candidates, measured, strict=True):
             if result.latency_us is not None:
@@ -249,7 +247,7 @@ class _Search:
         )
         self._database.commit_tuning_record(record)
 
-    def _learn(self, state: TaskState, candidates: list[Any], measured: list[Measurement]) -> None:
+    def _learn(self, state: TaskState, candidates: list[Any], measured: list[Measured]) -> None:
         """Update the cost model and the search with the results of a batch."""
         from tvm.s_tir import meta_schedule as ms
 
@@ -271,54 +269,19 @@ class _Search:
         first measurements of the two.
         """
         for state in self._states:
-            if self._deadline.expired:
-                return
-            if state.tuned_library is None or state.default_library is None:
+            tuned, default = state.tuned, state.default
+            if tuned is None or default is None or default.built is None:
                 continue
-            tuned, default = [], []
-            for _ in range(2):
-                tuned.append(self._measurer.run(state.task, state.tuned_library).latency_us)
-                default.append(self._measurer.run(state.task, state.default_library).latency_us)
-            state.tuned_us = min((us for us in tuned if us is not None), default=state.tuned_us)
-            state.default_us = min(
-                (us for us in default if us is not None), default=state.default_us
-            )
+            confirmed = [m.latency_us for m in self._measure(state, [], [tuned, default])]
+            if confirmed and None not in confirmed:
+                state.tuned_us, state.default_us = confirmed
 
     def _report(self, text: str) -> None:
         self._progress(sum(s.trials for s in self._states), self._options.trials, text)
 
 
-def check_request(target: Target, options: TuneOptions, strategy: str) -> None:
-    """Raise unless the search supports the request; see :meth:`MetaScheduleStrategy.tune`."""
-    if target.kind.name != "llvm":
-        raise ConfigError(
-            f"strategy {strategy!r} measures on this machine's CPU, so the target's kind must be "
-            f"'llvm', but got {target.kind.name!r}; choose another strategy"
-        )
-    if "num-cores" not in target.attrs:
-        raise ConfigError(
-            f"target of strategy {strategy!r} must have num-cores, but got "
-            f"{target}; add it, e.g. 'num-cores': {host.usable_cores()}"
-        )
-    for name, value, least in (
-        ("trials", options.trials, 0),
-        ("time_budget_s", options.time_budget_s, 0),
-        ("threads", options.threads, 1),
-        ("topk", options.topk, 1),
-        ("seed", options.seed, 0),
-    ):
-        if value < least:
-            raise ConfigError(f"{name} must be at least {least}, but got {value}")
-    if importlib.util.find_spec("sklearn") is None:
-        raise EnvironmentSetupError(
-            f"strategy {strategy!r} needs scikit-learn, but it is not installed; "
-            "run: pip install scikit-learn"
-        )
-    link_options(isa_of(str(target)))  # raises early when no linker exists for the candidates
-
-
 def _initial_states(
-    tasks: Sequence[Task], arch: CpuArch, database: Any, directory: Path
+    tasks: Sequence[Task], arch: Arch, database: Any, directory: Path
 ) -> list[TaskState]:
     """Return the initial state of every task, with its records from the database."""
     counts: dict[str, int] = {}
@@ -349,16 +312,6 @@ def _initial_states(
 
 
 @contextlib.contextmanager
-def _scratch(work_dir: Path) -> Iterator[Path]:
-    """Create a temporary directory for the candidates' libraries; remove it on exit."""
-    path = Path(tempfile.mkdtemp(prefix="candidates-", dir=work_dir))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
 def _file_logger(path: Path) -> Iterator[logging.Logger]:
     """Create a logger that writes only to ``path``."""
     logger = logging.Logger("tvmopt.tune.metaschedule", logging.INFO)
@@ -373,7 +326,3 @@ def _file_logger(path: Path) -> Iterator[logging.Logger]:
 
 def _us(latency_us: float | None) -> str:
     return "not measured" if latency_us is None else f"{latency_us:.4g} us"
-
-
-def _outcome(measured: Measurement) -> str:
-    return measured.error or _us(measured.latency_us)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tvm.target import Target
 
-from tvmopt.device.cpu import CpuArch
-from tvmopt.device.cuda import CudaArch
+from tvmopt.device.arch import Arch
 from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.default import untuned
 from tvmopt.tune.tasks import Task
@@ -24,7 +23,7 @@ class NoneStrategy(TuneStrategy):
         self,
         tasks: Sequence[Task],
         target: Target,
-        arch: CpuArch | CudaArch,
+        arch: Arch,
         options: TuneOptions,
         work_dir: Path,
         progress: Progress,

@@ -18,7 +18,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.device import dtypes
-from tvmopt.measure.hints import weight_bytes
+from tvmopt.measure.measurer import weight_bytes
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
 

@@ -23,8 +23,6 @@ from tvmopt.tune.database import (
     write_comparisons,
 )
 
-MODEL_FILE = "cost_model.npz"
-
 
 def begin_database(
     directory: Path, key: DatabaseKey, source: Path | None, earlier: Sequence[Path] = ()
@@ -68,7 +66,7 @@ def check_source(source: Path, key: DatabaseKey) -> None:
 
 
 def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey) -> int:
-    """Copy records, comparisons and cost-model samples of ``source`` into an open database.
+    """Copy records, comparisons and samples of the re-ranker of ``source`` into an open database.
 
     Args:
         source: Directory of the earlier database; it is not modified.
@@ -101,9 +99,8 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
             )
             copied += 1
         write_comparisons(directory, read_comparisons(copy) | read_comparisons(directory))
-    for name in (MODEL_FILE, RERANKER_FILE):
-        if (source / name).exists() and not (directory / name).exists():
-            shutil.copyfile(source / name, directory / name)
+    if (source / RERANKER_FILE).exists() and not (directory / RERANKER_FILE).exists():
+        shutil.copyfile(source / RERANKER_FILE, directory / RERANKER_FILE)
     return copied
 
 

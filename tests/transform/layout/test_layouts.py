@@ -31,7 +31,7 @@ def _conv(channels, outputs, groups=1, size=4):
         (32, 8, 2, "NCHW8c", "4 output channels per group are not a multiple of 8"),
         (3, 16, 1, "HWNC", "3 input channels are fewer than the 16 that one tensor-core "
                            "multiply sums over"),
-        (32, 32, 32, "HWNC", "32 groups of 1 input channels are 32 small products, not one for "
+        (32, 32, 32, "HWNC", "32 groups of 1 input channels are 32 small GEMMs, not one for "
                              "tensor cores"),
     ],
 )  # fmt: skip

@@ -2,7 +2,9 @@
 
 The cost model's errors are systematic: it overrates the bandwidth of a cache, it underrates the
 cost of a branch. Extremely randomised trees learn the log ratio of measured latency to predicted
-cycles within each task. The re-ranker multiplies predicted cycles by the learned ratio.
+cycles within each task. The re-ranker multiplies predicted cycles by the learned ratio. It is not
+the cost model of MetaSchedule (:mod:`tvmopt.tune.cost_model`), which predicts throughput from TVM's
+features, without predicted cycles.
 """
 
 from __future__ import annotations

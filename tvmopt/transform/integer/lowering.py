@@ -22,7 +22,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.anchors import Anchor, anchors, is_anchor
-from tvmopt.transform.integer import arithmetic, movement, pooling, products
+from tvmopt.transform.integer import arithmetic, contraction, movement, pooling
 from tvmopt.transform.integer.context import Context, Rule
 from tvmopt.transform.integer.emit import Emitter
 from tvmopt.transform.integer.hidden import simplify_quantised
@@ -64,9 +64,9 @@ _RULES: dict[str, Rule] = {
 }
 
 _PRODUCTS: dict[str, Callable[[Context, relax.Call], Linear | str]] = {
-    "relax.matmul": products.matmul,
+    "relax.matmul": contraction.matmul,
     **{
-        f"relax.nn.conv{n}d{suffix}": products.convolution
+        f"relax.nn.conv{n}d{suffix}": contraction.convolution
         for n in (1, 2, 3)
         for suffix in ("", "_transpose")
     },

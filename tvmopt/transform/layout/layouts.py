@@ -13,7 +13,7 @@ from tvmopt.transform.layout.form import LayoutForm, Shape
 from tvmopt.transform.layout.tensors import static_shape
 
 TENSOR_CORE_DEPTH = 16
-"""Channels that one tensor-core multiply of 16-bit numbers sums over."""
+"""K of one 16-bit tensor-core MMA, in channels."""
 
 _BLOCKED = re.compile(r"NCHW([1-9]\d*)c")
 _LETTERS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.conv2d_transpose": "NCHW"}
@@ -194,7 +194,7 @@ def should_not(call: relax.Call, layout: ConvLayout) -> str | None:
     channels = weight[str(call.attrs.kernel_layout).index("I")] if weight else 0
     if groups > 1:
         return (
-            f"{groups} groups of {channels} input channels are {groups} small products, "
+            f"{groups} groups of {channels} input channels are {groups} small GEMMs, "
             "not one for tensor cores"
         )
     if channels < TENSOR_CORE_DEPTH:

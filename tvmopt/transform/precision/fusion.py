@@ -3,22 +3,21 @@
 ``conv2d -> add -> relu -> conv2d`` stores ``{relu}``; the other values stay in registers. Mixed
 precision chooses dtypes for stored values, so it needs this prediction.
 
-The groups equal those of TVM's FuseOps. Operator patterns come from legalizing the module.
-:func:`_fuse` follows ``graph_partitioner.cc``: fuse a node into its immediate post-dominator, in
-three phases. FuseOps itself returns the groups, but does not tell which binding went where.
+The prediction legalizes and fuses a copy of the module with TVM's own passes. The copy names every
+variable after its node, because FuseOps keeps the names of values inside a fused function.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.legalize import legalize_map
 
-ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, OUT_FUSABLE, TUPLE, OPAQUE = 0, 1, 2, 3, 4, 7, 8
+ELEMENTWISE, INJECTIVE, TUPLE, OPAQUE = 0, 2, 7, 8
 _CALL_TIR = "relax.call_tir"
 
 
@@ -29,80 +28,130 @@ class Node:
     Attributes:
         var: The bound variable.
         value: The bound expression; None for a parameter.
-        pattern: TVM's OpPatternKind.
         uses: Indices of nodes that it reads.
         users: Indices of nodes that read it.
+        pattern: TVM's OpPatternKind.
         escapes: Whether the function returns it or a branch reads it.
         stored: Whether it is stored to memory.
     """
 
     var: relax.Var
     value: relax.Expr | None
-    pattern: int
     uses: list[int]
     users: list[int]
+    pattern: int = OPAQUE
     escapes: bool = False
     stored: bool = True
 
 
 def dataflow(mod: tvm.IRModule) -> list[Node]:
     """Return the nodes of ``main`` in order, parameters first, with ``stored`` predicted."""
-    main = mod["main"]
-    patterns = _patterns(mod)
-    nodes = [Node(param, None, OPAQUE, [], []) for param in main.params]
-    index = {param: i for i, param in enumerate(main.params)}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            value = getattr(binding, "value", None)
-            uses = sorted({index[v] for v in _read(value) if v in index})
-            pattern = _pattern(value, patterns.get(len(nodes), OPAQUE))
-            for use in uses:
-                nodes[use].users.append(len(nodes))
-            index[binding.var] = len(nodes)
-            nodes.append(Node(binding.var, value, pattern, uses, []))
-    for var in _read(main.body.body):
-        if var in index:
-            nodes[index[var]].escapes = True
-    groups = _fuse(nodes)
+    nodes = _nodes(mod["main"])
+    legal = _legalized(mod, nodes)
+    patterns = _patterns(legal)
+    in_registers = _in_registers(relax.transform.FuseOps()(_separated(legal)))
     for i, node in enumerate(nodes):
-        outside = any(groups[user] != groups[i] for user in node.users)
-        node.stored = node.escapes or outside or not node.users
+        if isinstance(node.value, relax.Tuple):
+            node.pattern = TUPLE
+        elif isinstance(node.value, relax.TupleGetItem):
+            node.pattern = INJECTIVE
+        elif isinstance(node.value, relax.Var | tvm.ir.GenericConst):
+            node.pattern = ELEMENTWISE
+        else:
+            node.pattern = patterns.get(_name(i), OPAQUE)
+        node.stored = _name(i) not in in_registers
     return nodes
 
 
-def _patterns(mod: tvm.IRModule) -> dict[int, int]:
-    """Return the operator pattern of each binding of ``main``, by node index."""
-    phases = [
-        relax.transform.LegalizeOps(legalize_map()),
-        relax.transform.AnnotateTIROpPattern(),
-    ]
-    legal = tvm.transform.Sequential(phases)(mod)
-    # Legalization keeps the order and names of variables; it may insert bindings between them.
-    after = [b for block in legal["main"].body.blocks for b in block.bindings]
-    before = [b for block in mod["main"].body.blocks for b in block.bindings]
-    found: dict[int, int] = {}
-    cursor = 0
-    for position, binding in enumerate(before, start=len(mod["main"].params)):
-        name = binding.var.name
-        at = next((i for i in range(cursor, len(after)) if after[i].var.name == name), None)
-        if at is None:
-            continue
-        cursor = at + 1
-        value = getattr(after[at], "value", None)
+def _nodes(main: relax.Function) -> list[Node]:
+    nodes = [Node(param, None, [], []) for param in main.params]
+    index = {param: i for i, param in enumerate(main.params)}
+    for binding in _bindings(main):
+        value = getattr(binding, "value", None)
+        uses = sorted({index[v] for v in _read(value) if v in index})
+        for use in uses:
+            nodes[use].users.append(len(nodes))
+        index[binding.var] = len(nodes)
+        nodes.append(Node(binding.var, value, uses, []))
+    for var in _read(main.body.body):
+        if var in index:
+            nodes[index[var]].escapes = True
+    return nodes
+
+
+def _legalized(mod: tvm.IRModule, nodes: list[Node]) -> tvm.IRModule:
+    """Return ``main`` as TensorIR calls; the variable of node ``i`` has the name ``_name(i)``."""
+    rename = _NameAfterNodes({node.var: _name(i) for i, node in enumerate(nodes)})
+    named = mod.clone()
+    named.update_func(mod.get_global_var("main"), rename.visit_expr(mod["main"]))
+    phases = [relax.transform.LegalizeOps(legalize_map()), relax.transform.AnnotateTIROpPattern()]
+    return tvm.transform.Sequential(phases)(named)
+
+
+def _name(node: int) -> str:
+    return f"tvmopt_node_{node}"
+
+
+@mutator
+class _NameAfterNodes(PyExprMutator):
+    def __init__(self, names: dict[relax.Var, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def visit_var_def_(self, var: relax.Var) -> relax.Var:
+        name = self._names.get(var, var.name)
+        renamed = type(var)(name, var.ty)
+        self.set_var_remap(var, renamed)
+        return renamed
+
+
+def _patterns(legal: tvm.IRModule) -> dict[str, int]:
+    """Return the operator pattern of each TensorIR call in ``main``, by variable name."""
+    found = {}
+    for binding in _bindings(legal["main"]):
+        value = getattr(binding, "value", None)
         if isinstance(value, relax.Call) and getattr(value.op, "name", "") == _CALL_TIR:
             attrs = legal[value.args[0]].attrs or {}
-            found[position] = int(attrs.get("op_pattern", OPAQUE))
+            found[str(binding.var.name)] = int(attrs.get("op_pattern", OPAQUE))
     return found
 
 
-def _pattern(value: relax.Expr | None, legalised: int) -> int:
-    if isinstance(value, relax.Tuple):
-        return TUPLE
-    if isinstance(value, relax.TupleGetItem):
-        return INJECTIVE
-    if isinstance(value, relax.Var | tvm.ir.GenericConst):
-        return ELEMENTWISE
-    return legalised
+def _separated(legal: tvm.IRModule) -> tvm.IRModule:
+    """Give each call in ``main`` a function of its own: FuseOps merges equal fused functions."""
+    separate = _Separate(legal)
+    main = separate.visit_expr(legal["main"])
+    separate.builder_.update_func(legal.get_global_var("main"), main)
+    return separate.builder_.get()
+
+
+@mutator
+class _Separate(PyExprMutator):
+    def __init__(self, legal: tvm.IRModule) -> None:
+        super().__init__(legal)
+        self._legal = legal
+        self._calls = 0
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = super().visit_call_(op)
+        if getattr(call.op, "name", "") != _CALL_TIR:
+            return call
+        self._calls += 1
+        func = self._legal[call.args[0]].with_attr("tvmopt.call", self._calls)
+        own = self.builder_.add_func(func, call.args[0].name_hint)
+        return relax.Call(call.op, [own, *call.args[1:]], call.attrs, call.ty_args)
+
+
+def _in_registers(fused: tvm.IRModule) -> set[str]:
+    """Return the names of values inside of fused functions, except the functions' results."""
+    found: set[str] = set()
+    for _, func in fused.functions_items():
+        if isinstance(func, relax.Function) and "Primitive" in (func.attrs or {}):
+            found.update(str(binding.var.name) for binding in _bindings(func))
+    return found
+
+
+def _bindings(func: relax.Function) -> list[relax.Binding]:
+    return [binding for block in func.body.blocks for binding in block.bindings]
 
 
 def _read(expr: relax.Expr | None) -> list[relax.Var]:
@@ -113,94 +162,3 @@ def _read(expr: relax.Expr | None) -> list[relax.Var]:
             expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None
         )
     return found
-
-
-@dataclasses.dataclass
-class _Dominator:
-    parent: int | None
-    pattern: int
-    depth: int
-
-
-def _fuse(nodes: list[Node]) -> list[int]:
-    """Return the last node of each node's fusion group."""
-    tree = _post_dominators(nodes)
-    root = list(range(len(nodes)))
-    # A group that contains a convolution keeps the convolution's pattern.
-    pattern = [node.pattern for node in nodes]
-
-    def find(i: int) -> int:
-        while root[i] != i:
-            i = root[i]
-        return i
-
-    def between(source: int, sink: int) -> set[int]:
-        seen: set[int] = set()
-        stack = list(nodes[source].users)
-        while stack:
-            i = stack.pop()
-            if i not in seen:
-                seen.add(i)
-                stack += [] if i == sink else nodes[i].users
-        return seen
-
-    def commit(source: int, sink: int, allowed: Callable[[int, bool], bool]) -> None:
-        path = between(source, sink)
-        if not all(allowed(pattern[find(i)], i == sink) for i in path):
-            return
-        target = find(sink)
-        for i in {source, *path}:
-            child = find(i)
-            if child != target:
-                root[child] = target
-                if pattern[child] == OUT_FUSABLE:
-                    pattern[target] = max(pattern[target], OUT_FUSABLE)
-
-    for phase in (0, 1):
-        for i in range(len(nodes)):
-            parent, edge = tree[i].parent, tree[i].pattern
-            if pattern[i] == OPAQUE or parent is None or find(i) == find(parent):
-                continue
-            if pattern[parent] == TUPLE:
-                continue
-            if pattern[i] == OUT_FUSABLE:
-                if phase == 0 and edge == ELEMENTWISE:
-                    commit(i, parent, lambda kind, _: kind <= BROADCAST)
-            elif pattern[i] <= BROADCAST:
-                if edge <= REDUCTION:
-                    commit(i, parent, _into_elementwise)
-            elif pattern[i] in (INJECTIVE, TUPLE) and phase == 1:
-                commit(i, parent, lambda kind, _: kind <= INJECTIVE)
-    return [find(i) for i in range(len(nodes))]
-
-
-def _into_elementwise(kind: int, is_sink: bool) -> bool:
-    return kind <= (OUT_FUSABLE if is_sink else INJECTIVE)
-
-
-def _post_dominators(nodes: list[Node]) -> list[_Dominator]:
-    tree = [_Dominator(None, OPAQUE, 1) for _ in nodes]
-
-    def meet(a: int | None, b: int | None, edge: int) -> tuple[int | None, int]:
-        """Return the nearest common post-dominator, and the largest pattern on the paths to it."""
-        while a != b:
-            if a is None or b is None:
-                return None, edge
-            if tree[a].depth < tree[b].depth:
-                a, b = b, a
-            edge = max(edge, tree[a].pattern)
-            a = tree[a].parent
-        return a, edge
-
-    for i in reversed(range(len(nodes))):
-        node = nodes[i]
-        if node.escapes or not node.users:
-            continue
-        parent: int | None = node.users[0]
-        edge = nodes[node.users[0]].pattern
-        for user in node.users[1:]:
-            edge = max(edge, nodes[user].pattern)
-            parent, edge = meet(parent, user, edge)
-        depth = 1 if parent is None else tree[parent].depth + 1
-        tree[i] = _Dominator(parent, edge, depth)
-    return tree

@@ -6,10 +6,11 @@ import dataclasses
 import math
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, substitute
-from tvmopt.kernels.cuda.common.steps import one_reduction
+from tvmopt.kernels.cuda.common.steps import one_reduction, with_epilogue
 from tvmopt.kernels.cuda.int4.source import PIECE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
 
@@ -58,88 +59,137 @@ class Int4Form:
     column: tirx.Var
 
 
+@dataclasses.dataclass(frozen=True)
+class _Axes:
+    """Axes of the matmul, as indices of the block's axes; ``m`` is None where it has extent 1."""
+
+    facts: BlockFacts
+    m: int | None
+    n: int
+    k: int
+
+    def extent(self, axis: int | None) -> int:
+        """Return the extent of ``axis``."""
+        return 1 if axis is None else self.facts.axes[axis].extent
+
+    def index(self, axis: int | None) -> ir.Expr:
+        """Return the variable of ``axis``; 0 without one."""
+        return tirx.IntImm("int64", 0) if axis is None else self.facts.axes[axis].var
+
+    def is_at(self, access: Access, offset: ir.Expr) -> bool:
+        """Return whether ``access`` is at ``offset``, in elements, in every iteration."""
+        analyzer = sym.Analyzer()
+        for axis in self.facts.axes:
+            analyzer.bind(axis.var, ir.Range(0, axis.extent))
+        return bool(analyzer.can_prove_equal(access.offset, offset))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operands:
+    """Operands of the matmul, and what the weight's decoding needs, as in :class:`Int4Form`."""
+
+    x: Access
+    words: Access
+    scales: Access | None
+    group: int
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Epilogue:
+    """Store of one output element, as in :class:`Int4Form`."""
+
+    store: tirx.BufferStore
+    row: tirx.Var | None
+    column: tirx.Var
+
+
 def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
     """Return the int4 form of ``func``; None unless it matches, with divisible K and groups."""
     found = one_reduction(func)
     if found is None:
         return None
-    sch, facts, last = found
-    end = block_facts(sch, last)
-    body, final = sch.get(sch.get_sblock(facts.name)).body, sch.get(last).body
-    if end.reduction or not isinstance(body, tirx.BufferStore):
+    sch, facts, _ = found
+    block = sch.get_sblock(facts.name)
+    last = with_epilogue(sch, block)
+    update = sch.get(block).body
+    axes = _axes(block_facts(sch, block))
+    if axes is None or not isinstance(update, tirx.BufferStore):
         return None
-    if not isinstance(final, tirx.BufferStore) or any((*facts.conditional, *end.conditional)):
+    operands = _operands(axes, update)
+    epilogue = _epilogue(sch, last, axes, update)
+    if operands is None or epilogue is None:
         return None
-    deep = [i for i in facts.reduction if facts.axes[i].extent > 1]
-    wide = [i for i in facts.spatial if facts.axes[i].extent > 1]
-    if len(deep) != 1 or not 1 <= len(wide) <= 2 or end.stores != 1:
+    return Int4Form(
+        x=operands.x.buffer,
+        words=operands.words.buffer,
+        scales=None if operands.scales is None else operands.scales.buffer,
+        result=epilogue.store.buffer,
+        batch=axes.extent(axes.m),
+        rows=axes.extent(axes.n),
+        depth=axes.extent(axes.k),
+        group=operands.group,
+        offset=operands.offset,
+        store=epilogue.store,
+        total=update.buffer,
+        row=epilogue.row,
+        column=epilogue.column,
+    )
+
+
+def _axes(facts: BlockFacts) -> _Axes | None:
+    """Return the axes of a matmul of few rows; None for other reductions."""
+    reduction = [i for i in facts.reduction if facts.axes[i].extent > 1]
+    spatial = [i for i in facts.spatial if facts.axes[i].extent > 1]
+    if len(reduction) != 1 or not 1 <= len(spatial) <= 2 or any(facts.conditional):
         return None
-    [k], n, m = deep, wide[-1], wide[0] if len(wide) == 2 else None
-    depth, rows = facts.axes[k].extent, facts.axes[n].extent
-    batch = 1 if m is None else facts.axes[m].extent
-    factors = _factors(body, facts.axes[k].var)
-    if factors is None or batch > _MOST_ROWS or depth % PIECE:
+    axes = _Axes(facts, spatial[0] if len(spatial) == 2 else None, spatial[-1], reduction[0])
+    fits = axes.extent(axes.m) <= _MOST_ROWS and axes.extent(axes.k) % PIECE == 0
+    return axes if fits else None
+
+
+def _operands(axes: _Axes, update: tirx.BufferStore) -> _Operands | None:
+    """Return the operands of the matmul; None unless the kernel can address them.
+
+    The activation is ``X[m, k]``, a word is ``W[n, k // 8]``, a scale is ``S[n, k // group]``.
+    """
+    factors = _factors(update, axes.index(axes.k))
+    reads = [r for r in axes.facts.reads if not r.buffer.same_as(update.buffer)]
+    words = [r for r in reads if "int" in str(r.buffer.dtype)]
+    floats = [r for r in reads if r not in words]
+    x = [r for r in floats if r.strides[axes.k] == 1 and r.strides[axes.n] == 0]
+    scales = [r for r in floats if r not in x]
+    if factors is None or len(words) != 1 or len(x) != 1 or len(scales) > 1:
         return None
     offset, loads = factors
-    reads = [r for r in facts.reads if not r.buffer.same_as(body.buffer)]
-    words = [r for r in reads if "int" in str(r.buffer.dtype)]
-    x = [r for r in reads if r.strides[k] == 1 and r.strides[n] == 0]
-    scales = [r for r in reads if r not in words and r not in x]
-    if len(words) != 1 or len(x) != 1 or len(scales) > 1 or loads != len(reads):
+    if loads != len(reads) or any(str(r.buffer.dtype) != "float16" for r in floats):
         return None
-    if any(str(r.buffer.dtype) != "float16" for r in (*x, *scales)):
+    depth, n, k = axes.extent(axes.k), axes.index(axes.n), axes.index(axes.k)
+    group = _group(axes, scales[0]) if scales else depth
+    if group is None or not axes.is_at(x[0], axes.index(axes.m) * depth + k):
         return None
-    group = _group(facts, scales[0], n, k) if scales else depth
-    if group is None or not _walks(facts, words[0], n, k, depth, _WORD):
+    if not axes.is_at(words[0], n * (depth // _WORD) + tirx.floordiv(k, _WORD)):
         return None
-    if x[0].strides[k] != 1 or (m is not None and x[0].strides[m] != depth):
-        return None
-    if not _walks(facts, x[0], n, k, 0, 1, m):
-        return None
-    places = _places(body, final, facts, wide)
-    if places is None:
-        return None
-    units = {
-        a.var: tirx.IntImm(str(a.var.ty.dtype), 0)
-        for a in end.axes
-        if not any(a.var.same_as(v) for v in places)
-    }
-    if any(a.extent > 1 for a in end.axes if a.var in units):
-        return None
-    final = tirx.BufferStore(
-        final.buffer, substitute(final.value, units), [substitute(i, units) for i in final.indices]
-    )
-    return Int4Form(
-        x[0].buffer, words[0].buffer, scales[0].buffer if scales else None, final.buffer,
-        batch, rows, depth, group, offset, final, body.buffer,
-        places[0] if m is not None else None, places[-1],
-    )  # fmt: skip
+    return _Operands(x[0], words[0], scales[0] if scales else None, group, offset)
 
 
-def _factors(body: tirx.BufferStore, k: tirx.Var) -> tuple[int, int] | None:
+def _factors(update: tirx.BufferStore, k: ir.Expr) -> tuple[int, int] | None:
     """Return the zero point, and the number of loads that the summand multiplies.
 
     None unless the summand is a product of one 4-bit weight (the ``k``-th) and of loads, with any
     casts to floating point in between.
     """
-    if not isinstance(body.value, tirx.Add):
-        return None
+    summand = _summand(update)
+    left = [] if summand is None else [summand]
     offsets: list[int] = []
     loads = 0
-    a, b = body.value.a, body.value.b
-    own = [e for e in (a, b) if isinstance(e, ir.TensorLoad) and e.source.same_as(body.buffer)]
-    if len(own) != 1:
-        return None
-    left = [b if own[0].same_as(a) else a]
     while left:
         one = left.pop()
         nibble = nibble_of(one)
         if nibble is not None and nibble.place is not None and nibble.place.same_as(k):
             offsets.append(nibble.offset)
             loads += 1
-        elif isinstance(one, tirx.Cast):
-            if "float" not in str(one.ty.dtype):
-                return None
+        elif isinstance(one, tirx.Cast) and "float" in str(one.ty.dtype):
             left.append(one.value)
         elif isinstance(one, tirx.Mul):
             left += [one.a, one.b]
@@ -152,55 +202,62 @@ def _factors(body: tirx.BufferStore, k: tirx.Var) -> tuple[int, int] | None:
     return offsets[0], loads
 
 
-def _group(facts: BlockFacts, scales: Access, n: int, k: int) -> int | None:
+def _summand(update: tirx.BufferStore) -> ir.Expr | None:
+    """Return what ``update`` adds to its own buffer; None where it does something else."""
+    if not isinstance(update.value, tirx.Add):
+        return None
+    a, b = update.value.a, update.value.b
+    for own, other in ((a, b), (b, a)):
+        if isinstance(own, ir.TensorLoad) and own.source.same_as(update.buffer):
+            return other
+    return None
+
+
+def _group(axes: _Axes, scales: Access) -> int | None:
     """Return the quantisation group size; None where the kernel does not support it."""
-    rows, depth = facts.axes[n].extent, facts.axes[k].extent
+    rows, depth = axes.extent(axes.n), axes.extent(axes.k)
     size = math.prod(int(e) for e in scales.buffer.shape)
     if size % rows or depth % (size // rows):
         return None
     group = depth // (size // rows)
     if group % PIECE or (group > STEP and group % STEP and group != depth):
         return None
-    return group if _walks(facts, scales, n, k, depth, group) else None
+    expected = axes.index(axes.n) * (depth // group) + tirx.floordiv(axes.index(axes.k), group)
+    return group if axes.is_at(scales, expected) else None
 
 
-def _walks(
-    facts: BlockFacts, access: Access, n: int, k: int, depth: int, each: int, m: int | None = None
-) -> bool:
-    """Whether ``access`` is element ``k // each`` of row ``n`` of ``depth // each`` elements."""
-    kept = (n, k) if m is None else (n, k, m)
-    fixed = {
-        a.var: tirx.IntImm(str(a.var.ty.dtype), 0)
-        for i, a in enumerate(facts.axes)
-        if i not in kept
-    }
-    row, step = facts.axes[n].var, facts.axes[k].var
-    wanted = row * (depth // each) + (tirx.floordiv(step, each) if each > 1 else step)
-    if m is not None:
-        wanted = wanted + facts.axes[m].var * facts.axes[k].extent
-    analyzer = sym.Analyzer()
-    for i in kept:
-        analyzer.bind(facts.axes[i].var, ir.Range(0, facts.axes[i].extent))
-    return bool(analyzer.can_prove_equal(substitute(access.offset, fixed), wanted))
+def _epilogue(
+    sch: s_tir.Schedule, last: SBlockRV, axes: _Axes, update: tirx.BufferStore
+) -> _Epilogue | None:
+    """Return the store of block ``last``, whose only free variables are ``m`` and ``n``."""
+    facts, store = block_facts(sch, last), sch.get(last).body
+    if facts.stores != 1 or any(facts.conditional) or not isinstance(store, tirx.BufferStore):
+        return None
+    column = _index_of_loads(store, update, axes.index(axes.n))
+    row = None if axes.m is None else _index_of_loads(store, update, axes.index(axes.m))
+    if column is None or (axes.m is not None and row is None):
+        return None
+    others = [a for a in facts.axes if not a.var.same_as(column) and not a.var.same_as(row)]
+    if any(a.extent > 1 for a in others):
+        return None
+    zeros = {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in others}
+    indices = [substitute(index, zeros) for index in store.indices]
+    store = tirx.BufferStore(store.buffer, substitute(store.value, zeros), indices)
+    return _Epilogue(store, row, column)
 
 
-def _places(
-    body: tirx.BufferStore, final: tirx.BufferStore, facts: BlockFacts, wide: list[int]
-) -> list[tirx.Var] | None:
-    """Return the variables with which ``final`` indexes the axes ``wide``; None for others."""
+def _index_of_loads(
+    store: tirx.BufferStore, update: tirx.BufferStore, axis: ir.Expr
+) -> tirx.Var | None:
+    """Return the variable with which ``store`` loads the accumulators along ``axis``.
+
+    None unless all loads use the same variable.
+    """
     loads: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(final.value, (ir.TensorLoad, loads.append), order="post")
-    sums = [load for load in loads if load.source.same_as(body.buffer)]
-    if not sums:
+    tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append), order="post")
+    dim = next((d for d, index in enumerate(update.indices) if index.same_as(axis)), None)
+    if dim is None:
         return None
-    dims = [
-        next((d for d, e in enumerate(body.indices) if e.same_as(facts.axes[i].var)), None)
-        for i in wide
-    ]
-    if any(d is None for d in dims):
-        return None
-    found = [sums[0].indices[d] for d in dims]
-    for load in sums[1:]:
-        if not all(load.indices[d].same_as(v) for d, v in zip(dims, found, strict=True)):
-            return None
-    return found if all(isinstance(v, tirx.Var) for v in found) else None
+    found = [load.indices[dim] for load in loads if load.source.same_as(update.buffer)]
+    same = found and all(index.same_as(found[0]) for index in found)
+    return found[0] if same and isinstance(found[0], tirx.Var) else None

@@ -21,7 +21,7 @@ from tests.kernels.cpu.intrinsics.amx.kernels import (
     tensorized,
     widened,
 )
-from tvmopt.measure.jobs import pack
+from tvmopt.measure.check import pack
 from tvmopt.measure.split import split_packing
 
 pytestmark = on_x86_64

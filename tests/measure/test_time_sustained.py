@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tvmopt.measure.sustained import time_under_load
+from tvmopt.measure.time_sustained import time_sustained
 
 
 class Gpu:
@@ -31,13 +31,13 @@ def test_a_kernel_that_is_slower_under_load_loses():
         return 1e-3 if next(calls) < 12 else 1.3e-3  # fast only in short bursts
 
     kernels = {0: gpu.kernel(0, 1.05e-3, 0.0), 1: short_lived}
-    found = time_under_load(kernels, 4)
+    found = time_sustained(kernels, 4)
     assert found[0][0] < found[1][0]
 
 
 def test_short_kernels_are_not_timed_again():
     gpu = Gpu()
-    found = time_under_load({0: gpu.kernel(0, 1e-5, 0), 1: gpu.kernel(1, 1.01e-5, 0)}, 4)
+    found = time_sustained({0: gpu.kernel(0, 1e-5, 0), 1: gpu.kernel(1, 1.01e-5, 0)}, 4)
     assert set(found) == {0, 1}
     assert len(gpu.order) <= 2 * 4
 
@@ -45,7 +45,7 @@ def test_short_kernels_are_not_timed_again():
 def test_others_stay_behind_the_leaders():
     gpu = Gpu()
     kernels = {p: gpu.kernel(p, s, 0.5) for p, s in enumerate((1e-3, 1.01e-3, 1.5e-3))}
-    found = time_under_load(kernels, 5)
+    found = time_sustained(kernels, 5)
     assert found[2][0] > max(found[0][0], found[1][0])
 
 
@@ -59,19 +59,19 @@ def test_the_choice_is_among_those_that_were_timed_again():
     kernels = {0: gpu.kernel(0, 1.004e-3, 0), 1: leader} | {
         place: gpu.kernel(place, 1.01e-3 + place * 1e-6, 0) for place in range(2, 12)
     }
-    found = time_under_load(kernels, 4)
+    found = time_sustained(kernels, 4)
     again = {place for place, (_, timed) in found.items() if timed == 5}
     assert 0 in again and len(again) == 4
     others = [us for place, (us, _) in found.items() if place not in again]
     assert min(others) >= max(found[place][0] for place in again)
 
 
-def test_turns_rotate():
+def test_rounds_rotate():
     gpu = Gpu()
-    time_under_load({p: gpu.kernel(p, 1e-3, 0) for p in range(3)}, 4)
+    time_sustained({p: gpu.kernel(p, 1e-3, 0) for p in range(3)}, 4)
     last = [p for p, _ in itertools.groupby(gpu.order)][-9:]
     assert len({last[i] for i in (0, 3, 6)}) > 1 or len(set(last)) == 3
 
 
 def test_nothing_to_time():
-    assert time_under_load({}, 3) == {}
+    assert time_sustained({}, 3) == {}

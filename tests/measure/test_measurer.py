@@ -1,4 +1,4 @@
-"""A task's candidates: built together, checked before they are timed, and timed in turns."""
+"""A task's candidates: built together, checked before they are timed, timed interleaved."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
-from tvmopt.measure import batch
-from tvmopt.measure.batch import build_batch, quartile, run_batch, time_in_turns
-from tvmopt.measure.cpu_hints import CpuMeasurer
-from tvmopt.measure.hints import Candidates, Measured, best_of, weight_bytes
-from tvmopt.measure.jobs import random_array, run_reference
+from tvmopt.measure import host_cpu
+from tvmopt.measure.check import random_array, run_reference
+from tvmopt.measure.device import Inputs
+from tvmopt.measure.host_cpu import ColdTimer, HostCpu, producer
+from tvmopt.measure.interleave import ROUNDS
+from tvmopt.measure.jobs import build, run
+from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of, weight_bytes
 from tvmopt.measure.split import split_packing
 from tvmopt.transform.lower import lower
 
 SPEC = resolve_target("host", 2)
 TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
+HOST = HostCpu(ARCH)
 UNFIT = CpuHint("elementwise", ARCH)
 ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]]
 
@@ -59,16 +62,20 @@ PLAIN = CpuHint("contraction", ARCH)
 
 
 def _build(func: tirx.PrimFunc, hints: list[CpuHint], path: Path) -> dict:
-    built = build_batch(
-        tvm.ir.save_json(func), [h.to_dict() for h in hints], str(TARGET), str(path)
-    )
+    built = build(HOST.to_dict(), tvm.ir.save_json(func), [h.to_dict() for h in hints], str(path))
     json.dumps(built)  # it travels between processes
     return built
 
 
+def _run(path: Path, candidates: list[list]) -> list[dict]:
+    inputs = dataclasses.asdict(Inputs(ARGUMENTS, [1]))
+    group = {"libraries": [str(path)], "inputs": inputs, "candidates": candidates}
+    return run(HOST.to_dict(), [group], ROUNDS)
+
+
 def _candidates(built: dict) -> list[list]:
     return [
-        [0, n, *(packed or [[], []])]
+        [0, n, *packed]
         for n, (error, packed) in enumerate(zip(built["errors"], built["packed"], strict=True))
         if error is None
     ]
@@ -113,7 +120,7 @@ def test_parameters_are_listed_as_the_packer_takes_them() -> None:
     assert parts.outputs == [([16], "float32"), ([8, 16], "float32")]
 
 
-# --- build_batch and run_batch, in this process --------------------------------------------------
+# --- jobs.build and jobs.run, in this process --------------------------------------------------
 
 
 @pytest.mark.alone
@@ -122,7 +129,7 @@ def test_good_candidates_are_timed(func, tmp_path: Path) -> None:
     built = _build(func, [CONSTANT, CALL, PLAIN], path)
     assert built["errors"] == [None, None, None]
     assert [bool(packed and packed[0]) for packed in built["packed"]] == [True, False, False]
-    results = run_batch([str(path)], ARGUMENTS, [1], _candidates(built), 0)
+    results = _run(path, _candidates(built))
     for result in results:
         assert result["error"] is None
         assert 0 < result["latency_us"] < 1e5
@@ -149,19 +156,19 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
         "reference": func,
         "candidate0": emit(func, PLAIN).mod["main"],
         "candidate1": emit(wrong, PLAIN).mod["main"],
-        "produce0": batch._producer(func.params[0], 2),
+        "produce0": producer(func.params[0], 2),
     }
     path = tmp_path / "batch.so"
     module = tvm.IRModule(
         {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
     )
     tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
-    right, bad = run_batch([str(path)], ARGUMENTS, [1], [[0, 0, [], []], [0, 1, [], []]], 0)
+    right, bad = _run(path, [[0, 0, [], []], [0, 1, [], []]])
     assert right["error"] is None
     assert right["latency_us"] > 0
     assert bad["latency_us"] is None
     assert bad["rounds"] == 0
-    assert bad["error"].startswith("WrongResultError: wrong result: argument 2 is off by")
+    assert bad["error"].startswith("run: WrongResultError: wrong result: argument 2 is off by")
 
 
 def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
@@ -174,7 +181,7 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
         "reference": func,
         "candidate0": part.compute,
         "pack0": wide.packer,
-        "produce0": batch._producer(func.params[0], 2),
+        "produce0": producer(func.params[0], 2),
     }
     path = tmp_path / "batch.so"
     module = tvm.IRModule(
@@ -182,18 +189,18 @@ def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path)
     )
     tvm.tirx.build(module, target=TARGET, pipeline="s_tir").export_library(str(path))
     shapes = [[int(e) for e in wide.packer.params[-1].shape]]
-    [result] = run_batch([str(path)], ARGUMENTS, [1], [[0, 0, [1], shapes]], 0)
+    [result] = _run(path, [[0, 0, [1], shapes]])
     assert result["latency_us"] is None
     assert result["error"]
 
 
-def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) -> None:
+def test_candidates_rotate_through_the_copies_of_weights(func, tmp_path: Path) -> None:
     """No candidate finds in the cache what another has read; the pool is as large as is said."""
     path = tmp_path / "batch.so"
-    built = _build(func, [PLAIN, CALL], path)
+    _build(func, [PLAIN, CALL], path)
     module = tvm.runtime.load_module(str(path))
     shapes = [(tuple(shape), dtype) for shape, dtype in ARGUMENTS]
-    inputs, (*_, expected) = run_reference(module["reference"], shapes, 0)
+    inputs, _ = run_reference(module["reference"], shapes, 0)
     read: list[int] = []
 
     class Kernel:
@@ -208,109 +215,26 @@ def test_candidates_take_turns_with_the_places_of_weights(func, tmp_path: Path) 
 
     size = 24 * 40 * 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "_SMALL", 1)
-        bench = batch._Bench(module, inputs, expected, [1], weight_bytes=6 * size)
-        noted = {f"candidate{n}": Kernel(f"candidate{n}") for n in range(2)}
-        calls = [bench.kernel(noted, n, *(built["packed"][n] or [[], []])) for n in range(2)]
-        read.clear()
+        patch.setattr(host_cpu, "_SMALL", 1)
+        timer = ColdTimer(module, inputs, [1], weight_bytes=6 * size)
+        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        calls = [timer.timing(Kernel(f"candidate{n}"), tensors) for n in range(2)]
         calls[0](1)
         calls[1](2)
-    places = len(bench._places)
+    places = len(timer._places)
     assert len(read) == 3 * places
     assert len(set(read)) == min(6, 3 * places)
     assert np.ptp(read) == (min(6, 3 * places) - 1) * size
 
 
-# --- time_in_turns -------------------------------------------------------------------------------
-
-
-class Clock:
-    """A clock that only kernels move."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.calls: list[str] = []
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def kernel(self, name: str, seconds: float, first: float | None = None):
-        spent = [seconds if first is None else first]
-
-        def call(times: int) -> float:
-            self.calls += [name] * times
-            taken = spent[0]
-            self.now += times * taken
-            spent[0] = seconds
-            return taken
-
-        return call
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(batch, "time", clock)
-    return clock
-
-
-def test_losers_drop_out_early(clock: Clock) -> None:
-    times = {0: 1e-3, 1: 1.02e-3, 2: 1.2e-3, 3: 5e-3}
-    kernels = {n: clock.kernel(str(n), seconds) for n, seconds in times.items()}
-    result = time_in_turns(kernels)
-    for place, seconds in times.items():
-        assert result[place][0] == pytest.approx(seconds * 1e6)
-    rounds = [result[place][1] for place in times]
-    assert rounds[3] == 3  # five times as slow
-    assert rounds[3] < rounds[2] < rounds[0]
-    assert rounds[0] == rounds[1] > 8
-
-
-def test_kernels_take_turns(clock: Clock) -> None:
-    time_in_turns({n: clock.kernel(str(n), 1e-3) for n in range(3)})
-    assert clock.calls[:9] == ["0", "1", "2"] * 3
-
-
-def test_rough_timing_ends_early(clock: Clock) -> None:
-    kernels = {n: clock.kernel(str(n), seconds) for n, seconds in enumerate((1e-3, 5e-3))}
-    result = time_in_turns(kernels, rounds=6)
-    assert [rounds for _, rounds in result.values()] == [6, 3]
-
-
-def test_a_kernel_is_timed_for_a_bounded_time(clock: Clock) -> None:
-    time_in_turns({0: clock.kernel("slow", 0.5)})
-    assert clock.calls.count("slow") <= 3
-    clock.now, before = 0.0, len(clock.calls)
-    time_in_turns({0: clock.kernel("fast", 1e-7)})
-    assert clock.now < 0.1
-    assert len(clock.calls) - before > 100  # a round is many calls of it
-
-
-def test_the_first_call_warms_up_and_is_not_counted(clock: Clock) -> None:
-    [(latency_us, _)] = time_in_turns({0: clock.kernel("k", 1e-3, first=0.3)}).values()
-    assert latency_us == pytest.approx(1000.0)
-
-
-def test_no_kernels_no_times(clock: Clock) -> None:
-    assert time_in_turns({}) == {}
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([9.0], 9.0), ([9.0, 1.0], 1.0), ([9.0, 4.0, 1.0, 3.0, 2.0], 2.0), ([0.0, 5.0, 5.0], 5.0)],
-)
-def test_quartile(values: list[float], expected: float) -> None:
-    assert quartile(values) == expected
-
-
-# --- CpuMeasurer, in processes of its own --------------------------------------------------------
+# --- Measurer, in processes of its own --------------------------------------------------------
 
 
 @pytest.mark.alone
 def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
     good = DefaultPolicy(func, ARCH).emit_config(2)
     relu = product(relax.op.negative)
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with Measurer(HOST, tmp_path, builders=1) as measurer:
         one, two = measurer.measure([Candidates(func, [*good, UNFIT]), Candidates(relu, [UNFIT])])
         assert [m.hint for m in one] == [*good, UNFIT]
         for measured in one[:2]:
@@ -329,7 +253,7 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path) -> None:
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with Measurer(HOST, tmp_path, builders=1) as measurer:
         [[call, unfit]] = measurer.measure([Candidates(func, [CALL, UNFIT], rounds=2)])
         assert (call.rounds, unfit.built) == (2, None)
         group = Candidates(func, [CONSTANT, PLAIN], again=[call], rounds=3)
@@ -344,7 +268,7 @@ def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path
 
 def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_path: Path) -> None:
     hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked][:3]
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with Measurer(HOST, tmp_path, builders=1) as measurer:
         [last] = measurer.measure([Candidates(func, hints[:1])])[0]
         for hint in hints[1:]:  # each beside the one before, whose library has no reference
             again, last = measurer.measure([Candidates(func, [hint], [last])])[0]
@@ -360,14 +284,14 @@ def test_a_worker_that_is_too_late_leaves_the_others_measured(
 ) -> None:
     """The one candidate hangs, and the batch with it; one by one, the other is measured."""
     hints = [CALL, PLAIN]
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1, run_timeout_s=1.0) as measurer:
+    with Measurer(HostCpu(ARCH, run_timeout_s=1.0), tmp_path, builders=1) as measurer:
         run = measurer._runner.run
 
         def hang(jobs, stop=lambda: False):
             """In place of candidate 0, a process that never answers."""
             held = [
                 dataclasses.replace(job, function="signal:pause", arguments={})
-                if any(index == 0 for _, index, *_ in job.arguments["candidates"])
+                if any(index == 0 for _, index, *_ in job.arguments["groups"][0]["candidates"])
                 else dataclasses.replace(job, timeout_s=30.0)
                 for job in jobs
             ]
@@ -385,14 +309,14 @@ def test_a_worker_that_is_too_late_leaves_the_others_measured(
 def test_a_crash_leaves_the_others_measured(
     func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1) as measurer:
+    with Measurer(HOST, tmp_path, builders=1) as measurer:
         run = measurer._runner.run
 
         def crash(jobs, stop=lambda: False):
             return run(
                 [
                     dataclasses.replace(job, function="os:abort", arguments={})
-                    if any(index == 1 for _, index, *_ in job.arguments["candidates"])
+                    if any(index == 1 for _, index, *_ in job.arguments["groups"][0]["candidates"])
                     else job
                     for job in jobs
                 ],
@@ -406,7 +330,7 @@ def test_a_crash_leaves_the_others_measured(
 
 
 def test_a_build_that_is_too_late_is_an_error_of_its_hints(func, tmp_path: Path) -> None:
-    with CpuMeasurer(TARGET, 2, tmp_path, builders=1, build_timeout_s=1e-3) as measurer:
+    with Measurer(HostCpu(ARCH, build_timeout_s=1e-3), tmp_path, builders=1) as measurer:
         [results] = measurer.measure([Candidates(func, [CALL, PLAIN])])
     assert [m.latency_us for m in results] == [None, None]
     assert all(str(m.error).startswith("build: timeout after") for m in results)

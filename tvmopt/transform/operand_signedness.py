@@ -32,8 +32,8 @@ _CONV, _MATMUL = "relax.nn.conv2d", "relax.matmul"
 Types = tuple[str, str]
 
 
-@tvm.transform.module_pass(opt_level=0, name="MatchSigns")
-class MatchSigns:
+@tvm.transform.module_pass(opt_level=0, name="ConvertOperandSignedness")
+class ConvertOperandSignedness:
     """Rewrite 8-bit convolutions and matmuls whose signedness the target does not support.
 
     Args:
@@ -47,12 +47,12 @@ class MatchSigns:
         """Apply the pass to ``main``."""
         if not self.pairs:
             return mod
-        rewrite = _ConvertSigns(mod, self.pairs)
+        rewrite = _ShiftOperands(mod, self.pairs)
         rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
 
 
-def moved_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] | None:
+def shifted_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] | None:
     """Return whether to shift data and weight, by the cheapest supported combination.
 
     Args:
@@ -65,18 +65,18 @@ def moved_operands(types: Types, pairs: Collection[Types]) -> tuple[bool, bool] 
     if any(t not in _OTHER for t in types):
         return None
     for data, weight in ((False, False), (True, False), (False, True), (True, True)):
-        moved = (_OTHER[types[0]] if data else types[0], _OTHER[types[1]] if weight else types[1])
-        if moved in pairs:
+        shifted = (_OTHER[types[0]] if data else types[0], _OTHER[types[1]] if weight else types[1])
+        if shifted in pairs:
             return data, weight
     return None
 
 
 @mutator
-class _ConvertSigns(PyExprMutator):
+class _ShiftOperands(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: Collection[Types]) -> None:
         super().__init__(mod)
         self._pairs = pairs
-        self._moved: dict[relax.Expr, relax.Expr] = {}
+        self._shifted: dict[relax.Expr, relax.Expr] = {}
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
@@ -85,42 +85,42 @@ class _ConvertSigns(PyExprMutator):
         data, weight = call.args
         if str(call.ty.dtype) != "int32" or None in (static_shape(data), static_shape(weight)):
             return call
-        moved = moved_operands((str(data.ty.dtype), str(weight.ty.dtype)), self._pairs)
-        if moved is None or not any(moved):
+        shifted = shifted_operands((str(data.ty.dtype), str(weight.ty.dtype)), self._pairs)
+        if shifted is None or not any(shifted):
             return call
         if call.op.name == _MATMUL:
-            return self._matmul(call, *moved)
+            return self._matmul(call, *shifted)
         layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
         if layouts != ("NHWC", "HWIO") or int(call.attrs.groups) != 1:
             return call
-        return self._conv2d(call, *moved)
+        return self._conv2d(call, *shifted)
 
-    def _matmul(self, call: relax.Call, move_data: bool, move_weight: bool) -> relax.Expr:
+    def _matmul(self, call: relax.Call, shift_data: bool, shift_weight: bool) -> relax.Expr:
         """Correct with sums over K: rows of the data, columns of the weight."""
         data, weight = call.args
         if min(data.ty.ndim, weight.ty.ndim) < 2:
             return call
-        used = self._other_sign(data) if move_data else data
-        factor = self._other_sign(weight) if move_weight else weight
+        used = self._other_signedness(data) if shift_data else data
+        factor = self._other_signedness(weight) if shift_weight else weight
         result = self._emit(relax.op.matmul(used, factor, out_dtype="int32"))
-        if move_data:  # sum(x w) = sum(x' w) -+ 128 sum(w), w before its own shift
+        if shift_data:  # sum(x w) = sum(x' w) -+ 128 sum(w), w before its own shift
             columns = self._sum(weight, [-2])
             result = self._corrected(result, columns, data)
-        if move_weight:
+        if shift_weight:
             result = self._corrected(result, self._sum(used, [-1]), weight)
         return result
 
-    def _conv2d(self, call: relax.Call, move_data: bool, move_weight: bool) -> relax.Expr:
+    def _conv2d(self, call: relax.Call, shift_data: bool, shift_weight: bool) -> relax.Expr:
         data, weight = call.args
         attrs = call.attrs
         top, left, bottom, right = ints(attrs.padding)
-        used = self._other_sign(data) if move_data else data
+        used = self._other_signedness(data) if shift_data else data
         if any((top, left, bottom, right)):
             # A zero of the data becomes 128 in uint8, or -128 in int8.
-            zero = _shift(str(data.ty.dtype)) if move_data else 0
+            zero = _shift(str(data.ty.dtype)) if shift_data else 0
             widths = [0, 0, top, bottom, left, right, 0, 0]
             used = self._emit(relax.op.nn.pad(used, widths, pad_value=float(zero)))
-        factor = self._other_sign(weight) if move_weight else weight
+        factor = self._other_signedness(weight) if shift_weight else weight
         strides, dilation = ints(attrs.strides), ints(attrs.dilation)
         result = self._emit(
             relax.op.nn.conv2d(
@@ -136,9 +136,9 @@ class _ConvertSigns(PyExprMutator):
                 out_dtype="int32",
             )
         )
-        if move_data:
+        if shift_data:
             result = self._corrected(result, self._sum(weight, [0, 1, 2]), data)
-        if move_weight:
+        if shift_weight:
             kernel = ints(weight.ty.shape)[:2]
             windows = self._window_sums(used, kernel, strides, dilation)
             result = self._corrected(result, windows, weight)
@@ -156,12 +156,14 @@ class _ConvertSigns(PyExprMutator):
             self.builder_.call_te(window_sums, pixels, kernel, strides, dilation, **hint)
         )
 
-    def _corrected(self, product: relax.Expr, sums: relax.Expr, moved: relax.Expr) -> relax.Expr:
-        """Subtract the contribution of the shift of operand ``moved`` from an accumulator."""
+    def _corrected(
+        self, accumulator: relax.Expr, sums: relax.Expr, shifted: relax.Expr
+    ) -> relax.Expr:
+        """Subtract the contribution of the shift of operand ``shifted`` from an accumulator."""
         # x' = x + s, so that sum(x w) = sum(x' w) - s sum(w).
-        shift = relax.const(_shift(str(moved.ty.dtype)), "int32")
+        shift = relax.const(_shift(str(shifted.ty.dtype)), "int32")
         scaled = self._emit(relax.op.multiply(sums, shift))
-        return self._emit(relax.op.subtract(product, scaled))
+        return self._emit(relax.op.subtract(accumulator, scaled))
 
     def _sum(self, tensor: relax.Expr, axes: list[int]) -> relax.Expr:
         if isinstance(tensor, GenericConst):
@@ -170,18 +172,18 @@ class _ConvertSigns(PyExprMutator):
         wide = self._emit(relax.op.astype(tensor, "int32"))
         return self._emit(relax.op.sum(wide, axes, keepdims=True))
 
-    def _other_sign(self, tensor: relax.Expr) -> relax.Expr:
+    def _other_signedness(self, tensor: relax.Expr) -> relax.Expr:
         """Shift a tensor by 128 into the dtype of the other signedness; shared by all users."""
         if isinstance(tensor, GenericConst):
             data = tensor.value.numpy()
-            moved = data.astype(np.int16) + _shift(str(data.dtype))
-            return relax.const(moved.astype(_OTHER[str(data.dtype)]))
-        if tensor not in self._moved:
+            shifted = data.astype(np.int16) + _shift(str(data.dtype))
+            return relax.const(shifted.astype(_OTHER[str(data.dtype)]))
+        if tensor not in self._shifted:
             dtype = str(tensor.ty.dtype)
             wide = self._emit(relax.op.astype(tensor, "int16"))
             wide = self._emit(relax.op.add(wide, relax.const(_shift(dtype), "int16")))
-            self._moved[tensor] = self._emit(relax.op.astype(wide, _OTHER[dtype]))
-        return self._moved[tensor]
+            self._shifted[tensor] = self._emit(relax.op.astype(wide, _OTHER[dtype]))
+        return self._shifted[tensor]
 
     def _emit(self, expr: relax.Expr) -> relax.Expr:
         return self.builder_.emit(expr)

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from tvmopt.measure.batch import ROUNDS, time_in_turns
 from tvmopt.measure.cuda_graph import BURST_S
-from tvmopt.measure.turns import rotated
+from tvmopt.measure.interleave import ROUNDS, Timing, rotated, time_interleaved
 
 # Shorter kernels, in seconds, do not heat the GPU, and differ by more than the clock does.
 _SHORTEST_S = 5e-5
 # Kernels within this factor of the fastest are timed again, and at most so many. The first one is
 # preferred, since it is the top-1 candidate.
 _NEAR, _MOST = 1.12, 4
-# Seconds of one turn and of all turns together, minimum and maximum number of rounds.
-_TURN_S, _ALL_S, _LEAST, _ENOUGH = 5e-3, 0.8, 7, 12
-
-#: A kernel: number of calls -> mean seconds per call.
-Kernel = Callable[[int], float]
+# Seconds of one kernel in one round and of all rounds together, minimum and maximum number of
+# rounds.
+_KERNEL_S, _ALL_S, _LEAST, _ENOUGH = 5e-3, 0.8, 7, 12
 
 
-def time_under_load(
-    kernels: Mapping[int, Kernel], rounds: int = ROUNDS
+def time_sustained(
+    kernels: Mapping[int, Timing], rounds: int = ROUNDS
 ) -> dict[int, tuple[float, int]]:
     """Time kernels in short bursts, then the fastest ones again under sustained load.
 
@@ -37,11 +34,11 @@ def time_under_load(
         rounds: Maximum number of rounds of short bursts.
 
     Returns:
-        As :func:`tvmopt.measure.batch.time_in_turns`. Latencies that were not timed again are
-        scaled by the median slowdown of the others, and raised to at least their maximum. The best
-        kernel is thus always one that was timed again.
+        As :func:`~tvmopt.measure.interleave.time_interleaved`. Latencies that were not timed again
+        are scaled by the median slowdown of the others, and raised to at least their maximum. The
+        best kernel is thus always one that was timed again.
     """
-    found = time_in_turns(dict(kernels), rounds)
+    found = time_interleaved(kernels, rounds)
     if not found:
         return found
     best = min(us for us, _ in found.values())
@@ -59,19 +56,19 @@ def time_under_load(
     }
 
 
-def _rotate(kernels: Mapping[int, Kernel], seconds: float) -> dict[int, float]:
-    """Return the median microseconds of each kernel over long turns; the first round is a warm-up.
+def _rotate(kernels: Mapping[int, Timing], seconds: float) -> dict[int, float]:
+    """Return the median microseconds of each kernel over long rounds; the first is a warm-up.
 
     Args:
         kernels: The kernels, by index.
         seconds: Approximate duration of one call.
     """
-    calls = math.ceil(_TURN_S / max(seconds, BURST_S))
-    rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_TURN_S, seconds)))))
+    calls = math.ceil(_KERNEL_S / max(seconds, BURST_S))
+    rounds = max(_LEAST, min(_ENOUGH, int(_ALL_S / (len(kernels) * max(_KERNEL_S, seconds)))))
     times: dict[int, list[float]] = {place: [] for place in kernels}
-    for turn in range(rounds + 1):
-        for place in rotated(list(kernels), turn):
+    for number in range(rounds + 1):
+        for place in rotated(list(kernels), number):
             spent = [kernels[place](1) for _ in range(calls)]
-            if turn:
+            if number:
                 times[place].append(statistics.fmean(spent) * 1e6)
     return {place: statistics.median(seen) for place, seen in times.items()}

@@ -15,7 +15,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.intrinsics import multipliable
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
-from tvmopt.transform.signs import MatchSigns, moved_operands
+from tvmopt.transform.operand_signedness import ConvertOperandSignedness, shifted_operands
 
 op, nn = relax.op, relax.op.nn
 PAIRS = [(data, weight) for data in ("uint8", "int8") for weight in ("int8", "uint8")]
@@ -154,7 +154,7 @@ def run(mod, *arrays):
     ],
 )
 def test_moved_operands(types, pairs, moved):
-    assert moved_operands(types, pairs) == moved
+    assert shifted_operands(types, pairs) == moved
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_against_numpy(product, types, cpu, constant):
     target = resolve_target(cpu, 2).to_tvm()
     pairs = multipliable(target)
     mod = module(product, types, constant)
-    moved = MatchSigns(target)(mod)
+    moved = ConvertOperandSignedness(target)(mod)
     [multiplied] = types_multiplied(moved)
     assert multiplied in pairs
     if types in pairs:
@@ -202,13 +202,15 @@ def test_against_numpy(product, types, cpu, constant):
 
 
 def test_a_wrong_correction_is_noticed(monkeypatch):
-    from tvmopt.transform import signs
+    from tvmopt.transform import operand_signedness
 
     target = resolve_target("cascadelake", 2).to_tvm()
     x, _, expected = operands("padded", S8S8)
     mod = module("padded", S8S8, constant=True)
-    monkeypatch.setattr(signs, "_shift", lambda dtype: 127 if dtype == "int8" else -127)
-    wrong = run(MatchSigns(target)(mod), x)
+    monkeypatch.setattr(
+        operand_signedness, "_shift", lambda dtype: 127 if dtype == "int8" else -127
+    )
+    wrong = run(ConvertOperandSignedness(target)(mod), x)
     assert not np.array_equal(wrong, expected)
 
 
@@ -221,7 +223,7 @@ def test_an_operand_is_moved_once_for_all_its_users():
             first, second = (builder.emit(dense(x, relax.const(w))) for w in weights)
             out = builder.emit_output(op.add(first, second))
         builder.emit_func_output(out)
-    moved = MatchSigns(resolve_target("cascadelake", 2).to_tvm())(builder.get())
+    moved = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(builder.get())
     assert types_multiplied(moved) == [U8S8, U8S8]
     casts = [call for call in called(moved) if call.op.name == "relax.astype"]
     assert [str(call.ty.dtype) for call in casts] == ["int16", "uint8"]
@@ -237,14 +239,14 @@ def test_an_operand_is_moved_once_for_all_its_users():
 @pytest.mark.parametrize("product", ["dense", "padded"])
 def test_a_target_without_instructions(product, cpu):
     mod = module(product, S8S8, constant=True)
-    moved = MatchSigns(resolve_target(cpu, 2).to_tvm())(mod)
+    moved = ConvertOperandSignedness(resolve_target(cpu, 2).to_tvm())(mod)
     tvm.ir.assert_structural_equal(moved, mod)
 
 
 def test_a_gpu():
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
     mod = module("dense", S8S8, constant=True)
-    tvm.ir.assert_structural_equal(MatchSigns(target)(mod), mod)
+    tvm.ir.assert_structural_equal(ConvertOperandSignedness(target)(mod), mod)
 
 
 def left_alone(build, *shapes):
@@ -276,7 +278,7 @@ def left_alone(build, *shapes):
     ids=["floats", "a sum in float32", "a vector", "NCHW", "groups", "no product"],
 )  # fmt: skip
 def test_left_alone(mod):
-    moved = MatchSigns(resolve_target("cascadelake", 2).to_tvm())(mod)
+    moved = ConvertOperandSignedness(resolve_target("cascadelake", 2).to_tvm())(mod)
     tvm.ir.assert_structural_equal(moved, mod)
 
 

@@ -16,10 +16,10 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.reference import reference, tiled_gemm
-from tvmopt.kernels.policies import policy_of
-from tvmopt.measure.cuda_batch import build_batch
-from tvmopt.measure.cuda_hints import CudaMeasurer, _chunks
-from tvmopt.measure.hints import Built, Candidates, Measured
+from tvmopt.kernels.policies import family_of, policy_of
+from tvmopt.measure.cuda_gpu import CudaGpu
+from tvmopt.measure.jobs import build
+from tvmopt.measure.measurer import Built, Candidates, Measured, Measurer, divide
 from tvmopt.measure.workers import Outcome
 from tvmopt.tune import TuneOptions, create_strategy
 from tvmopt.tune.apply_and_build import apply_and_build
@@ -35,9 +35,8 @@ def test_each_candidate_is_built_or_says_why_not(tmp_path) -> None:
     good = policy_of(FUNC, H200).emit_config(2)
     bad = [CudaHint("hopper_gemm", H200, (64, 64), warp=(64, 64)), CudaHint("no_such", H200)]
     path = tmp_path / "candidates.so"
-    built = build_batch(
-        tvm.ir.save_json(FUNC), [h.to_dict() for h in [*good, *bad]], H200.to_dict(), str(path)
-    )
+    hints = [h.to_dict() for h in [*good, *bad]]
+    built = build(CudaGpu(H200).to_dict(), tvm.ir.save_json(FUNC), hints, str(path))
     assert built["errors"][:2] == [None, None]
     assert built["errors"][2].startswith("schedule: NotApplicable")
     assert built["errors"][3].startswith("schedule: NotApplicable: no_such is no kernel family")
@@ -63,9 +62,13 @@ def test_winograds_transforms_have_a_reference_of_little_text() -> None:
         np.testing.assert_allclose(run(serial(made), inputs), run(func, inputs), atol=1e-4)
 
 
+def efforts(hints: list[CudaHint]) -> list[float]:
+    return [family_of(hint).build_effort(hint) for hint in hints]
+
+
 @pytest.mark.parametrize(("count", "parts"), [(0, 4), (1, 4), (4, 4), (21, 4), (20, 16)])
 def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
-    chunks = _chunks([CudaHint("gpu_gemv", H200)] * count, parts)
+    chunks = divide([1.0] * count, parts)
     assert sorted(n for chunk in chunks for n in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]
     assert len(sizes) == min(count, parts) and (not sizes or max(sizes) - min(sizes) <= 1)
@@ -73,18 +76,18 @@ def test_hints_are_dealt_to_all_builders(count: int, parts: int) -> None:
 
 def test_what_takes_long_is_built_alone() -> None:
     hints = [CudaHint("gpu_gemv", H200)] * 4 + [CudaHint("hopper_gemm", H200)] * 2
-    assert sorted(map(sorted, _chunks(hints, 4))) == [[0, 2], [1, 3], [4], [5]]
+    assert sorted(map(sorted, divide(efforts(hints), 4))) == [[0, 2], [1, 3], [4], [5]]
 
 
 def test_text_that_is_unrolled_takes_long() -> None:
     long, short = (
         CudaHint("simt_matmul", H200, (64, 128), (8, 16), rstep=rstep) for rstep in (16, 4)
     )
-    assert sorted(map(sorted, _chunks([short, long, short], 2))) == [[0, 2], [1]]
+    assert sorted(map(sorted, divide(efforts([short, long, short]), 2))) == [[0, 2], [1]]
 
 
 def test_the_last_builder_has_less_when_it_builds_the_reference_first() -> None:
-    chunks = _chunks([CudaHint("gpu_gemv", H200)] * 7, 4, 1.0)
+    chunks = divide([1.0] * 7, 4, 1.0)
     assert [len(chunk) for chunk in chunks] == [2, 2, 2, 1]
 
 
@@ -92,7 +95,7 @@ def test_the_last_builder_has_less_when_it_builds_the_reference_first() -> None:
 @pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
 def test_without_a_gpu_nothing_is_measured_and_nothing_lost(tmp_path) -> None:
     [hint] = policy_of(FUNC, H200).emit_config(1)
-    with CudaMeasurer(H200, tmp_path, builders=1) as measurer:
+    with Measurer(CudaGpu(H200), tmp_path, builders=1) as measurer:
         [[measured]] = measurer.measure([Candidates(FUNC, [hint])])
     assert measured.latency_us is None and measured.built is not None
     assert measured.error is not None and measured.error.startswith("run: ")
@@ -134,7 +137,7 @@ def _measured(tmp_path, runner: _Runner):
         Measured(hint, None, None, built=Built(library, n, ([], []), library))
         for n, hint in enumerate(hints)
     ]
-    with CudaMeasurer(H200, tmp_path, builders=1) as measurer:
+    with Measurer(CudaGpu(H200), tmp_path, builders=1) as measurer:
         measurer._runner.close()
         measurer._runner = runner
         return measurer._run(Candidates(FUNC, hints), built)

@@ -1,4 +1,4 @@
-"""Validate the scales of Resize and Upsample: negative ones make ONNX Runtime abort."""
+"""Refuse sizes that crash ONNX Runtime: scales of Resize, block sizes of DepthToSpace."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ from tvmopt.frontend.external import graphs
 from tvmopt.printable import shown
 
 _AT = {"Resize": (1, 2), "Upsample": (1,)}  # input positions of the scales, over all opsets
+_BLOCKS = ("DepthToSpace", "SpaceToDepth")
+# ONNX Runtime squares the block size in 64 bits and divides by the result.
+_MAX_BLOCK = 2**15
 
 
-def check_scales(model: onnx.ModelProto) -> None:
-    """Raise :class:`ModelError` when constant scales are not positive and finite."""
+def check_sizes(model: onnx.ModelProto) -> None:
+    """Check constant scales and block sizes.
+
+    Raises:
+        ModelError: When a scale of Resize is not positive and finite (ONNX Runtime aborts), or a
+            block size is not 1 to 2**15 (ONNX Runtime divides by zero).
+    """
     for graph in graphs(model.graph):
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
+            if node.op_type in _BLOCKS:
+                _check_block(node)
             for at in _AT.get(node.op_type, ()):
                 tensor = constants.get(node.input[at]) if at < len(node.input) else None
                 # Input 1 of newer opsets is the region of interest, for a mode without scales.
                 if tensor is None or (at == 1 and len(node.input) > 2):
                     continue
-                _check(node.name, tensor)
+                _check_scales(node.name, tensor)
 
 
-def _check(name: str, tensor: onnx.TensorProto) -> None:
+def _check_scales(name: str, tensor: onnx.TensorProto) -> None:
     try:
         scales = numpy_helper.to_array(tensor)
     except Exception:  # wrong size or type: ONNX Runtime reports it
@@ -35,4 +45,13 @@ def _check(name: str, tensor: onnx.TensorProto) -> None:
         raise ModelError(
             f"scales of Resize must be positive numbers, but node {name!r} has "
             f"{shown(scales.tolist())}; correct the model and export it again"
+        )
+
+
+def _check_block(node: onnx.NodeProto) -> None:
+    size = next((a.i for a in node.attribute if a.name == "blocksize"), 1)
+    if not 1 <= size <= _MAX_BLOCK:
+        raise ModelError(
+            f"blocksize of {node.op_type} must be 1 to {_MAX_BLOCK}, but node {node.name!r} has "
+            f"{size}; correct the model and export it again"
         )

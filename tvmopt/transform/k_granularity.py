@@ -12,7 +12,7 @@ from tvmopt.device import dtypes
 DOT_DTYPES = dtypes.names(lambda row: row.dot_k > 1)
 
 
-def missing_products(dtype: Any, operand: relax.Expr, axis: int) -> int:
+def missing_k(dtype: Any, operand: relax.Expr, axis: int) -> int:
     """Return the padding of ``axis`` up to a multiple of the K granularity.
 
     Args:

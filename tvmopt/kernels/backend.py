@@ -1,0 +1,85 @@
+"""Backend: how kernels of CPUs and of GPUs differ, apart from their families."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from tvm import IRModule, s_tir, tirx
+
+from tvmopt.device.arch import Arch
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cpu.common.unmodelled import stream_cycles
+from tvmopt.kernels.cpu.finish import finish as finish_cpu
+from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
+from tvmopt.kernels.cuda.default_kernels import default_kernels
+from tvmopt.kernels.cuda.finish import finish as finish_cuda
+from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
+from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.kernels.workload import Refusal, Workload
+
+#: What a family emits.
+Emitted: TypeAlias = "s_tir.Schedule | tirx.PrimFunc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """One kind of device.
+
+    Attributes:
+        refusal: Returns why a workload cannot be scheduled; None when it can.
+        lists_refusals: Whether the reason of a function that no family matches names the reason of
+            each family.
+        tolerates_errors: Whether a function whose kernel raises is left unscheduled.
+        names_symbols: Whether a kernel needs its name as global symbol.
+        stream_cycles: Predicts the cycles of a workload that no family matches.
+        annotate: Annotates an emitted schedule for the device's passes.
+        finish: Returns an emitted schedule or function after the device's passes, given the
+            original function.
+        schedule_unmatched: Schedules the functions of a module that no family matches.
+    """
+
+    refusal: Callable[[Workload], Refusal | None]
+    lists_refusals: bool
+    tolerates_errors: bool
+    names_symbols: bool
+    stream_cycles: Callable[[Workload, Any], float]
+    annotate: Callable[[Any, Any], None]
+    finish: Callable[[Emitted, tirx.PrimFunc], tirx.PrimFunc]
+    schedule_unmatched: Callable[[IRModule, Any], IRModule]
+
+
+def _finished_for_cuda(made: Emitted, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    done = finish_cuda(made.mod["main"], func) if isinstance(made, s_tir.Schedule) else made
+    return done.with_attr(SCHEDULED_ATTR, True).with_attr(OVERLAPS, True)
+
+
+_BACKENDS = {
+    CpuArch.kind: Backend(
+        refusal=lambda workload: workload.refusal,
+        lists_refusals=True,
+        tolerates_errors=False,
+        names_symbols=False,
+        stream_cycles=stream_cycles,
+        annotate=annotate_rounding,
+        finish=lambda made, func: finish_cpu(made.mod["main"], func),
+        schedule_unmatched=lambda mod, arch: mod,
+    ),
+    CudaArch.kind: Backend(
+        refusal=lambda workload: workload.refusal_of_kernel,
+        lists_refusals=False,
+        tolerates_errors=True,
+        names_symbols=True,
+        stream_cycles=lambda workload, arch: 0.0,
+        annotate=lambda made, arch: None,
+        finish=_finished_for_cuda,
+        schedule_unmatched=default_kernels,
+    ),
+}
+
+
+def backend_of(arch: Arch) -> Backend:
+    """Return the backend of the device."""
+    return _BACKENDS[arch.kind]

@@ -1,0 +1,139 @@
+"""Measure the error of converting each layer alone, on recorded values of the float model."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from tvmopt.config import LOW_DTYPES
+from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.evaluate.dataset import Batch
+from tvmopt.frontend.layers import Layer as TableRow
+from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
+from tvmopt.quantize.downstream import Downstream, Recording
+from tvmopt.quantize.probe import Errors, Probe, ProbedLayer
+from tvmopt.quantize.report import ESTIMATED, MEASURED
+
+_RECORD_BYTES = 2**30
+# Batches for single layers: the loss of 16-bit floats varies little between batches.
+_SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
+_SHARE_OF_SINGLE_LAYERS = 0.4
+
+
+def with_errors(analysis: Analysis, costs: Costs, deadline: float) -> tuple[Costs, list[str]]:
+    """Return costs with errors measured on the worst samples, and notes on what is missing.
+
+    Each layer alone is converted, and run with its downstream nodes. Layers with the largest error
+    of their own result run first, so that unreached layers are benign.
+    """
+    single = _SingleLayers.record(analysis, costs)
+    deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
+    costs = costs | single.own_errors(costs)
+    order = sorted(
+        single.layers, key=lambda r: -max(costs[r.index, dtype].error for dtype in analysis.dtypes)
+    )
+    for done, layer in enumerate(order):
+        now = time.monotonic()
+        if now >= deadline:
+            break
+        until = now + (deadline - now) / (len(order) - done)
+        costs |= single.errors(layer, costs, until)
+        if analysis.progress is not None:
+            analysis.progress(done + 1, len(order), f"sensitivity: {layer.name}")
+    return costs, _notes_on_errors(costs, single.batches, single.recording)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SingleLayers:
+    """Measure layers alone, on recorded intermediate values of the float model.
+
+    Attributes:
+        analysis: The analysis.
+        layers: Layers that some dtype can convert.
+        parts: Nodes downstream of each layer, by layer index.
+        batches: The worst samples.
+        recording: Intermediate values on those that fit into memory.
+    """
+
+    analysis: Analysis
+    layers: Sequence[TableRow]
+    parts: dict[int, Downstream]
+    batches: Sequence[Batch]
+    recording: Recording
+
+    @classmethod
+    def record(cls, analysis: Analysis, costs: Costs) -> _SingleLayers:
+        """Record all values that the layers and their downstream nodes read."""
+        nodes, graph = analysis.nodes, analysis.setting.graph
+        open_layers = {cost.index for cost in costs.values() if is_convertible(cost)}
+        layers = [layer for layer in analysis.layers if layer.index in open_layers]
+        parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in layers}
+        names = {name for part in parts.values() for name in part.inputs}
+        names.update(name for layer in layers for name in nodes[layer.name].input)
+        most = max(_SINGLE_BATCHES[dtype] for dtype in analysis.dtypes)
+        batches = [analysis.batches[at] for at in analysis.judge.hardest(most)]
+        inputs = [b.inputs for b in batches]
+        recording = Recording(analysis.setting.model, sorted(names), inputs, _RECORD_BYTES)
+        return cls(analysis, layers, parts, batches, recording)
+
+    def own_errors(self, costs: Costs) -> Costs:
+        """Return costs with the error of each layer's own result on one batch."""
+        example = self.recording.values[0]
+        found: Costs = {}
+        for layer in self.layers:
+            probe = ProbedLayer(self.analysis.setting, self.analysis.nodes[layer.name], example)
+            for dtype, error in probe.own_errors(example, self._dtypes(layer, costs)).items():
+                key = layer.index, dtype
+                found[key] = dataclasses.replace(costs[key], error=error)
+        return found
+
+    def errors(self, layer: TableRow, costs: Costs, until: float) -> Costs:
+        """Return costs of ``layer`` with errors of the outputs, on batches until ``until``."""
+        example, node = self.recording.values[0], self.analysis.nodes[layer.name]
+        probe = Probe(self.analysis.setting, node, self.parts[layer.index], example)
+        wanted = self._dtypes(layer, costs)
+        errors = {dtype: Errors(self.recording.output_names) for dtype in wanted}
+        for at, values in enumerate(self.recording.values):
+            for dtype in wanted:
+                if at < _SINGLE_BATCHES[dtype]:
+                    errors[dtype].add(self.batches[at], self.recording, at, probe(values, dtype))
+            if time.monotonic() >= until:
+                break
+        return {
+            (layer.index, dtype): dataclasses.replace(
+                costs[layer.index, dtype],
+                source=MEASURED,
+                error=found.error,
+                cosine=found.cosine,
+                disagreement=found.disagreement,
+                samples=found.samples,
+            )
+            for dtype, found in errors.items()
+        }
+
+    def _dtypes(self, layer: TableRow, costs: Costs) -> list[str]:
+        return [d for d in self.analysis.dtypes if is_convertible(costs[layer.index, d])]
+
+
+def _notes_on_errors(costs: Costs, batches: Sequence[Batch], recording: Recording) -> list[str]:
+    notes = []
+    estimated = sum(cost.source == ESTIMATED for cost in costs.values())
+    if estimated:
+        notes.append(
+            f"{estimated} of {len(costs)} costs are estimated from the error of the layer's own "
+            "result, for time ran out; give a larger time limit to measure them"
+        )
+    if len(recording.values) < len(batches):
+        notes.append(
+            f"single layers were measured on {len(recording.values)} of {len(batches)} batches: "
+            f"their inner values take more than {_RECORD_BYTES // 2**30} GiB"
+        )
+    short = sum(
+        c.source == MEASURED
+        and c.samples < sum(b.valid for b in batches[: _SINGLE_BATCHES[c.dtype]])
+        for c in costs.values()
+    )
+    if short:
+        notes.append(f"{short} of {len(costs)} costs were measured on fewer samples, for time")
+    return notes

@@ -1,0 +1,136 @@
+"""Check a conversion against ONNX Runtime, and name the first layer whose output differs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx
+import tvm
+
+from tvmopt.compare import model_tolerance
+from tvmopt.device import dtypes
+from tvmopt.device.target import TargetSpec
+from tvmopt.errors import AccuracyError, ModelError, TvmoptError, last_line
+from tvmopt.frontend.reference import Reference, tolerance_for
+from tvmopt.quantize import is_quantized
+from tvmopt.stages.check import Criteria, Findings, Run, Trial, check_conversion, first_bad_layer
+from tvmopt.stages.float_model import FloatModel
+from tvmopt.stages.non_finite import NonFinite, compare_non_finite
+from tvmopt.stages.signature import Signature
+
+
+class Check:
+    """Compare a conversion with ONNX Runtime.
+
+    Args:
+        model: The float model.
+        source: The ONNX model that was imported: the float model, or its quantised form.
+        dtype: dtype of the conversion.
+        layout: Layout of the conversion.
+    """
+
+    def __init__(self, model: FloatModel, source: onnx.ModelProto, dtype: str, layout: str) -> None:
+        self._model, self._source, self._dtype = model, source, dtype
+        self._criteria = _criteria(source, dtype, layout)
+        is_float = source is model.prepared.model
+        self._exact = model.reference if is_float else Reference(source)
+
+    def __call__(
+        self, run: Run, convert: Callable[[onnx.ModelProto], tvm.IRModule], target: TargetSpec
+    ) -> Findings:
+        """Run all trials.
+
+        Args:
+            run: The compiled module.
+            convert: Converts another ONNX model in the same way.
+            target: Target to compile for.
+
+        Raises:
+            AccuracyError: When a criterion does not hold; names the first layer at fault.
+        """
+        model = self._model
+        try:
+            return check_conversion(
+                run, model.trials, model.reference.output_names, self._criteria, self._exact
+            )
+        except AccuracyError as error:
+            if name := _with_nan(model.trials):
+                raise AccuracyError(
+                    f"{error}; the data holds NaN in input {name!r}: remove such samples"
+                ) from error
+            culprit = first_bad_layer(
+                convert,
+                model.prepared.model,
+                self._source,
+                model.layers,
+                next((t for t in reversed(model.trials) if t.real), model.trials[-1]),
+                target,
+                self._criteria.min_cosine,
+            )
+            raise AccuracyError(f"{error}; {culprit}") from error
+
+    def non_finite(self, run: Run) -> NonFinite | None:
+        """Compare the answers to NaN and infinities; None where they are not comparable."""
+        return compare_non_finite(
+            run,
+            self._exact,
+            self._model.inputs,
+            self._model.reference.output_names,
+            dtype=self._dtype,
+            quantised=is_quantized(self._source),
+            kind=self._model.random_inputs,
+        )
+
+    def golden_outputs(self, findings: Findings | None) -> list[np.ndarray]:
+        """Return the outputs that the library must reproduce on the last trial.
+
+        In another dtype, the compiled module's own outputs, where it ran.
+        """
+        golden = self._model.trials[-1]
+        if findings is not None and self._dtype != "float32":
+            return findings.outputs
+        is_float = self._exact is self._model.reference
+        return golden.expected if is_float else self._exact(golden.inputs)
+
+    def signature(self) -> Signature:
+        """Return the signature of the converted model."""
+        return Signature(
+            inputs=self._model.inputs,
+            outputs=self._model.outputs,
+            random_inputs=self._model.random_inputs,
+            tolerance=self._criteria.tolerance or model_tolerance(self._dtype),
+            min_cosine=self._criteria.min_cosine,
+            dtype=self._dtype,
+        )
+
+
+@contextlib.contextmanager
+def compiler_errors(what: str) -> Iterator[None]:
+    """Turn an error of the compiler's passes into a :class:`ModelError` in one line."""
+    try:
+        yield
+    except (TvmoptError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model must {what}, but the compiler says: {last_line(error)}; change the model, "
+            "or export it with another opset"
+        ) from error
+
+
+def _criteria(source: onnx.ModelProto, dtype: str, layout: str) -> Criteria:
+    plain = dtype == "float32" and layout == "NCHW"
+    name = "the import" if plain else f"the conversion to {dtype} in {layout}"
+    tolerance = None if dtype in dtypes.HALF_FLOATS else tolerance_for(source)
+    return Criteria(name, tolerance, dtypes.dtype(dtype).min_cosine)
+
+
+def _with_nan(trials: Sequence[Trial]) -> str:
+    """Return the name of an input with a NaN in some trial; empty where there is none."""
+    for trial in trials:
+        for name, array in trial.inputs.items():
+            if array.dtype.kind == "f" and np.isnan(array).any():
+                return name
+    return ""
