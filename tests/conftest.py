@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests use: small ONNX models, and bundles built from them."""
+"""Fixtures shared by several test folders: small ONNX models and bundles built from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tvmopt import host
 
 ROOT = Path(__file__).parents[1]
 _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
-# Where Linux keeps files in memory, and the bytes that must be free there.
+# Folder of an in-memory file system on Linux, and the bytes that must be free there.
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
-# Rooms whose tests take longest. Those of ``tune`` that run alone wait for the test beside them:
-# behind the others, when it is short.
+# Folders with the slowest tests. ``tune`` comes last: its tests that run alone wait for the test of
+# the other worker, which is short by then.
 _FIRST = ("notebooks", "tracking", "faults", "flows", "remote", "tune")
-# Files that use the fixture ``example``, which takes a minute.
+# Files that use the fixture ``example``, which takes a minute to set up.
 _OF_THE_EXAMPLE = {
     f"tests/tracking/test_{name}.py"
     for name in ("cache", "flavor", "main", "model_source", "promotion", "store")
@@ -31,7 +31,7 @@ _OF_THE_EXAMPLE = {
 
 
 def _keep_files_in_memory() -> None:
-    """Let ``tmp_path`` lie in memory if there is room: SQLite waits for a disk at each commit."""
+    """Put ``tmp_path`` in memory if there is space, because SQLite syncs to disk at each commit."""
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
         found = os.statvfs(_MEMORY)
         if found.f_bavail * found.f_frsize > _ROOM and not found.f_flag & os.ST_NOEXEC:
@@ -39,13 +39,13 @@ def _keep_files_in_memory() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let xdist hand the files out in our order, not those of most tests first.
+    """Request AMX permission for this process, and keep xdist from sorting files by test count.
 
-    Tests run kernels in their own process, which must be allowed AMX's tiles, as others are.
+    Tests run kernels in this process, which needs the permission as worker processes do.
     """
     host.request_amx(host.cpu_flags())
     _keep_files_in_memory()
-    # Tests start hundreds of processes; without bytecode each compiles the package anew.
+    # Tests start hundreds of processes; without bytecode files each would compile the package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if hasattr(config.option, "loadscopereorder"):
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the files that look at one finished run to one worker, which then makes it once."""
+    """Assign all files that use the fixture ``example`` to one worker, which sets it up once."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -68,18 +68,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole workflows and tuning first: at the end they would leave the other worker idle."""
+    """Run workflows and tuning first: at the end they would leave the other worker idle."""
     items.sort(key=lambda item: [room not in item.path.parts for room in _FIRST])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let a test that is marked ``alone`` wait for those of other workers, and they for it.
+    """Run a test marked ``alone`` while no test of another worker runs.
 
-    Who waits holds the gate: without it, others would begin one test after the other meanwhile.
+    Tests share a reader-writer lock. A waiting test also holds the gate, so that no later test of
+    another worker overtakes it.
 
-    TVM's runtime binds the thread that calls a model to the first core, which what the thread
-    starts inherits: all workers would share that core from then on.
+    TVM's runtime binds the thread that calls a model to the first core, and child processes inherit
+    the affinity. It is reset after each test; otherwise all workers would share that core.
     """
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with (ROOT / "pyproject.toml").open() as gate, Path(__file__).open() as lock:
@@ -95,7 +96,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  # type: ignore[no-untyped-def]
-    """ONNX model; inputs and outputs are ``{name: (dtype, shape)}``, shape None: unknown."""
+    """Make an ONNX model; inputs and outputs are ``{name: (dtype, shape)}``, None for no shape."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -119,7 +120,7 @@ def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable:
-    """Builder of ONNX models: ``make_model(nodes, inputs, outputs, constants)``."""
+    """Return the builder of ONNX models: ``make_model(nodes, inputs, outputs, constants)``."""
     return _make_model
 
 
@@ -149,7 +150,7 @@ def conv_model():  # type: ignore[no-untyped-def]
 
 @pytest.fixture(scope="session")
 def two_input_model():  # type: ignore[no-untyped-def]
-    """``sum = table[ids] + bias`` (4x8) and ``y = sum @ w`` (4x3), given as ``y``, ``out/sum``."""
+    """``sum = table[ids] + bias`` (4x8) and ``y = sum @ w`` (4x3), as ``y`` and ``out/sum``."""
     from onnx import helper
 
     rng = np.random.default_rng(1)
@@ -169,7 +170,7 @@ def two_input_model():  # type: ignore[no-untyped-def]
 
 
 def _build(model, name: str, folder: Path) -> Path:  # type: ignore[no-untyped-def]
-    """Convert, tune (default schedules) and build; ``folder`` gets one folder a stage."""
+    """Convert, tune (default schedules) and build; ``folder`` gets one folder per stage."""
     import onnx
 
     from tvmopt.config import BuildConfig, ConvertConfig, TuneConfig
@@ -200,7 +201,7 @@ def _build(model, name: str, folder: Path) -> Path:  # type: ignore[no-untyped-d
 
 @pytest.fixture(scope="session")
 def conv_build(conv_model, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
-    """Folder with ``model.onnx`` and the results of ``convert``, ``tune``, ``build``."""
+    """Return a folder with ``model.onnx`` and the results of ``convert``, ``tune``, ``build``."""
     return _build(conv_model, "conv", tmp_path_factory.mktemp("conv"))
 
 
@@ -217,11 +218,18 @@ def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore
     return folder / "build" / "bundle"
 
 
+@pytest.fixture
+def never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test when this process opens the library of a model."""
+    opened = "tvmopt.runtime.model.open_library"
+    monkeypatch.setattr(opened, lambda _: pytest.fail("the library was opened"))
+
+
 @pytest.fixture(scope="session")
 def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-untyped-def]
     """Make a SQLite tracking store in a folder and return its URI.
 
-    The file is copied: MLflow's migrations take a CPU second for each new store.
+    It copies a template, because MLflow's migrations take a CPU second for each new store.
     """
     from tvmopt.tracking.schema import build_store
 
@@ -236,7 +244,7 @@ def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-un
 
 @pytest.fixture(scope="session")
 def run_python() -> Callable[..., subprocess.CompletedProcess]:
-    """Run ``python ARGS`` in the repository; keywords become environment variables, None unsets."""
+    """Run ``python ARGS`` in the repository; keywords set environment variables, None unsets."""
 
     def run(*args: str, cwd: Path = ROOT, **env: str | None) -> subprocess.CompletedProcess:
         merged = {**os.environ, **env}
@@ -254,7 +262,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture
 def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: ignore[no-untyped-def]
-    """Evaluate bundles of the model of the session: its result, and the folder it wrote."""
+    """Evaluate bundles of the session model; return the result and the output folder."""
     from tvmopt.config import EvaluateConfig
     from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, evaluate
 
@@ -278,7 +286,7 @@ def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: igno
 
 @pytest.fixture(scope="session")
 def write_kernel_bundle() -> Callable:
-    """Make a bundle of a folder that holds a ``model.so`` without inputs and outputs."""
+    """Write a bundle into a folder that holds a ``model.so`` without inputs and outputs."""
     from tvmopt.digest import sha256_file
     from tvmopt.runtime import ModelMetadata
     from tvmopt.runtime.bundle import write_golden

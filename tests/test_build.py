@@ -1,4 +1,4 @@
-"""Libraries: the same bytes every time, and errors that say what is missing."""
+"""Tests of library builds: reproducible bytes, and errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_two_processes_build_the_same_bytes(conv_build, conv_bundle, tmp_path, r
 
 
 def test_tensors_of_a_branch_have_their_own_memory(tmp_path, run_python):
-    """TVM's memory planning hands on storage that a branch not taken never allocates."""
+    """TVM's memory planning reuses storage that a branch not taken never allocates."""
     script = tmp_path / "choice.py"
     script.write_text(_BRANCHES)
     done = run_python(str(script), str(tmp_path))
@@ -106,7 +106,7 @@ def test_sources_name_every_function(lowered, spec, tmp_path):
     built = build_library(lowered, spec, tmp_path / "a.so")
     names = {v.name_hint for v, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
     assert set(built.sources) == names
-    assert built.records == {}  # there is no database
+    assert built.records == {}  # no database is used
     assert built.path == tmp_path / "a.so"
     assert built.compile_s > 0
 

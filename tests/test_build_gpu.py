@@ -1,4 +1,4 @@
-"""Libraries for a GPU, built where there is none."""
+"""Libraries for a GPU, built on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ H200 = resolve_target("nvidia-h200")
 
 
 def test_a_copy_at_the_end_of_a_network_is_built(tmp_path) -> None:
-    """TVM looks for reshapes among the functions, and fails at one that is no block any more."""
+    """TVM's search for reshape functions fails on a function without a block."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64,), "float32"))
     with builder.function("main", [x]):

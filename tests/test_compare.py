@@ -1,4 +1,4 @@
-"""The one definition of how far two arrays are apart."""
+"""Tests of the deviation between two arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations check every value, and survive JSON."""
+"""Configurations validate every field, and survive JSON."""
 
 from __future__ import annotations
 

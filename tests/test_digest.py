@@ -1,4 +1,4 @@
-"""Digests name what was asked, nothing less and nothing more."""
+"""A digest depends on every part of a request, and on nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor names each problem with its cure."""
+"""The doctor reports each problem with its solution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def store_is_fine(monkeypatch):
 
 @pytest.fixture
 def report(monkeypatch, capsys):
-    """Run the doctor on a machine of eight cores; gives exit code, report and problems."""
+    """Run the doctor on a machine of eight cores; return exit code, report and problems."""
     monkeypatch.setattr(host, "usable_cores", lambda: CORES)
     monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
 

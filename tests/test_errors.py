@@ -1,4 +1,4 @@
-"""Messages are one line that may be printed anywhere, whatever is part of them."""
+"""Error messages are one printable line, whatever text they include."""
 
 from __future__ import annotations
 

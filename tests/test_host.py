@@ -1,4 +1,4 @@
-"""What the operating system says of this machine."""
+"""Tests of the facts that the operating system reports of this machine."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_process_has_a_start_time_while_it_lives():
     finally:
         child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert host.process_start(child.pid) is None  # a zombie is no live process
+    assert host.process_start(child.pid) is None  # a zombie counts as dead
     child.communicate()
     assert host.process_start(child.pid) is None
 
@@ -144,7 +144,7 @@ def test_limits_of_all_groups_around_count(tmp_path, own, files, limits):
 
 @pytest.fixture
 def asks_linux(monkeypatch):
-    """A CPU of these features under a Linux that answers so; what it was asked."""
+    """Fake a CPU with these features under a Linux with this answer; return its system calls."""
     asked = []
 
     def pretend(flags, answer):
@@ -185,4 +185,4 @@ def test_a_cpu_without_amx_is_not_asked(asks_linux):
 def test_the_question_is_one_that_linux_answers():
     granted = host._syscall(*host._REQUEST_AMX) == 0
     assert granted == ("amx_tile" in host.cpu_flags())
-    assert host._syscall(39) == os.getpid()  # arguments and result go through
+    assert host._syscall(39) == os.getpid()  # arguments and result are passed on

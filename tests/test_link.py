@@ -1,4 +1,4 @@
-"""Who links: this machine's compiler, a cross compiler, Zig, or nobody, and what is said then."""
+"""Tests of the linker choice: native compiler, cross compiler, Zig, or an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ISAS = {"aarch64": ("cortex-a76", 183), "riscv64": ("riscv64-rvv", 243)}
 
 @pytest.fixture
 def only_zig(monkeypatch):
-    """Neither cross compiler is there; Zig is."""
+    """Neither cross compiler is installed; Zig is."""
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda n: None if "linux-gnu-gcc" in n else which(n))
     found = types.SimpleNamespace()

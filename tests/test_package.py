@@ -1,4 +1,4 @@
-"""The package as a whole: quick to import, in layers, pinned, and useful without MLflow."""
+"""Tests of the whole package: import time, layering, pinned versions, use without MLflow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _modules():
 
 
 def _imported(path):
-    """Absolute names of everything that a file imports, inside functions as well."""
+    """Return absolute names of everything that a file imports, also inside functions."""
     package = ".".join(path.relative_to(ROOT).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def test_no_two_classes_have_one_name():
 
 
 def test_whoever_loads_a_library_asks_for_amx():
-    # Workers ask when they start, the runtime in its checks; on a board its own server would.
+    # Workers request it at start, the runtime in its checks; a board requests it by its own server.
     elsewhere = {
         "measure/host_cpu.py", "measure/cuda_gpu.py", "runtime/library.py",
         "remote/model.py",
@@ -114,7 +114,7 @@ def test_host_facts_need_the_standard_library_alone():
     allowed = sys.stdlib_module_names | {"tvmopt"}
     for name in ("host", "errors", "versions"):
         imported = {n.split(".")[0] for n in _imported(PACKAGE / f"{name}.py")}
-        assert imported - {"tvm"} <= allowed  # versions asks TVM only where no metadata is
+        assert imported - {"tvm"} <= allowed  # versions asks TVM only without package metadata
 
 
 def test_compiler_half_works_without_mlflow_and_optuna(run_python):
@@ -170,7 +170,7 @@ def test_pins_are_what_the_code_checks():
 
 
 def test_package_holds_python_files_alone():
-    # Anything else would need an entry in setuptools' package-data.
+    # Other files would need an entry in setuptools' package-data.
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
     assert {path for path in files if path.suffix not in (".py", ".pyc")} == set()
 
@@ -182,13 +182,13 @@ def test_every_imported_package_is_a_dependency():
     for folder in (PACKAGE, ROOT / "flows"):
         for path in folder.rglob("*.py"):
             for name in {n.split(".")[0] for n in _imported(path)} - sys.stdlib_module_names:
-                if name not in ("tvmopt", "flows", "requests", "uvicorn"):  # come with mlflow
+                if name not in ("tvmopt", "flows", "requests", "uvicorn"):  # dependencies of mlflow
                     assert stems.get(name, name) in pins, f"{path} imports {name}"
 
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Pretend that other versions are installed; None for no metadata."""
+    """Fake the installed versions; None for no metadata."""
 
     def pretend(**found):
         real = importlib.metadata.version
@@ -225,7 +225,7 @@ def test_wrong_tvm(installed):
 
 def test_no_tvm(installed, monkeypatch):
     installed(apache_tvm=None, apache_tvm_ffi=None)
-    assert versions.tvm_problem() is None  # a copied tree without metadata is taken as it is
+    assert versions.tvm_problem() is None  # a copied tree without metadata is accepted
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "apache-tvm must be installed, but it is not; run: pip" in versions.tvm_problem()
 
@@ -239,7 +239,7 @@ metadata.version = lambda name: "0.1.15" if name == "apache-tvm-ffi" else real(n
 
 @pytest.fixture
 def wrong_pair(tmp_path, run_python):
-    """Run Python where the metadata says that the wrong apache-tvm-ffi is installed."""
+    """Run Python with metadata of a wrong apache-tvm-ffi version."""
     (tmp_path / "sitecustomize.py").write_text(_OTHER_FFI)
     return lambda *args: run_python(*args, PYTHONPATH=f"{tmp_path}:{ROOT}")
 

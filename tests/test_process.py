@@ -1,4 +1,4 @@
-"""Who is alive: by boot id, PID namespace, process id and start; else by a watched heartbeat."""
+"""Liveness of processes: by boot id, PID namespace, pid and start time, or by a heartbeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTAINER = dataclasses.replace(OWN, namespace="1", pid=2, start="3")
 
 
 class Hand:
-    """A clock that is set by hand."""
+    """A fake clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,21 +42,21 @@ def test_another_machine_of_our_name_is_dead_only_after_a_watched_silence(other)
     clock = Hand()
     watch = ProcessWatch(OWN, clock, silent_s=30.0)
     assert watch.is_alive(other, 7)
-    for _ in range(20):  # it beats, however little: it lives for ever
+    for _ in range(20):  # any heartbeat keeps it alive
         clock.now += 9.0
         assert watch.is_alive(other, clock.now)
     beats = clock.now
     for step in range(30):
         clock.now += 1.0
         assert watch.is_alive(other, beats) == (step < 29)
-    assert watch.is_alive(other, beats + 1)  # it was suspended, and is back
+    assert watch.is_alive(other, beats + 1)  # it was suspended, and has resumed
 
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
     clock = Hand()
     watch = ProcessWatch(OWN, clock, silent_s=90.0)
     watch.is_alive(CLONE, 7)
-    clock.now += 3600.0  # the database was away, or this process was stopped
+    clock.now += 3600.0  # the database was unavailable, or this process was stopped
     assert watch.is_alive(CLONE, 7)
 
 

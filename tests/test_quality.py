@@ -1,4 +1,4 @@
-"""Linter and type checker, as part of the tests, so that one command checks everything."""
+"""Run the linter and the type checker as part of the test suite."""
 
 from __future__ import annotations
 

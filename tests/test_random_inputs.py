@@ -1,4 +1,4 @@
-"""Random inputs of every type."""
+"""Tests of random inputs of every dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders of dead processes go; those of living ones and of strangers stay."""
+"""Temporary folders of dead processes are removed; other folders stay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with own_temporary_folder() as folder:
 
 @pytest.fixture
 def child(tmp_path):
-    """A process with a temporary folder in ``tmp_path``, and the folder."""
+    """Start a process with a temporary folder in ``tmp_path``; return both."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", _CHILD], stdout=subprocess.PIPE, text=True, env=env
@@ -41,7 +41,7 @@ def child(tmp_path):
 
 def test_folder_of_a_killed_process_is_swept(child, tmp_path):
     process, folder = child
-    assert sweep(tmp_path) == []  # it lives
+    assert sweep(tmp_path) == []  # it is alive
     assert folder.is_dir()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -49,7 +49,7 @@ def test_folder_of_a_killed_process_is_swept(child, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_ours_stays(tmp_path):
+def test_other_folders_stay(tmp_path):
     (tmp_path / "tvmopt-without-lock").mkdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -98,7 +98,7 @@ def test_a_folder_is_never_swept_while_it_is_made(tmp_path, monkeypatch, before)
 
 
 @pytest.mark.parametrize("left", [[], [".lock-new"]])
-def test_a_folder_of_a_process_killed_while_it_made_it_goes(tmp_path, monkeypatch, left):
+def test_a_folder_half_made_by_a_killed_process_is_removed(tmp_path, monkeypatch, left):
     folder = tmp_path / "tvmopt-half-made"
     folder.mkdir()
     for name in left:

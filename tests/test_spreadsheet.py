@@ -1,4 +1,4 @@
-"""Cells that a spreadsheet would compute are texts."""
+"""CSV cells that a spreadsheet would evaluate as formulas are escaped."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""ONNX models as the frontend leaves them."""
+"""Build small ONNX models in the form the frontend leaves: folded, with inferred shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 
 def graph(nodes, inputs, outputs, weights=()):
-    """A folded model as the frontend leaves it: shapes inferred."""
+    """Return a model with initializers and inferred shapes, as the frontend leaves it."""
     values = [
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in specs.items()]
         for specs in (inputs, dict.fromkeys(outputs))

@@ -1,4 +1,4 @@
-"""The tables of low number formats: models, kernels, and where the time goes."""
+"""Tests of ``benchmarks.cpu_int8``: model table, kernel table, and time per operator class."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model_path(tmp_path_factory):
     return path
 
 
-def test_a_model_in_every_format(model_path, tmp_path, capsys):
+def test_a_model_runs_in_every_dtype(model_path, tmp_path, capsys):
     file = tmp_path / "rows.json"
     options = ["--model", str(model_path), "--threads", "1", "--seconds", "0.2"]
     assert cpu_int8.main([*options, "--json", str(file)]) == 0
@@ -70,7 +70,7 @@ def test_a_kernel_that_is_wrong_is_not_right():
     assert int8_kernels.KernelRow("x", errors={"int8": 0.0, "bfloat16": 1.5}).right
 
 
-def test_the_profile_tells_products_from_movement(model_path, tmp_path, capsys):
+def test_the_profile_separates_matmuls_from_data_movement(model_path, tmp_path, capsys):
     file = tmp_path / "kernels.json"
     options = ["--model", str(model_path), "--threads", "1", "--json", str(file)]
     assert int8_profile.main(options) == 0
@@ -82,7 +82,7 @@ def test_the_profile_tells_products_from_movement(model_path, tmp_path, capsys):
     assert all(k["counted"] > 0 and 0 <= k["epilogue"] < 1 for k in used)
 
 
-def test_shares_add_up_to_everything():
+def test_shares_of_kernels_sum_to_one():
     kernels = [
         int8_profile.KernelProfile("fused_conv2d", 1, 60.0, ("vpdpbusd",), 8, 0.25),
         int8_profile.KernelProfile("fused_matmul", 1, 10.0),

@@ -1,4 +1,4 @@
-"""Turns, blocks and intervals, by a clock that only the contenders move."""
+"""Tests of interleaved timing: rotation, blocks of calls, and intervals, on a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.interleave import geometric_mean, interleave
 
 
 class FakeClock:
-    """A clock that stands still but for `contender`'s calls."""
+    """A clock that only calls of `contender` advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class FakeClock:
         return call
 
     def turns(self) -> list[tuple[str, int]]:
-        """Who was called, how often in a row."""
+        """Return the names called, each with its count of calls in a row."""
         return [(name, len(list(calls))) for name, calls in itertools.groupby(self.called)]
 
 
@@ -39,7 +39,7 @@ def test_a_block_settles_for_10_ms_then_counts_for_80_ms():
     clock = FakeClock()
     found = interleave({"a": clock.contender("a", 0.001)}, time_limit_s=9, rounds=1, clock=clock)
     assert clock.now == pytest.approx(0.090, abs=0.002)
-    assert found["a"].calls in (80, 81)  # the clock sums up rounded steps
+    assert found["a"].calls in (80, 81)  # the clock accumulates rounded steps
     assert found["a"].median == pytest.approx(1.0)
 
 
@@ -58,7 +58,7 @@ def test_a_call_of_30_ms_settles_twice_and_counts_three_times():
 
 def test_settling_calls_do_not_count():
     clock = FakeClock()
-    # Woken up late: the first call of every block of 2 + 3 is ten times as long.
+    # Cold start: the first call of every block of 2 + 3 takes ten times as long.
     slow_start = clock.contender("a", 0.3, 0.03, 0.03, 0.03)
     found = interleave({"a": slow_start}, time_limit_s=9, rounds=2, clock=clock)
     assert found["a"].median == pytest.approx(30)
@@ -70,7 +70,7 @@ def test_the_order_rotates():
     names = ("a", "b", "c")
     contenders = {name: clock.contender(name, 0.1) for name in names}
     interleave(contenders, time_limit_s=9, rounds=3, clock=clock)
-    # The last of a round may be the first of the next: c goes on, then a, as b, c, a and c, a, b.
+    # The rounds are a b c, b c a and c a b; each contender settles once and counts once.
     assert clock.called == [name for name in "abcbcacab" for _ in range(2)]
 
 
@@ -81,7 +81,7 @@ def test_no_round_begins_after_the_limit():
     assert {timing.rounds for timing in found.values()} == {2}  # 0.4 s each
 
 
-def test_who_has_spent_its_budget_sits_out_and_leaves_the_others_their_time():
+def test_a_contender_that_has_spent_its_budget_sits_out():
     clock = FakeClock()
     contenders = {"fast": clock.contender("fast", 0.001), "slow": clock.contender("slow", 5.0)}
     found = interleave(
@@ -93,7 +93,7 @@ def test_who_has_spent_its_budget_sits_out_and_leaves_the_others_their_time():
 
 def test_the_interval_is_that_of_the_round_medians():
     clock = FakeClock()
-    # One call a block counts, and so a round's median is its call: 100, 200, ... 1000 ms.
+    # One call per block counts, so a round's median is that call: 100, 200, ... 1000 ms.
     durations = [d for n in range(1, 11) for d in (0.1, n / 10)]
     found = interleave(
         {"a": clock.contender("a", *durations)}, time_limit_s=99, rounds=10, clock=clock

@@ -1,4 +1,4 @@
-"""Whole models: right and wrong results, absent peers, the command line."""
+"""Tests of ``benchmarks.cpu_models``: checked results, missing peers, the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _run(model_path, tmp_path, *more):
 
 
 def test_one_run_prints_one_table(model_path, tmp_path, capsys, monkeypatch):
-    # PyTorch's compiler takes longer than all the rest; test_torch_models.py has it.
+    # torch.compile would dominate the run time; test_torch_models.py covers it.
     monkeypatch.setattr(cpu_models, "torch_compile_call", lambda *_: None)
     code, content = _run(model_path, tmp_path)
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The table of operators: right and wrong results, absent peers, the command line."""
+"""Tests of ``benchmarks.cpu_ops``: checked results, missing peers, the command line."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_wrong_result_exits_with_1_and_counts_for_no_mean(
 
 
 def test_tvms_default_has_no_winograd_and_ours_has(monkeypatch):
-    """Fewer multiplications are ours; TVM's own schedule would be slower for them."""
+    """Our schedules use Winograd; TVM's own schedule would be slower with it."""
     built = {}
 
     def record(lowered, target, path, inputs, **how):
@@ -164,6 +164,6 @@ def test_ratio_is_that_of_the_best_form():
     row = cpu_ops.Row("x", "conv", 1.0, timing, error=1e-6)
     assert row.torch[0] == "torch:fused"
     assert row.ratio("best") == pytest.approx(1.5)
-    assert row.eager == pytest.approx(3.0)  # of plain, not of fused
+    assert row.eager == pytest.approx(3.0)  # of the unfused variant
     found = cpu_ops.means([row, cpu_ops.Row("y", "conv", 1.0)])["conv"]
     assert found["top-1"] == pytest.approx(0.75) and not math.isnan(found["best"])

@@ -1,4 +1,4 @@
-"""The script: one run, one table; wrong results; its options."""
+"""Tests of ``benchmarks.cpu_regret``: the printed table, wrong results, the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps and what is fitted to them: what is drawn, and that a fit finds what was changed."""
+"""Tests of the fit of the GPU cost model: sampling of configurations, recovery of constants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_best_is_first_and_none_is_drawn_twice(drawn) -> None:
         assert chosen[-1].cycles > ranked[60].cycles
 
 
-def test_few_are_all_drawn() -> None:
+def test_a_small_space_is_drawn_completely() -> None:
     ranked = policy_of(row(ROWS[0]).func, H200).ranked[:5]
     assert {r.hint for r in cuda_sweep.drawn(ranked, 60, 0)} == {r.hint for r in ranked}
 

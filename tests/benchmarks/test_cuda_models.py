@@ -1,4 +1,4 @@
-"""cuda_models without a GPU: its refusals, its table, its networks."""
+"""Tests of ``benchmarks.cuda_models`` without a GPU: rejected options, the table, the networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW = {
         (["--contenders", "ours"], "contenders must be of dlight, top-1, tuned"),
     ],
 )
-def test_what_is_unknown_is_refused(arguments, message, capsys):
+def test_unknown_options_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""cuda_nan_cost without a GPU: its refusal and its table."""
+"""Tests of ``benchmarks.cuda_nan_cost`` without a GPU: the error message and the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda_ops without a GPU: its rows, its tables, its refusals."""
+"""Tests of ``benchmarks.cuda_ops`` without a GPU: rows, tables, rejected options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_table_has_the_proposals_rows() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "matmul", "fft-3-float16", "copy-3-float16", "copy-3-4-int3"])
-def test_what_names_no_row_is_refused(name) -> None:
+def test_unknown_row_names_are_refused(name) -> None:
     with pytest.raises(ValueError, match="a row must be named like copy-128-8192-float16"):
         row(name)
 
@@ -50,8 +50,8 @@ def test_without_a_gpu_it_ends_with_one_line(capsys) -> None:
     assert end.value.code == 2 and "needs this machine's GPU" in capsys.readouterr().err
 
 
-def test_four_bit_weights_mean_what_they_say() -> None:
-    """The function, run on the CPU, against NumPy."""
+def test_int4_matmul_equals_numpy() -> None:
+    """The function runs on the CPU and equals NumPy."""
     n, k = 16, 2 * GROUP
     func = row(f"gemv_i4-{n}-{k}-float16").func.with_attr("global_symbol", "main")
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})

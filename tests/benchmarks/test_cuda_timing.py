@@ -1,4 +1,4 @@
-"""Contenders of the GPU benchmarks take turns that favour nobody."""
+"""Tests of GPU benchmark timing: contenders are interleaved in an order without bias."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_slow_contender_is_timed_apart():
     assert set(after) == {"slow"}
 
 
-def test_nobody_always_comes_after_the_same():
+def test_the_predecessor_of_each_contender_varies():
     order: list[str] = []
     time_interleaved(_timers(order, one=1.0, two=1.0, three=1.0))
     before = [a for a, b in itertools.pairwise(order[3:]) if b == "two"]

@@ -1,4 +1,4 @@
-"""Fast beside MetaSchedule: who gets what, what counts, what is wrong."""
+"""Tests of the comparison with MetaSchedule: time budgets, what is counted, wrong results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task():
 
 @pytest.fixture
 def untuned(monkeypatch):
-    """Strategies that only note what they are given."""
+    """Replace the strategies with stubs that record their arguments."""
     asked = {}
 
     def tuned(strategy, module, target, scratch, **limits):
@@ -52,7 +52,7 @@ def test_metaschedule_gets_ten_times_the_time_and_the_plain_kernel(task, untuned
     module, limits = untuned["metaschedule"]
     assert module is task.plain.module
     assert limits["time_budget_s"] == pytest.approx(30.0)
-    # Without a record there is a number, which counts for nothing.
+    # Without a tuning record the time is reported, but not counted.
     assert row.right and row.note.endswith("2 x run: gone")
     assert faster([row]) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""The operators of a model: shapes, padding, what has none."""
+"""Tests of benchmark rows extracted from ONNX models: shapes, padding, unsupported nodes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_matrix_products_of_a_model():
     assert not left
 
 
-def test_what_has_no_row_is_told():
+def test_unsupported_nodes_are_reported():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], name="deep"),
         helper.make_node("ConvTranspose", ["a", "v"], ["b"], name="up", group=2),

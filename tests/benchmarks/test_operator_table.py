@@ -1,4 +1,4 @@
-"""The built-in operators: their names, and that they are those of the networks."""
+"""The built-in operator rows have unique names, and match the layers of the zoo models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_resnet_rows_are_those_of_the_model():
     found = {op for kind, op in rows if kind == "conv" and op.kernel != (7, 7)}
     assert found == set(resnet50_convolutions())
     table = {op for _, op in built_in()}
-    # With the stem; the classifier has a name of its own shape, too.
+    # The stem is included; the row of the classifier has its shape in its name.
     assert {op for _, op in rows} <= table
 
 

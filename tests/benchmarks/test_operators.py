@@ -1,4 +1,4 @@
-"""Single operators: ours and every form of PyTorch compute the same."""
+"""Single operators: our kernel and each PyTorch variant compute the same result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ours_equals_every_form_of_pytorch(operator, tmp_path):
         call = compiled(lowered, target, tmp_path / "f.so", problem.inputs)
         ours = problem.restore(call().numpy())
         forms = problem.torch()
-        # What is all zero or all the same would equal anything.
+        # A constant output would equal anything.
         assert np.std(ours) > 0.05
         assert forms
         for form in forms.values():

@@ -1,4 +1,4 @@
-"""Samples, batches, last measurements, regrets and their means."""
+"""Tests of the regret benchmark: samples, batches, final measurements, means."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tvmopt.measure.measurer import Measured
 TARGET = resolve_target("host", 1)
 
 
-# As much of a task as a measurer that builds nothing needs.
+# A task with only the fields that a fake measurer reads.
 CALL = SingleCall("x", None, None)
 TASK = TuningTask("x", "conv", ours=CALL, plain=CALL)
 
 
 class FakeMeasurer:
-    """Measures hints by a table, without building."""
+    """Look up the latency of a hint in a table, without a build."""
 
     def __init__(self, latency_us):
         self.latency_us = latency_us
@@ -52,7 +52,7 @@ def test_a_sample_has_the_first_of_the_ranking_and_some_of_the_rest(space, confi
     assert found == sample(ranked, configs, seed)
     favourites = min(space, 30, math.ceil(configs * 0.6))
     assert found[:favourites] == ranked[:favourites]
-    if space >= 2 * configs >= 200:  # the rest is drawn from all over, not the next in the ranking
+    if space >= 2 * configs >= 200:  # the rest is sampled from the whole ranking
         assert max(found) > configs
 
 
@@ -95,10 +95,10 @@ def task():
     return operator_task("conv", same_convolution(8, 16, 12, 1), TARGET)
 
 
-def test_regret_is_to_the_best_of_all(task):
+def test_regret_is_relative_to_the_best_candidate_of_all(task):
     ranked = DefaultPolicy(task.ours.func, TARGET.arch()).emit_config(99)
     assert len(ranked) > 4
-    # The first choice takes 30 us, what the search tries last 10 us, the others 20 us.
+    # The top-1 candidate takes 30 us, the last candidate of the search 10 us, the others 20 us.
     table = dict.fromkeys(ranked, 20.0) | {ranked[0]: 30.0, ranked[-1]: 10.0}
     row = regret.measure(
         task, TARGET.arch(), FakeMeasurer(table.__getitem__), Settings(configs=99, topk=3)

@@ -1,4 +1,4 @@
-"""What is printed and written: the environment, rows as they come, JSON, the exit code."""
+"""Tests of benchmark reports: environment, rows as they finish, JSON file, exit code."""
 
 from __future__ import annotations
 

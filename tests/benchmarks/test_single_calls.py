@@ -1,4 +1,4 @@
-"""Kernels of a lowered module, each on its own."""
+"""Tests of :mod:`benchmarks.single_calls`: one module per kernel of a lowered network."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _module():
         with builder.dataflow():
             product = builder.emit(relax.op.matmul(x, relax.const(WEIGHT)))
             shares = builder.emit(relax.op.nn.softmax(product))
-            # Two inputs, one of which is of an earlier kernel than the last.
+            # Two inputs; one comes from a kernel before the previous one.
             out = builder.emit_output(relax.op.matmul(relax.op.permute_dims(product), shares))
         builder.emit_func_output(out)
     return builder.get()
 
 
-def test_kernels_one_after_the_other_are_the_network(tmp_path):
+def test_kernels_in_sequence_compute_the_network(tmp_path):
     target = resolve_target("host", 1)
     calls = single_calls(lower(_module(), target.to_tvm()))
     x = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
@@ -49,13 +49,13 @@ def test_kernels_one_after_the_other_are_the_network(tmp_path):
     assert len(calls) == len(wanted)
 
 
-def test_weights_stay_in_and_activations_come_from_outside():
+def test_weights_stay_constants_and_activations_become_inputs():
     first = single_calls(lower(_module(), resolve_target("host", 1).to_tvm()))[0]
     assert first.inputs == [((3, 8), "float32")]
     assert len(first.func.params) == 3  # data, weight, result
 
 
-def test_a_shape_that_is_not_known_has_no_module_and_keeps_its_place():
+def test_a_kernel_with_a_symbolic_shape_is_none_in_the_list():
     @I.ir_module
     class Before:
         @R.function

@@ -1,4 +1,4 @@
-"""A model in PyTorch: the same numbers as in ONNX Runtime, or no module at all."""
+"""ONNX models as PyTorch modules: the outputs of ONNX Runtime, or None if unsupported."""
 
 from __future__ import annotations
 

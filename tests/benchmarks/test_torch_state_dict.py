@@ -1,4 +1,4 @@
-"""The state-dict reader, on files that the test writes byte by byte: no PyTorch is needed."""
+"""Tests of the state-dict reader on files written byte by byte, without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from benchmarks.torch_state_dict import (
 
 
 class Global:
-    """Pickles as the global `module.name`, whether or not that module can be imported."""
+    """Pickle as the global `module.name`, whether or not that module can be imported."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
 
 
 class StoredTensor:
-    """Pickles as PyTorch's legacy format writes a tensor."""
+    """Pickle a tensor in PyTorch's legacy format."""
 
     def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> None:
         self.size, self.stride, self.offset = size, stride, offset
@@ -36,8 +36,8 @@ class StoredTensor:
 
 class LegacyPickler(
     pickle._Pickler
-):  # the Python one: it writes opcodes through overridable methods
-    """Writes globals by name and storages as persistent ids."""
+):  # the pure Python pickler, because its opcode methods can be overridden
+    """Write globals by name and storages as persistent ids."""
 
     dispatch = pickle._Pickler.dispatch.copy()
 
@@ -66,14 +66,14 @@ def pickled(value: object) -> bytes:
 
 
 def legacy_file(tensors: object, magic: int = MAGIC_NUMBER, numbers: int = 6) -> bytes:
-    """A file with one float storage "0" that announces six elements and holds `numbers`."""
+    """Return a file with one float storage "0" that declares six elements and holds `numbers`."""
     header = [magic, PROTOCOL_VERSION, {"little_endian": True}, tensors, ["0"]]
     data = np.arange(numbers, dtype="<f4").tobytes()
     return b"".join(map(pickled, header)) + struct.pack("<q", 6) + data
 
 
 class RunsCommand:
-    """What an attacker would put into a weights file."""
+    """An object that runs a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self.command = command

@@ -1,4 +1,4 @@
-"""Tasks of an operator and of a model: two forms that compute the same."""
+"""Tests of tuning tasks from operators and models: both variants of a task compute the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvmopt.device.target import resolve_target
 TARGET = resolve_target("host", 1)
 
 
-def test_a_convolution_is_ours_by_winograd_and_plain_without(tmp_path):
+def test_ours_computes_a_convolution_by_winograd_and_plain_does_not(tmp_path):
     task = operator_task("conv3x3", same_convolution(32, 32, 24, 3), TARGET)
     assert "winograd" in task.ours.name and "winograd" not in task.plain.name
     assert task.ours.inputs == task.plain.inputs == [((1, 24, 24, 32), "float32")]
@@ -36,7 +36,7 @@ def test_a_convolution_is_ours_by_winograd_and_plain_without(tmp_path):
 
 
 @pytest.mark.parametrize("operator", [MatMul(3, 5, 7, bias=True), *PLAIN[:2]], ids=lambda o: o.name)
-def test_other_operators_are_one_kernel_in_both_forms(operator):
+def test_other_operators_are_one_kernel_in_both_variants(operator):
     task = operator_task("rest", operator, TARGET)
     assert task.name == operator.name
     assert task.ours.name == task.plain.name
@@ -55,7 +55,7 @@ def test_kernels_of_a_model_are_distinct_and_the_heaviest(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_kernels_of_a_model_are_had_in_its_format(dtype, tmp_path):
+def test_kernels_of_a_model_have_its_dtype(dtype, tmp_path):
     path = tmp_path / "resnet.onnx"
     onnx.save_model(resnet((1, 1), False, 32, 10, 16), path)
     vectors = dataclasses.replace(TARGET, mattr=NO_FEATURES)
@@ -64,12 +64,12 @@ def test_kernels_of_a_model_are_had_in_its_format(dtype, tmp_path):
     assert first.kind == "register_tile"
 
 
-def test_an_operator_is_had_in_bfloat16():
+def test_an_operator_can_be_in_bfloat16():
     task = operator_task("matmul", MatMul(8, 64, 32), TARGET, "bfloat16")
     assert "bfloat16" in [str(p.dtype) for p in task.ours.func.params]
 
 
-def test_forms_that_do_not_match_are_refused(monkeypatch):
+def test_variants_with_different_inputs_are_refused(monkeypatch):
     calls = iter([[None], []])
     monkeypatch.setattr(tuning_tasks, "single_calls", lambda lowered: next(calls))
     with pytest.raises(ValueError, match="must call kernels with the same inputs, but got 1 and 0"):

@@ -1,4 +1,4 @@
-"""The zoo without downloads: its table, its builders, its caches, its command line."""
+"""Tests of the model zoo without downloads: table, builders, cache, command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUILDERS = {
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output of `model` in ONNX Runtime."""
+    """Return the first output of `model` in ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
@@ -46,7 +46,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def tiny_lite0_weights() -> dict[str, np.ndarray]:
-    """A state dict with Lite0's names and four channels everywhere, so that shortcuts are added."""
+    """Return a state dict with Lite0's names and 4 channels everywhere, so that shortcuts exist."""
     random = np.random.default_rng(0)
     weights = {"_fc.weight": random.standard_normal((10, 4)), "_fc.bias": np.zeros(10)}
 

@@ -1,4 +1,4 @@
-"""Bandwidth ratios: measured once a machine, remembered, and harmless when the file is not."""
+"""Tests of measured memory bandwidth: one measurement per machine, cached, robust to bad files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWICE = {level: 2.2 * ratio for level, ratio in FITTED.items()}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CpuArch]:
-    """An empty cache directory, and a machine whose lower levels are twice as fast."""
+    """Fake bandwidths in which lower cache levels are twice as fast, and an empty cache folder."""
     calls: list[CpuArch] = []
 
     def fake(arch: CpuArch) -> dict[str, float]:
@@ -95,7 +95,7 @@ def test_a_pipe_or_a_folder_in_its_place_is_not_read(measured, tmp_path, make) -
     cache_file().parent.mkdir()
     make(cache_file())
     assert with_measured_bandwidths(ARCH).l2_bandwidth == 2 * ARCH.l2_bandwidth
-    assert list(cache_file().parent.iterdir()) == [cache_file()]  # no draft is left
+    assert list(cache_file().parent.iterdir()) == [cache_file()]  # no temporary file is left
 
 
 def test_only_a_cpu_that_runs_here_is_measured(measured, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""CPU descriptors and the names of CPU features."""
+"""Tests of CPU descriptors and of the Linux names of CPU features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs by name: found by whatever they are called, their facts consistent, their targets TVM's."""
+"""Tests of GPU descriptors: look-up by name, consistent facts, round trip through TVM targets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_gpu_is_found_by_what_it_is_called(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "skylake-avx512", "graviton3", "nvidia", "h2000"])
-def test_what_names_no_gpu_is_none(text: str) -> None:
+def test_an_unknown_gpu_name_gives_none(text: str) -> None:
     assert named_gpu(text) is None
 
 
@@ -59,7 +59,7 @@ def test_the_facts_of_a_gpu_agree(gpu: CudaArch) -> None:
 def test_an_h200_has_what_its_data_sheet_says() -> None:
     gpu = GPUS["nvidia-h200"]
     assert (gpu.arch, gpu.sms, gpu.smem_bytes) == ("sm_90a", 132, 232448)
-    # 989 TFLOP/s of float16 and 67 of float32, within a tenth: clocks differ.
+    # 989 TFLOP/s in float16 and 67 in float32, within 10 %, because clocks differ.
     tera = 2e-3 * gpu.sms * gpu.clock_ghz
     assert tera * gpu.fma("float16") == pytest.approx(989, rel=0.1)
     assert tera * gpu.fma("int8") == pytest.approx(1979, rel=0.1)
@@ -68,7 +68,7 @@ def test_an_h200_has_what_its_data_sheet_says() -> None:
     assert gpu.tensor_shape("float32") is None
 
 
-def test_tensor_cores_take_what_their_generation_takes() -> None:
+def test_tensor_cores_support_the_dtypes_of_their_generation() -> None:
     assert GPUS["nvidia-v100"].tensor_shape("float16") is None  # another instruction
     assert GPUS["nvidia-t4"].tensor_shape("bfloat16") is None
     assert GPUS["nvidia-a100"].tensor_shape("float8_e4m3fn") is None

@@ -1,4 +1,4 @@
-"""What is missing to use a GPU: the driver, CUDA's library, the GPU; and what is done then."""
+"""Tests of the CUDA runtime check: missing driver, missing CUDA library, missing GPU."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch) -> None:
     assert cuda_runtime.describe() == ""
 
 
-def test_beside_a_driver_cudas_library_is_asked_for(monkeypatch) -> None:
+def test_with_a_driver_only_the_cuda_library_is_missing(monkeypatch) -> None:
     loading(monkeypatch, cuda_runtime.DRIVER)
     assert "is not found; install CUDA 13's toolkit, or run: pip" in cuda_runtime.problem()
     assert cuda_runtime.missing(80) == "libcudart.so.13"
 
 
-def test_pypis_library_is_found(monkeypatch, tmp_path) -> None:
+def test_the_cuda_library_of_pypi_is_found(monkeypatch, tmp_path) -> None:
     library = tmp_path / "nvidia" / "cu13" / "lib" / cuda_runtime.LIBRARY
     library.parent.mkdir(parents=True)
     library.touch()
@@ -46,7 +46,7 @@ def test_pypis_library_is_found(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
-def test_what_stands_in_for_the_driver_is_none(monkeypatch) -> None:
+def test_a_stub_driver_is_no_driver(monkeypatch) -> None:
     from tvmopt.kernels.cuda.toolchain.modules import _driver_stand_in
 
     if not cuda_runtime._has_driver():

@@ -31,7 +31,7 @@ def test_sizes_are_those_of_numpy_and_tvm(row: DType) -> None:
 def test_kind_is_that_of_numpy(row: DType) -> None:
     zero = np.zeros((), row.numpy)
     assert row.kind in ("float", "int", "uint", "bool")
-    if row.numpy.kind != "V":  # what ml_dtypes adds
+    if row.numpy.kind != "V":  # dtypes of ml_dtypes
         assert row.numpy.kind == {"float": "f", "int": "i", "uint": "u", "bool": "b"}[row.kind]
     else:
         assert row.ml_dtypes and type(zero[()]).__name__ == row.name

@@ -1,4 +1,4 @@
-"""CPUs of other platforms: by LLVM's names, and by those of boards and clouds."""
+"""Tests of CPUs by name: LLVM CPU names, boards, and cloud instances."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_platform_may_be_named():
         ('{"mcpu": "cortex-a76", "mattr": ["+avx2"]}', "features that LLVM knows.* got 'avx2'"),
     ],
 )  # fmt: skip
-def test_what_is_unknown_is_said(text, message):
+def test_an_unknown_name_is_in_the_message(text, message):
     with pytest.raises(ConfigError, match=message):
         resolve_target(text)
 

@@ -1,4 +1,4 @@
-"""From what a user writes to one exact target."""
+"""Tests of target resolution: user input becomes one exact target."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_vectors_follow_the_features(mcpu, bits, registers):
 
 
 def test_cache_sizes_are_the_hosts_only_when_it_runs_here(monkeypatch):
-    sizes = {"l1": 1, "l2": 2, "l3": 3, "l4": 4}  # some hosts have a fourth level
+    sizes = {"l1": 1, "l2": 2, "l3": 3, "l4": 4}  # some hosts have a fourth cache level
     monkeypatch.setattr(host, "cache_bytes", lambda: sizes)
     spec = resolve_target("host")
     arch = spec.arch()

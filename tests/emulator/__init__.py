@@ -1,4 +1,4 @@
-"""Kernels for other CPUs and for GPUs, run here under emulation: their numbers, not their speed."""
+"""Emulators that run kernels for other CPUs and for GPUs here. They check results, not speed."""
 
 from .program import run
 from .tools import Tools, find_tools

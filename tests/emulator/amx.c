@@ -1,8 +1,8 @@
-/* Intel AMX in software: executes tile instructions when the CPU refuses them with SIGILL.
+/* Intel AMX in software: execute tile instructions in the handler of SIGILL.
  *
- * Follows the pseudocode of Intel's Software Developer's Manual (palette 1 alone: 8 tiles of up to
- * 16 rows of 64 bytes). Tiles belong to a thread, as on the CPU. Where the CPU would raise #UD or
- * #GP, the first reason is kept and the instruction is passed over, or the process is aborted.
+ * Follows the pseudocode of Intel's Software Developer's Manual (only palette 1: 8 tiles of up to
+ * 16 rows of 64 bytes). Tiles are thread-local, as on the CPU. Where the CPU would raise #UD or #GP,
+ * the first reason is recorded and the instruction is skipped, or the process aborts.
  */
 
 #define _GNU_SOURCE
@@ -46,7 +46,7 @@ static struct sigaction before;
 typedef struct {
     int mnemonic;
     int reg, rm, vvvv; /* tile operands */
-    uint64_t base;     /* of the memory operand, with the displacement */
+    uint64_t base;     /* base address of the memory operand, with the displacement */
     int64_t stride;    /* the scaled index register */
     int length;
 } Instruction;
@@ -81,7 +81,7 @@ static int32_t read_int32(const uint8_t *at)
     return value;
 }
 
-/* Which instruction it is by opcode, prefix (0 none, 1 66, 2 F3, 3 F2) and ModRM; -1 for none. */
+/* Mnemonic by opcode, prefix (0 none, 1 66, 2 F3, 3 F2) and ModRM; -1 for none. */
 static int find_mnemonic(int opcode, int prefix, int mod, int reg, int rm)
 {
     static const int loads[4] = {-1, TILELOADDT1, TILESTORED, TILELOADD};
@@ -104,7 +104,7 @@ static int find_mnemonic(int opcode, int prefix, int mod, int reg, int rm)
     }
 }
 
-/* 0 when the bytes at the instruction pointer are no AMX instruction. */
+/* Decodes the instruction at the instruction pointer; returns 0 if it is no AMX instruction. */
 static int decode(const ucontext_t *context, Instruction *in)
 {
     const uint8_t *start = (const uint8_t *)context->uc_mcontext.gregs[REG_RIP];
@@ -132,7 +132,7 @@ static int decode(const ucontext_t *context, Instruction *in)
             scale = *next >> 6;
             next++;
         }
-        int none = mod == 0 && base == 5; /* a displacement from nothing, or from the next one */
+        int none = mod == 0 && base == 5; /* displacement without base, or from the next instruction */
         index |= extend_x << 3;
         in->base = none ? 0 : read_register(context, base | extend_b << 3);
         in->stride = index == 4 ? 0 : (int64_t)(read_register(context, index) << scale);
@@ -195,7 +195,7 @@ static void store_configuration(const Instruction *in)
     memcpy((void *)(in->base + in->stride), bytes, sizeof bytes);
 }
 
-/* Whether tile t may be used; fails otherwise. */
+/* Returns whether tile t may be used; records a fault otherwise. */
 static int usable(const Instruction *in, int t)
 {
     if (!tiles.palette) {
@@ -239,8 +239,8 @@ static void multiply_bytes(int to, int left, int right, int left_signed, int rig
 {
     int steps = tiles.colsb[left] / 4, columns = tiles.colsb[to] / 4;
     for (int row = 0; row < tiles.rows[to]; row++) {
-        uint32_t sums[ROW_BYTES / 4];
-        memcpy(sums, tiles.data[to][row], ROW_BYTES);
+        uint32_t acc[ROW_BYTES / 4];
+        memcpy(acc, tiles.data[to][row], ROW_BYTES);
         for (int k = 0; k < steps; k++) {
             const uint8_t *a = tiles.data[left][row] + 4 * k;
             const uint8_t *b = tiles.data[right][k];
@@ -250,11 +250,11 @@ static void multiply_bytes(int to, int left, int right, int left_signed, int rig
             for (int n = 0; n < columns; n++)
                 for (int d = 0; d < 4; d++) {
                     int32_t value = right_signed ? (int8_t)b[4 * n + d] : b[4 * n + d];
-                    sums[n] += (uint32_t)(word[d] * value); /* wraps around */
+                    acc[n] += (uint32_t)(word[d] * value); /* wraps around */
                 }
         }
         memset(tiles.data[to][row], 0, ROW_BYTES);
-        memcpy(tiles.data[to][row], sums, (size_t)columns * 4);
+        memcpy(tiles.data[to][row], acc, (size_t)columns * 4);
     }
 }
 
@@ -266,14 +266,14 @@ static float widen(uint16_t bits)
     return value;
 }
 
-/* Even and odd products have sums of their own, which are added to the tile at the end. */
+/* Even and odd K accumulate separately, and are added to the tile at the end. */
 static void multiply_bfloat16(int to, int left, int right)
 {
     int steps = tiles.colsb[left] / 4, columns = tiles.colsb[to] / 4;
     unsigned saved = _mm_getcsr();
-    _mm_setcsr(0x1F80 | 0x8040); /* no exceptions, round to nearest even, denormals are zeros */
+    _mm_setcsr(0x1F80 | 0x8040); /* no exceptions, round to nearest even, denormals flushed to zero */
     for (int row = 0; row < tiles.rows[to]; row++) {
-        float even[ROW_BYTES / 4] = {0}, odd[ROW_BYTES / 4] = {0}, sums[ROW_BYTES / 4] = {0};
+        float even[ROW_BYTES / 4] = {0}, odd[ROW_BYTES / 4] = {0}, acc[ROW_BYTES / 4] = {0};
         for (int k = 0; k < steps; k++) {
             uint16_t a[2], b[ROW_BYTES / 2];
             memcpy(a, tiles.data[left][row] + 4 * k, sizeof a);
@@ -283,11 +283,11 @@ static void multiply_bfloat16(int to, int left, int right)
                 odd[n] = __builtin_fmaf(widen(a[1]), widen(b[2 * n + 1]), odd[n]);
             }
         }
-        memcpy(sums, tiles.data[to][row], (size_t)columns * 4);
+        memcpy(acc, tiles.data[to][row], (size_t)columns * 4);
         for (int n = 0; n < columns; n++)
-            sums[n] += even[n] + odd[n];
+            acc[n] += even[n] + odd[n];
         memset(tiles.data[to][row], 0, ROW_BYTES);
-        memcpy(tiles.data[to][row], sums, (size_t)columns * 4);
+        memcpy(tiles.data[to][row], acc, (size_t)columns * 4);
     }
     _mm_setcsr(saved);
 }
@@ -364,7 +364,7 @@ static void on_illegal_instruction(int number, siginfo_t *info, void *opaque)
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
         before.sa_handler(number);
     } else {
-        sigaction(SIGILL, &before, NULL); /* it is executed again, and ends the process */
+        sigaction(SIGILL, &before, NULL); /* the instruction runs again, and the signal kills the process */
     }
 }
 
@@ -396,7 +396,7 @@ int amx_uninstall(void)
 
 void amx_reset(void)
 {
-    memset(&tiles, 0, sizeof tiles); /* this thread's */
+    memset(&tiles, 0, sizeof tiles); /* tiles of this thread */
     memset(counts, 0, sizeof counts);
     memset(first_error, 0, sizeof first_error);
     __atomic_store_n(&failed, 0, __ATOMIC_RELEASE);

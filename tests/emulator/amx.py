@@ -1,8 +1,8 @@
-"""Intel AMX in software, so that kernels for it run in tests on a CPU without it.
+"""Emulate Intel AMX in software, for tests of AMX kernels on a CPU without AMX.
 
-The CPU raises an illegal instruction, and ``amx.c`` executes it, in whatever thread it came from: a
-microsecond or two each, so that time says nothing. On a CPU that has AMX and has been allowed to
-use it nothing is caught, and nothing counted.
+The CPU raises an illegal-instruction signal, and ``amx.c`` executes the instruction in its signal
+handler, in any thread. An instruction takes one or two microseconds, so timings mean nothing. On a
+CPU with AMX and its permission, instructions run natively and are not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONS = ("-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-fno-math-errno", "-
 
 
 class EmulationError(TvmoptError):
-    """Code used AMX in a way that the CPU would refuse."""
+    """Code used AMX in a way that would fault on a CPU."""
 
 
 class Counts:
@@ -36,27 +36,27 @@ class Counts:
         self._library = library
 
     def __getitem__(self, mnemonic: str) -> int:
-        """How often ``mnemonic`` was executed.
+        """Return how often ``mnemonic`` was executed.
 
         Raises:
-            KeyError: When it is none of AMX.
+            KeyError: When ``mnemonic`` is no AMX instruction.
         """
         return self.as_dict()[mnemonic]
 
     def as_dict(self) -> dict[str, int]:
-        """All of them."""
+        """Return all counts."""
         lib = self._library
         return {lib.amx_mnemonic(i).decode(): lib.amx_count(i) for i in range(lib.amx_mnemonics())}
 
     def error(self) -> str | None:
-        """The first use that the CPU would have refused; None when there was none."""
+        """Return the first use that would fault on a CPU; None when there was none."""
         return self._library.amx_error().decode() or None
 
 
 def install() -> Counts:
-    """Execute AMX instructions in software from now on; what is wrong aborts the process.
+    """Emulate AMX instructions from now on; a fault aborts the process.
 
-    For a process that runs candidates; a test rather uses :func:`emulated`.
+    It is for processes that run candidates; tests use :func:`emulated`.
 
     Raises:
         EnvironmentSetupError: When the emulator cannot be built here.
@@ -65,16 +65,16 @@ def install() -> Counts:
 
 
 def uninstall() -> None:
-    """Undo :func:`install`: give the signal back to whoever had it."""
+    """Undo :func:`install`: restore the previous signal handler."""
     _library().amx_uninstall()
 
 
 @contextlib.contextmanager
 def emulated() -> Iterator[Counts]:
-    """Execute AMX instructions in software inside; counts start at 0.
+    """Emulate AMX instructions in the context; counts start at 0.
 
     Raises:
-        EmulationError: At the end, when the CPU would have refused an instruction.
+        EmulationError: At exit, when an instruction would fault on a CPU.
         EnvironmentSetupError: When the emulator cannot be built here.
     """
     counts = _install(aborts=False)
@@ -109,7 +109,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _built() -> Path:
-    """The shared object, built when no process of this user has built this source before."""
+    """Return the shared object; build it unless a process of this user did so before."""
     compiler = shutil.which("gcc") or shutil.which("g++") or shutil.which("cc")
     if compiler is None:
         raise EnvironmentSetupError(

@@ -1,4 +1,4 @@
-/* What main.c and kernels need of a C library, for Hexagon, where Debian has none. */
+/* The C library functions that main.c and kernels need on Hexagon; Debian has no library. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,7 +43,7 @@ void* memmove(void* to, const void* from, size_t bytes) {
   return to;
 }
 
-/* Integer division, which Hexagon has no instruction for. By 0: all ones, as on RISC-V. */
+/* Integer division in software. By 0: all ones, as on RISC-V. */
 static uint64_t divide(uint64_t a, uint64_t b, uint64_t* rest) {
   uint64_t quotient = 0;
   *rest = 0;
@@ -91,7 +91,7 @@ uint64_t __hexagon_udivdi3(uint64_t a, uint64_t b) { return unsigned_quotient(a,
 uint32_t __hexagon_umodsi3(uint32_t a, uint32_t b) { return unsigned_remainder(a, b); }
 uint64_t __hexagon_umoddi3(uint64_t a, uint64_t b) { return unsigned_remainder(a, b); }
 
-/* Rounding of float. Beyond 2^23 every number is whole already. */
+/* Rounding of float. Beyond 2^23 every float is an integer. */
 static int is_whole(float x) { return !(x < 8388608.0f && x > -8388608.0f); }
 
 static float with_sign_of(float value, float sign) {
@@ -127,7 +127,7 @@ float rintf(float x) {
   return whole;
 }
 
-/* Rounded to nearest; bit by bit from the top. */
+/* Square root rounded to nearest, bit by bit from the top. */
 float sqrtf(float x) {
   union { float f; uint32_t i; } v = {x};
   if (!(x > 0.0f) || v.i >= 0x7f800000u) return x < 0.0f ? 0.0f / 0.0f : x;

@@ -1,8 +1,8 @@
-/* Calls one compiled kernel: arguments come in on stdin, the last ones go out on stdout.
+/* Calls one compiled kernel: reads arguments from stdin, writes the results to stdout.
  *
- * In: int64 words: how many arrays, how many of them are results; for each array its DLPack type
- * code, bits, number of dimensions, bytes and shape; then the bytes of all arrays in turn.
- * Stands in for TVM's runtime: memory, and parallel loops one task after the other.
+ * Input: int64 words: number of arrays, number of results; for each array its DLPack type code, bits,
+ * number of dimensions, bytes and shape; then the bytes of all arrays.
+ * Replaces TVM's runtime: workspaces, and parallel loops as serial tasks.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -13,14 +13,14 @@ extern long write(int file, const void* from, size_t bytes);
 extern void _exit(int status) __attribute__((noreturn));
 extern int __tvm_ffi_main(void* self, TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
-/* What program.py makes of them. */
+/* Exit codes; program.py turns them into errors. */
 enum { REFUSED = 101, BAD_INPUT = 102, NO_MEMORY = 103, OVERRUN = 104 };
 enum { ALIGNMENT = 64, GUARD = 128, MOST_ARRAYS = 64, MOST_DIMENSIONS = 16, TASKS = 2 };
 
 static uint8_t memory[(size_t)1 << 29] __attribute__((aligned(4096)));
 static size_t used;
 
-/* TVM promises 64 bytes, so no array lies better: code that relies on more is found out. */
+/* Alignment of exactly 64 bytes, TVM's guarantee, so that code that relies on more fails. */
 static void* allocate(size_t bytes) {
   size_t start = (used + 2 * ALIGNMENT - 1) / (2 * ALIGNMENT) * (2 * ALIGNMENT) + ALIGNMENT;
   if (start > sizeof memory || bytes > sizeof memory - start) _exit(NO_MEMORY);
@@ -96,7 +96,7 @@ static int launch(int (*body)(int, Group*, void*), void* data, int tasks) {
   return 0;
 }
 
-/* Pointers of the kernel's library, those that it needs. */
+/* Function pointers of the kernel's library; weak, because not all exist in each library. */
 #define NEEDED extern __attribute__((weak))
 NEEDED void* (*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int);
 NEEDED int (*__TVMBackendFreeWorkspace)(int, int, void*);

@@ -1,4 +1,4 @@
-"""One compiled kernel as a program of another CPU, run by QEMU."""
+"""Run one compiled kernel as a program for another CPU under QEMU."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def run(
 ) -> list[np.ndarray]:
     """Call the one function of ``lib`` on ``inputs`` and ``outputs`` under emulation.
 
-    Parallel loops run as two tasks, one after the other. Arrays are aligned to 64 bytes and no
-    better, as TVM promises kernels.
+    A parallel loop runs as two tasks, one after the other. Arrays are aligned to exactly 64 bytes,
+    the alignment that TVM guarantees to kernels.
 
     Args:
-        lib: What ``tvm.tirx.build`` gave for a module with one function.
+        lib: Result of ``tvm.tirx.build`` for a module with one function.
         inputs: Its first arguments.
-        outputs: The others, with what they hold before the call; they stay as they are.
+        outputs: Its last arguments, with their contents before the call; they are not changed.
         isa: Instruction set of the code, ``"aarch64"``, ``"hexagon"`` or ``"riscv64"``.
-        cpu: QEMU's name of the CPU; by default one with every feature that QEMU knows, but
-            128-bit vectors on RISC-V.
-        timeout_s: Seconds that the call may take.
+        cpu: QEMU's name of the CPU. The default has every feature that QEMU knows; on RISC-V it has
+            128-bit vectors.
+        timeout_s: Time limit of the call in seconds.
 
     Returns:
-        What the function left in ``outputs``, new arrays of the same shapes and types.
+        New arrays with the contents of ``outputs`` after the call.
 
     Raises:
-        ConfigError: When ``isa``, ``cpu`` or an argument is not what the code or QEMU takes.
-        EnvironmentSetupError: When a tool is missing, or QEMU too old for the code.
-        BuildError: When the kernel calls what is not there.
-        ArtifactError: When the code dies, of an instruction that ``cpu`` lacks, for example.
-        LimitError: When it takes too long.
+        ConfigError: When the code or QEMU does not support ``isa``, ``cpu`` or an argument.
+        EnvironmentSetupError: When a tool is missing, or QEMU is too old for the code.
+        BuildError: When the kernel calls an undefined function.
+        ArtifactError: When the code crashes, for example on an instruction that ``cpu`` lacks.
+        LimitError: When the call exceeds the time limit.
     """
     tools = find_tools(isa)
     if isinstance(tools, str):
@@ -93,7 +93,7 @@ def run(
 
 
 def _link(tools: Tools, lib: Any, folder: Path) -> Path:
-    """The program that calls ``lib``."""
+    """Return the program that calls ``lib``."""
     objects = [folder / f"{Path(source).stem}.o" for source in tools.sources]
     for path, content in zip(objects, _compiled(tools), strict=True):
         path.write_bytes(content)
@@ -116,7 +116,7 @@ def _link(tools: Tools, lib: Any, folder: Path) -> Path:
 
 @functools.cache
 def _compiled(tools: Tools) -> tuple[bytes, ...]:
-    """Objects of ``tools.sources``."""
+    """Return the compiled objects of ``tools.sources``."""
     made = []
     includes = tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()
     for source in tools.sources:
@@ -140,7 +140,7 @@ def _one_line(text: str) -> str:
 
 
 def _message(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> bytes:
-    """What main.c reads."""
+    """Return the input of main.c."""
     arrays = [np.ascontiguousarray(array) for array in (*inputs, *outputs)]
     words = [len(arrays), len(outputs)]
     for array in arrays:
@@ -149,7 +149,7 @@ def _message(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> byt
 
 
 def _dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """DLPack's code and bits of a type."""
+    """Return the DLPack type code and bits of a dtype."""
     kind = re.match(r"[a-z]*", dtype.name)
     code = _DLPACK_CODES.get(kind.group() if kind else "")
     if code is None:
@@ -168,7 +168,7 @@ def _results(data: bytes, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _check(done: subprocess.CompletedProcess[bytes], tools: Tools, cpu: str) -> None:
-    """Raise what a status says."""
+    """Raise the error of an exit status."""
     status = done.returncode
     if status == 0:
         return

@@ -1,4 +1,4 @@
-"""The AMX emulator beside NumPy: every instruction, form of address and refusal."""
+"""The AMX emulator against NumPy: every instruction, addressing mode and fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 _ROOT = Path(__file__).parents[2]
-# One function an instruction; addresses in all the forms that ModRM and SIB can say.
+# One function per instruction, with all addressing modes of ModRM and SIB.
 _SOURCE = r"""
 #include <stdint.h>
 unsigned char settings[64] __attribute__((aligned(64)));
@@ -94,7 +94,7 @@ def lib(code):
 
 
 def _configuration(rows, k_bytes, columns=16, palette=1, **bytes_at):
-    """Tile 0: sums, tile 4: left, tile 6: right; tile 5 is a full one."""
+    """Configure tile 0 as accumulator, 4 as left and 6 as right operand, and 5 as a full tile."""
     config = np.zeros(64, np.uint8)
     config[0] = palette
     for tile, tile_rows, tile_bytes in (
@@ -114,7 +114,7 @@ def _address(array, offset=0):
 
 
 def _multiply(lib, name, sums, left, right, rows, k_bytes, columns=16):
-    """``sums + left @ right`` by one instruction; left is (rows, K), right is packed."""
+    """Compute ``sums + left @ right`` by one instruction; left is (rows, K), right is packed."""
     config, out = _configuration(rows, k_bytes, columns), np.full((16, 20), -1, sums.dtype)
     lib.configure(_address(config))
     lib.load(_address(sums), ctypes.c_int64(sums.strides[0]))
@@ -146,7 +146,7 @@ def _random(rng, dtype, shape):
 @pytest.mark.parametrize(
     ("rows", "k_bytes", "columns"), [(16, 64, 16), (1, 4, 1), (7, 24, 16), (14, 48, 5), (16, 4, 16)]
 )
-def test_products_of_bytes(lib, name, rows, k_bytes, columns):
+def test_int8_multiply(lib, name, rows, k_bytes, columns):
     rng = np.random.default_rng(rows * k_bytes)
     left = _random(rng, _TYPES[name][0], (rows, k_bytes + 3))[:, :k_bytes]
     right = _random(rng, _TYPES[name][1], (k_bytes, columns))
@@ -163,7 +163,7 @@ def test_products_of_bytes(lib, name, rows, k_bytes, columns):
 
 
 def _dot_pairs(sums, left, right):
-    """What Intel says of tdpbf16ps: even and odd products apart, each step rounded to float32."""
+    """Return tdpbf16ps by Intel's pseudocode: accumulate even and odd K apart, in float32."""
 
     def fma(total, a, b):
         return (total.astype(np.float64) + a.astype(np.float64) * b).astype(np.float32)
@@ -175,7 +175,7 @@ def _dot_pairs(sums, left, right):
 
 
 @pytest.mark.parametrize(("rows", "k_bytes", "columns"), [(16, 64, 16), (7, 24, 16), (3, 4, 5)])
-def test_products_of_bfloat16(lib, rows, k_bytes, columns):
+def test_bfloat16_multiply(lib, rows, k_bytes, columns):
     rng = np.random.default_rng(k_bytes)
     depth = k_bytes // 2
     left = rng.standard_normal((rows, depth)).astype(ml_dtypes.bfloat16)
@@ -189,10 +189,10 @@ def test_products_of_bfloat16(lib, rows, k_bytes, columns):
     np.testing.assert_array_equal(got, want)
 
 
-def test_bfloat16_takes_denormals_for_zeros_and_gives_zeros_for_them(lib):
+def test_bfloat16_flushes_denormals_to_zero(lib):
     tiny, one = np.float32(2.0**-126), np.float32(1)
     zero = np.float32(0)
-    cases = [  # left, right, sum before, sum after
+    cases = [  # left, right, accumulator before and after
         (tiny / 2, 2.0**100, zero, zero),
         (2.0**100, tiny / 4, zero, zero),
         (tiny, -1.0, 1.5 * tiny, zero),
@@ -212,7 +212,7 @@ def test_bfloat16_takes_denormals_for_zeros_and_gives_zeros_for_them(lib):
 
 
 def test_rounds_once_to_nearest_even(lib):
-    ones, half = np.float32(1), np.float32(2.0**-24)  # half of a unit in the last place of 1
+    ones, half = np.float32(1), np.float32(2.0**-24)  # half a ulp of 1
     for factor, want in ((1.0, ones), (1.0078125, np.nextafter(ones, np.float32(2)))):
         a = np.array([[factor, 0]]).astype(ml_dtypes.bfloat16)
         b = np.array([[half, 0]]).astype(ml_dtypes.bfloat16)
@@ -223,7 +223,7 @@ def test_rounds_once_to_nearest_even(lib):
 
 @pytest.mark.parametrize("form", range(6))
 @pytest.mark.parametrize("stride", [64, 72, 128])
-def test_every_form_of_address(lib, form, stride):
+def test_every_addressing_mode(lib, form, stride):
     data = np.random.default_rng(form).integers(0, 256, (16, stride), np.uint8)
     out = np.zeros((16, 64), np.uint8)
     with amx.emulated():
@@ -242,12 +242,12 @@ def test_negative_stride_and_no_index(lib):
         lib.form_0(_address(data, 15 * 64), ctypes.c_int64(-64))
         lib.store5(_address(out), ctypes.c_int64(64))
         np.testing.assert_array_equal(out, data[::-1])
-        lib.no_index(_address(data))  # every row from one place
+        lib.no_index(_address(data))  # every row from one address
         lib.store5(_address(out), ctypes.c_int64(64))
         np.testing.assert_array_equal(out, np.repeat(data[:1], 16, 0))
 
 
-def test_base_may_be_the_stack(lib):
+def test_the_base_register_may_be_the_stack_pointer(lib):
     words = np.array([0x1122334455667788], np.int64)
     out = np.zeros((16, 64), np.uint8)
     with amx.emulated():
@@ -257,7 +257,7 @@ def test_base_may_be_the_stack(lib):
     np.testing.assert_array_equal(out[3, :8].view(np.int64), words)
 
 
-def test_configuration_comes_back(lib):
+def test_sttilecfg_returns_the_configuration(lib):
     config = _configuration(7, 24)
     held = np.frombuffer((ctypes.c_uint8 * 64).in_dll(lib, "settings"), np.uint8)
     padded = np.concatenate([np.zeros(28, np.uint8), config])
@@ -290,7 +290,7 @@ def test_tilezero_and_configuring_clear(lib):
     assert counts["tilezero"] == 1
 
 
-def test_tiles_belong_to_a_thread(lib):
+def test_each_thread_has_its_own_tiles(lib):
     config, ones = _configuration(16, 64), np.ones((16, 16), np.int32)
     seen = []
 
@@ -362,38 +362,38 @@ _WRONG = {
 
 
 @pytest.mark.parametrize("message", _WRONG)
-def test_what_the_cpu_would_refuse_is_an_error(lib, message):
+def test_illegal_use_is_an_error(lib, message):
     with (
         pytest.raises(amx.EmulationError, match=f"as Intel's manual says, but {message}"),
         amx.emulated(),
     ):
         _WRONG[message](lib)
     with amx.emulated():
-        lib.release()  # one refusal is not the next one's
+        lib.release()  # a fault is not reported twice
 
 
 def _child(code, body):
-    """Run Python that has the library as ``lib``; faults end in no report of pytest's."""
+    """Run Python code with the library as ``lib``, without pytest's fault handler."""
     program = f"import ctypes; lib = ctypes.CDLL({code!r})\nfrom tests.emulator import amx\n{body}"
     return subprocess.run(
         [sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True
     )
 
 
-def test_installed_for_good_it_aborts(code):
+def test_illegal_use_aborts_when_installed(code):
     done = _child(code, "amx.install(); lib.tdpbusd(); print('went on')")
     assert done.returncode == -6
     assert "emulated AMX: tdpbusd: tiles must be configured first" in done.stderr
     assert done.stdout == ""
 
 
-def test_after_uninstall_nothing_is_caught(code):
+def test_after_uninstall_the_signal_kills_the_process(code):
     body = "amx.install(); amx.uninstall(); lib.clear()"
-    assert _child(code, body).returncode == -4  # on a CPU with AMX as well: without permission
+    assert _child(code, body).returncode == -4  # the child has no AMX permission
 
 
 @pytest.mark.parametrize("handler", ["", "import faulthandler; faulthandler.enable()"])
-def test_other_illegal_instructions_are_not_ours(code, handler):
+def test_other_illegal_instructions_are_not_caught(code, handler):
     done = _child(code, f"{handler}\namx.install(); lib.undefined()")
     assert done.returncode == -4
     assert ("Illegal instruction" in done.stderr) == bool(handler)
@@ -418,7 +418,7 @@ def test_no_compiler(monkeypatch):
         amx._built()
 
 
-def test_what_does_not_compile_says_so(monkeypatch, tmp_path):
+def test_a_compile_error_is_reported(monkeypatch, tmp_path):
     source = tmp_path / "amx.c"
     source.write_text("int wrong(")
     monkeypatch.setattr(amx, "_SOURCE", source)

@@ -1,4 +1,4 @@
-"""Kernels of other CPUs under emulation: what goes in, what comes out, and what can go wrong."""
+"""Tests of kernels for other CPUs under QEMU: arguments, results, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def isa(request):
 
 
 def elementwise(shape, dtype, *, parallel=False):
-    """``y = x + x`` (or and, of booleans), and ``z = x``."""
+    """Compute ``y = x + x`` (``and`` for booleans), and ``z = x``."""
 
     @T.prim_func(s_tir=True)
     def main(
@@ -93,7 +93,7 @@ def test_parallel_loops_run_every_task(isa):
     np.testing.assert_array_equal(z, x)
 
 
-def test_outputs_begin_as_given_and_are_left_alone(isa):
+def test_outputs_hold_their_earlier_contents_and_are_not_changed(isa):
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((40,), "int32"), Y: T.Buffer((40,), "int32")) -> None:  # noqa: N803
         for i in range(40):
@@ -109,7 +109,7 @@ def test_outputs_begin_as_given_and_are_left_alone(isa):
 
 
 def workspace(*, inside):
-    """``y = 3 x`` through a buffer of its own, too large for a stack where ``inside`` a loop."""
+    """Compute ``y = 3 x`` through a workspace; ``inside`` a loop it exceeds the stack."""
 
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((8, 65536), "int32"), Y: T.Buffer((8, 65536), "int32")) -> None:  # noqa: N803
@@ -197,14 +197,14 @@ def test_float_functions(isa, name, expected):
     np.testing.assert_array_equal(y, expected(x).astype("float32"))
 
 
-def test_wrong_shape_is_the_callers_mistake(isa):
+def test_a_wrong_shape_is_a_config_error(isa):
     lib = build(elementwise((3, 5), "int8"), CPUS[isa])
     x = np.zeros((3, 4), "int8")
     with pytest.raises(ConfigError, match=r"what the kernel was built for, .*ValueError: Inv.*5"):
         run(lib, [x], [x, x], isa)
 
 
-def test_writing_behind_an_array_is_found(isa):
+def test_a_write_past_an_array_is_detected(isa):
     @T.prim_func
     def main(X: T.Buffer((4,), "int32"), Y: T.Buffer((4,), "int32")) -> None:  # noqa: N803
         for i in range(5):
@@ -215,7 +215,7 @@ def test_writing_behind_an_array_is_found(isa):
         run(build(main, CPUS[isa]), [x], [x], isa)
 
 
-def test_reading_from_nowhere_is_a_crash(isa):
+def test_an_invalid_read_is_a_crash(isa):
     @T.prim_func
     def main(X: T.Buffer((4,), "int32"), Y: T.Buffer((4,), "int32")) -> None:  # noqa: N803
         Y[0] = X[Y[1]]
@@ -225,7 +225,7 @@ def test_reading_from_nowhere_is_a_crash(isa):
         run(build(main, CPUS[isa]), [x], [x], isa)
 
 
-def test_failure_of_the_emulator_itself_is_told_from_the_kernels(monkeypatch):
+def test_an_emulator_failure_is_no_kernel_failure(monkeypatch):
     said = b"qemu-riscv64: translate.c:213: Assertion `start != NULL' failed.\n"
     failed = subprocess.CompletedProcess([], -11, b"", said)
     linked = subprocess.CompletedProcess([], 0, "", "")
@@ -239,7 +239,7 @@ def test_failure_of_the_emulator_itself_is_told_from_the_kernels(monkeypatch):
         run(lib, [], [], "riscv64")
 
 
-def test_calling_what_is_not_there(isa):
+def test_an_undefined_function_is_a_build_error(isa):
     @T.prim_func
     def main(X: T.Buffer((1,), "int32"), Y: T.Buffer((1,), "int32")) -> None:  # noqa: N803
         Y[0] = T.call_extern("int32", "no_such_function", X[0])

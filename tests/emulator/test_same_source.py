@@ -1,9 +1,9 @@
-"""One convolution and one dense layer of bytes, on every family of instructions.
+"""One int8 convolution and one int8 dense layer, by the dot-product instructions of every CPU.
 
-The functions are lowered for no CPU in particular and scheduled by the policy for each. They run
-here where this machine can, else under emulation, and give NumPy's numbers to the bit; the machine
-code has the instruction; another weight gives other numbers; and a CPU that lacks the instruction
-says so.
+The functions are lowered once, and scheduled for each CPU by its policy. They run natively or under
+emulation. Tests check that results equal NumPy bit for bit, that the machine code contains the
+instruction, that a changed weight changes the result, and that a CPU without the instruction
+reports an error.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LAYOUT = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """A CPU, the types that it multiplies, and by what.
+    """A CPU, its operand dtypes, and its dot-product instruction.
 
     Attributes:
-        name: What ``resolve_target`` calls it.
-        data: Type of the data.
-        weight: Type of the weight.
-        instruction: Mnemonic of the product.
-        template: The one that must serve.
+        name: Its name for ``resolve_target``.
+        data: Dtype of the data.
+        weight: Dtype of the weight.
+        instruction: Mnemonic of the dot-product instruction.
+        template: The expected kernel template.
         lacks: QEMU's name of a CPU of the family without the instruction.
     """
 
@@ -71,10 +71,10 @@ CPUS = {
 
 
 def cannot_run(cpu: Cpu) -> str:
-    """Why ``cpu``'s code runs neither here nor under emulation; empty when it does."""
+    """Return why code for ``cpu`` runs neither here nor under emulation; empty when it does."""
     if cpu.spec.isa == "x86_64":
         missing = set(cpu.spec.missing_on_host())
-        if cpu.template == "matrix_tile":  # emulated; and bytes have no use for float16
+        if cpu.template == "matrix_tile":  # AMX is emulated, and int8 kernels do not use float16
             missing -= {"amx_tile", "amx_int8", "amx_bf16", "avx512_fp16"}
         return f"this CPU lacks {', '.join(sorted(missing))}" if missing else ""
     tools = find_tools(cpu.spec.isa)
@@ -84,14 +84,14 @@ def cannot_run(cpu: Cpu) -> str:
 # ---- the functions ----
 
 
-def requantised(sums: relax.Expr, bias: relax.Expr) -> relax.Expr:
-    """In integers alone: QEMU of some CPUs has no vectors of floats."""
-    scaled = op.right_shift(op.add(sums, bias), relax.const(12, "int32"))
+def requantised(acc: relax.Expr, bias: relax.Expr) -> relax.Expr:
+    """Requantize in integers only, because QEMU lacks float vectors on some CPUs."""
+    scaled = op.right_shift(op.add(acc, bias), relax.const(12, "int32"))
     return op.astype(op.clip(op.add(scaled, relax.const(128, "int32")), 0, 255), "uint8")
 
 
 def convolution(x: relax.Expr, w: relax.Expr, b: relax.Expr) -> relax.Expr:
-    """Of what another kernel has made, so that it pads in its own."""
+    """Convolve the output of another kernel, so that the padding is in this kernel."""
     pooled = relax.BlockBuilder.current().emit(nn.max_pool2d(x, 1, layout="NHWC"))
     return requantised(nn.conv2d(pooled, w, padding=1, **LAYOUT, out_dtype="int32"), b)
 
@@ -114,7 +114,7 @@ class Layer:
     weight: tuple[int, ...]
 
     def function(self, data: str, weight: str) -> tirx.PrimFunc:
-        """``main(x, w, b, y)``, with the padding of the data in it."""
+        """Return ``main(x, w, b, y)``, which includes the padding of the data."""
         builder = relax.BlockBuilder()
         shapes = (self.data, data), (self.weight, weight), ((self.weight[-1],), "int32")
         params = [relax.Var(n, relax.TensorType(*s)) for n, s in zip("xwb", shapes, strict=True)]
@@ -127,7 +127,7 @@ class Layer:
         return func.with_attr("global_symbol", "main")
 
     def operands(self, data: str, weight: str) -> list[np.ndarray]:
-        """Of the whole ranges of their types."""
+        """Return operands from the whole range of their dtypes."""
         rng = np.random.default_rng(0)
         made = [
             rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
@@ -136,8 +136,8 @@ class Layer:
         return [*made, rng.integers(-30_000, 30_000, self.weight[-1], np.int32)]
 
     def expected(self, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-        sums = self.numpy(x.astype(np.int64), w.astype(np.int64)) + b
-        return np.clip((sums >> 12) + 128, 0, 255).astype(np.uint8)
+        acc = self.numpy(x.astype(np.int64), w.astype(np.int64)) + b
+        return np.clip((acc >> 12) + 128, 0, 255).astype(np.uint8)
 
 
 LAYERS = {
@@ -182,7 +182,7 @@ def on_amx() -> contextlib.AbstractContextManager[object]:
 
 @pytest.fixture(params=CPUS)
 def name(request: pytest.FixtureRequest) -> str:
-    """Each CPU whose code can be run here somehow."""
+    """Each CPU whose code runs here, natively or emulated."""
     if reason := cannot_run(CPUS[request.param]):
         pytest.skip(reason)
     return request.param
@@ -192,15 +192,15 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_the_source_is_the_same(layer):
+def test_lowering_is_deterministic_and_fuses_padding_and_requantize(layer):
     first, *others = (LAYERS[layer].function("uint8", "int8") for _ in range(2))
     tvm.ir.assert_structural_equal(first, others[0])
-    assert ("if_then_else" in first.script()) == (layer == "convolution")  # it pads
-    assert "T.Cast" in first.script() and '"uint8"' in first.script()  # it requantises
+    assert ("if_then_else" in first.script()) == (layer == "convolution")  # the padding
+    assert "T.Cast" in first.script() and '"uint8"' in first.script()  # the requantize
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_numbers(name, layer):
+def test_results(name, layer):
     cpu = CPUS[name]
     operands = LAYERS[layer].operands(cpu.data, cpu.weight)
     expected = LAYERS[layer].expected(*operands)
@@ -217,18 +217,18 @@ def test_every_vector_of_the_tile_has_the_instruction(name, layer):
     if cpu.template == "matrix_tile":
         height, lanes = -(-height // 16), 16
     if cpu.name == "riscv64-rvv":
-        lanes *= 2  # two registers of sums at once
+        lanes *= 2  # the accumulator spans two registers
     found = re.findall(rf"\b{cpu.instruction}\b", built(name, layer).inspect_source("asm"))
     assert len(found) >= height * -(-columns // lanes)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_another_weight_gives_other_numbers(name, layer):
+def test_a_changed_weight_changes_its_channel_only(name, layer):
     cpu = CPUS[name]
     x, w, b = LAYERS[layer].operands(cpu.data, cpu.weight)
     expected = LAYERS[layer].expected(x, w, b)
     changed = w.copy()
-    changed[..., -1, -1] ^= 0x55  # the last of the reduction, for the last output
+    changed[..., -1, -1] ^= 0x55  # the last K of the last output channel
     got = run(name, layer, [x, changed, b])
     assert not np.array_equal(got, expected)
     np.testing.assert_array_equal(got[..., :-1], expected[..., :-1])
@@ -236,7 +236,7 @@ def test_another_weight_gives_other_numbers(name, layer):
 
 
 @pytest.mark.parametrize("name", [name for name, cpu in CPUS.items() if cpu.lacks])
-def test_a_cpu_without_the_instruction_dies_of_it(name):
+def test_a_cpu_without_the_instruction_faults(name):
     cpu = CPUS[name]
     if reason := cannot_run(cpu):
         pytest.skip(reason)
@@ -246,7 +246,7 @@ def test_a_cpu_without_the_instruction_dies_of_it(name):
 
 
 @pytest.mark.skipif("amx_tile" in host.cpu_flags(), reason="this CPU has AMX")
-def test_the_runtime_refuses_amx_on_a_cpu_without(tmp_path, write_kernel_bundle):
+def test_the_runtime_refuses_amx_on_a_cpu_without_amx(tmp_path, write_kernel_bundle):
     built("AMX", "dense").export_library(str(tmp_path / "model.so"))
     write_kernel_bundle(tmp_path, CPUS["AMX"].spec.to_dict(), ("tdpbusd",))
     match = r"built for sapphirerapids, and this CPU \(.*\) lacks .*amx_int8.*; build it again"

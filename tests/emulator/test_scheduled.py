@@ -1,8 +1,7 @@
-"""Functions as the policy schedules them for another CPU, run there: the numbers of NumPy.
+"""Functions scheduled for another CPU run under QEMU, and equal NumPy.
 
-QEMU before 8.1 dies of vectors of floats made integers, so there RISC-V gets vectors of integers
-alone. LLVM takes a minute for floats in Hexagon's vectors, so these are left to the other CPUs but
-for one small case.
+QEMU before 8.1 crashes on vector conversions from float to integer, so RISC-V gets integer vectors
+only. LLVM takes a minute for Hexagon float vectors, so Hexagon gets one small float case.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ CASES = {
 
 
 def scheduled(build, operands, spec):
-    """The one function that ``build(*operands)`` is lowered to, and the rule that scheduled it."""
+    """Return the one function that ``build(*operands)`` lowers to, scheduled, and its template."""
     builder = relax.BlockBuilder()
     params = [
         relax.Var(f"x{n}", relax.TensorType(shape, dtype))
@@ -87,7 +86,7 @@ def compiled(func, spec):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("cpu", CPUS)
-def test_numbers(cpu, case):
+def test_results(cpu, case):
     spec = resolve_target(cpu, 2)
     tools = find_tools(spec.isa)
     if isinstance(tools, str):
@@ -110,7 +109,7 @@ def test_numbers(cpu, case):
 
 @pytest.mark.parametrize("columns", [96, 90])
 @pytest.mark.parametrize(("cpu", "data", "weight", "instruction"), PRODUCTS)
-def test_integer_products(cpu, data, weight, instruction, columns):
+def test_int8_matmul(cpu, data, weight, instruction, columns):
     spec = resolve_target(cpu, 2)
     tools = find_tools(spec.isa)
     if isinstance(tools, str):

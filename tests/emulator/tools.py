@@ -1,4 +1,4 @@
-"""Compilers and emulators of other CPUs, as Debian packages them."""
+"""Find cross compilers and user-mode emulators, as Debian packages them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tvmopt.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Tools:
-    """What runs code of one instruction set here.
+    """The cross compiler and emulator of one instruction set.
 
     Attributes:
         isa: The instruction set.
-        emulator: QEMU for programs of it.
-        cpu: The emulator's CPU that has the most features.
+        emulator: QEMU user-mode emulator of the instruction set.
+        cpu: The emulator's CPU with the most features.
         compile: Command that compiles C; sources and ``-o`` follow.
         link: Command that links objects; they and ``-o`` follow.
-        libraries: What follows the objects.
-        sources: C files of this folder that a program is made of.
-        packages: Debian packages that hold all this.
+        libraries: Linker arguments after the objects.
+        sources: C files of this folder that the program consists of.
+        packages: Debian packages of these tools.
     """
 
     isa: str
@@ -34,7 +34,7 @@ class Tools:
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Every program that is called."""
+        """Return every program that is called."""
         return tuple(dict.fromkeys((self.emulator, self.compile[0], self.link[0])))
 
 
@@ -54,7 +54,7 @@ def _with_c_library(isa: str, debian: str, cpu: str) -> Tools:
 
 _TOOLS = {
     "aarch64": _with_c_library("aarch64", "arm64", "max"),
-    # 128 bits, the least that V may have: wider registers would hide what reaches too far.
+    # 128 bits, the minimum of V: wider registers would hide accesses out of bounds.
     "riscv64": _with_c_library("riscv64", "riscv64", "rv64,v=true,vext_spec=v1.0,vlen=128"),
     "hexagon": Tools(
         isa="hexagon",
@@ -73,7 +73,7 @@ _TOOLS = {
 
 
 def find_tools(isa: str) -> Tools | str:
-    """The tools for ``isa`` if all are installed; otherwise what is missing and how to get it.
+    """Return the tools for ``isa``, or what is missing and how to install it.
 
     Raises:
         ConfigError: When there is no emulation of ``isa``.

@@ -1,4 +1,4 @@
-"""The accuracy meter on outputs made by hand."""
+"""Tests of the accuracy meter on hand-made outputs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_fidelity_is_the_cosine_for_anything_else():
     assert got.max_abs_error == pytest.approx(4)
 
 
-def test_classes_that_the_float_model_holds_equal_count_as_one():
+def test_classes_with_equal_float_scores_count_as_one():
     want = np.array([[0.5, 0.5 + 1e-7, 0.0], [0.5, 0.5 + 1e-3, 0.0]], np.float32)
     got = np.array([[0.6, 0.5, 0.0], [0.6, 0.5, 0.0]], np.float32)
     assert _meter("fidelity", False, ([got], [want], None, 2)).agreement == 0.5
@@ -74,7 +74,7 @@ def test_classes_that_the_float_model_holds_equal_count_as_one():
     ("shape", "scores"),
     [((2, 4), True), ((2, 3, 4), True), ((2, 1), False), ((4,), False), ((2, 3, 4, 4), False)],
 )
-def test_what_is_a_table_of_scores(shape, scores):
+def test_which_outputs_are_tables_of_scores(shape, scores):
     output = np.random.default_rng(0).standard_normal(shape)
     found = _meter("fidelity", False, ([output], [output], None, 2))
     assert (found.agreement is not None) == scores
@@ -116,7 +116,7 @@ def test_missing_output():
         ([np.nan, 1.0], [np.inf, 1.0]),
     ],
 )
-def test_nan_or_infinity_on_one_side_is_as_wrong_as_can_be(got, want):
+def test_nan_or_infinity_on_one_side_is_the_worst_error(got, want):
     found = _meter("fidelity", False, ([np.array(got)], [np.array(want)], None, 1))
     assert found.cosine == 0
     assert found.accuracy == 0

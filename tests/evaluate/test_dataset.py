@@ -1,4 +1,4 @@
-"""Evaluation data: what files may hold, and how they become batches."""
+"""Tests of evaluation data: file formats, dtypes, labels, batches, splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _rows(count, *shape):
 
 @pytest.fixture
 def load(tmp_path):
-    """Save arrays as .npz and load them for the inputs given."""
+    """Save arrays as .npz, and load them for the given inputs."""
 
     def save_and_load(specs, **arrays):
         np.savez(tmp_path / "data.npz", **arrays)
@@ -145,7 +145,7 @@ def test_file_that_is_no_array(tmp_path, content):
 
 
 class Exploit:
-    """An object whose unpickling would leave a trace."""
+    """An object that creates a file when it is unpickled."""
 
     path = ""
 
@@ -177,7 +177,7 @@ def test_missing_input_is_refused_with_what_there_is(load):
         load([IDS, MASK], ids=np.zeros((6, 5), int), other=np.zeros(6))
 
 
-def test_shapes_that_fit_neither_way(load):
+def test_shapes_that_fit_neither_as_rows_nor_as_inputs(load):
     with pytest.raises(ConfigError) as caught:
         load([IMAGE], x=_rows(8, 2, 4))
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Data that is damaged, or made to break its reader, is refused in one line."""
+"""Damaged or malicious data files are rejected with a one-line error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _zip_of(name, content, **options):
 
 
 def _compressed_by(method):
-    """The method is in the directory at the end, 10 bytes after its mark."""
+    """Set the compression method, 10 bytes after the mark of the central directory."""
     data = bytearray(_npz(x=GOOD))
     data[data.index(b"PK\x01\x02") + 10] = method
     return bytes(data)

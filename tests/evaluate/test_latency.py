@@ -1,4 +1,4 @@
-"""Side-by-side timing: fair shares, limited time, rotating order."""
+"""Tests of interleaved latency measurement: sample counts, time limit, rotating order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.evaluate.latency import interleave
 
 
 class Clock:
-    """Stands for the module ``time``: passes only while something sleeps."""
+    """Fake module ``time``: time passes only in ``sleep``."""
 
     def __init__(self):
         self.now = 0.0
@@ -35,7 +35,7 @@ def test_every_contender_gets_every_sample():
     contenders = {name: (lambda name=name: calls.update([name])) for name in "abc"}
     samples = interleave(contenders, repeats=25, time_limit_s=5)
     assert {name: len(values) for name, values in samples.items()} == dict.fromkeys("abc", 25)
-    # two calls to plan with, one uncounted call in each of three rounds
+    # two calls to plan, and one warm-up call in each of three rounds
     assert calls == dict.fromkeys("abc", 2 + 3 + 25)
     assert all(value >= 0 for values in samples.values() for value in values)
 

@@ -1,4 +1,4 @@
-"""Peak memory of a process that only runs the model."""
+"""Tests of peak memory: a child process runs only the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmopt.evaluate.memory import peak_memory_mb
 
 def test_peak_is_that_of_a_small_process(conv_bundle):
     peak = peak_memory_mb(conv_bundle)
-    assert 10 < peak < 300  # megabytes; the compiler alone is 250
+    assert 10 < peak < 300  # megabytes; the compiler alone takes 250
 
 
 def test_peak_does_not_depend_on_the_parents_memory(conv_bundle):

@@ -1,4 +1,4 @@
-"""Summaries of latency samples against simulation and known values."""
+"""Tests of latency summaries against simulations and known values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A search whose stages only sleep, killed and stopped at random: ``FOLDER SEED FAULTS``.
+"""Run a search with stages that sleep, and inject faults at random: ``FOLDER SEED FAULTS``.
 
-Runs, claims, heartbeats, locks and the database are the real ones. Each search is a fork of this
-process, so that none of them has to import MLflow; a stage is a process of its own. Prints JSON:
-how often each fault was made, and how many seconds it took.
+Runs, claims, heartbeats, locks and the database are real. Each search is a fork of this process, so
+that MLflow is imported once; each stage is a process. Prints JSON: the count of each fault, and the
+seconds taken.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tvmopt.tracking.stage_run import Session, StageOutput
 
 SPACE = Space(("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),))
 SEARCHES = 2
-#: What the disk of both databases refuses with, for a while.
+#: Errors that the disk of both databases injects for a while.
 REFUSALS = {
     "the disk fails": errno.EIO, "the disk is full": errno.ENOSPC,
     "the disk is read-only": errno.EROFS,
@@ -63,7 +63,7 @@ _METRICS = {
 
 
 def studies(folder: Path) -> str:
-    """URL of the database of studies."""
+    """Return the URL of the study database."""
     return f"sqlite:///{folder / 'disk' / 'studies.db'}"
 
 
@@ -72,7 +72,7 @@ def _die_with_parent() -> None:
 
 
 def _stages(session: Session, request: object) -> list[StageOutput]:
-    """One stage in place of four, in a process and a run of its own."""
+    """Run one stage instead of four, in its own process and run."""
     with open_run(
         session.client, session.experiment, "stage", {}, {}, parent=session.run_id
     ) as run_id:
@@ -87,7 +87,7 @@ def _finish(session: Session, request: object, study: object, limits: Limits, wh
 
 
 def search(folder: Path, name: str) -> None:
-    """What ``tvmopt.tracking.search.search`` does, but for the model."""
+    """Do what ``tvmopt.tracking.search.search`` does, without a model."""
     trial._stages = _stages
     trial.request_for = lambda request, choice: request
     search_module.finish_search, search_module.leave_report = _finish, lambda *args: ""
@@ -110,7 +110,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
-    """Call ``function`` in a process and a session of its own; returns its id."""
+    """Call ``function`` in its own process and session; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -135,7 +135,7 @@ def _fork(function: Callable[..., None], folder: Path, *args: str) -> int:
 
 
 def _wait(pid: int) -> int:
-    """Wait for the end of a search; returns its exit status."""
+    """Wait for the end of a search; return its exit status."""
     end = time.monotonic() + _PATIENCE_S
     while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
         if time.monotonic() > end:
@@ -146,7 +146,7 @@ def _wait(pid: int) -> int:
 
 
 def _make(fault: str, pid: int, chance: random.Random) -> bool:
-    """Make a fault; returns whether the search has ended by it."""
+    """Inject a fault; return whether it ended the search."""
     tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     if fault in REFUSALS:
         flag = Path(os.environ["REFUSE_FLAG"])
@@ -163,7 +163,7 @@ def _make(fault: str, pid: int, chance: random.Random) -> bool:
         victim = chance.choice(tree)
         try:
             os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:  # a stage that has just ended
+        except ProcessLookupError:  # the stage has just ended
             return False
         return victim == pid
     if fault == "kill the group":
@@ -174,10 +174,10 @@ def _make(fault: str, pid: int, chance: random.Random) -> bool:
 
 
 def main(folder: Path, seed: int, faults: int) -> None:
-    """Run searches until so many faults were made, then one without any."""
+    """Run searches until enough faults were injected, then one without faults."""
     chance, made, began = random.Random(seed), collections.Counter(), time.monotonic()
     hide_tracebacks()
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a killed search leaves behind becomes our child
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of a killed search become ours
     _wait(_fork(_prepare, folder))
     names, living = ["study-0"], {}
     for place in range(SEARCHES):
@@ -187,7 +187,7 @@ def main(folder: Path, seed: int, faults: int) -> None:
         place = chance.randrange(SEARCHES)
         pid, ended = living[place], False
         done, status = os.waitpid(pid, os.WNOHANG)
-        if done and status == 0:  # it came to its end
+        if done and status == 0:  # the search has ended
             names.append(f"study-{len(names)}")
         elif not done:
             fault = FAULTS[sum(made.values()) % len(FAULTS)]

@@ -1,4 +1,4 @@
-"""What must hold after faults: one end for every choice, and runs that say the same."""
+"""Invariants after faults: each choice ends once, and run statuses agree with the study."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from collections import Counter
 from pathlib import Path
 
 import optuna
-from mlflow import MlflowClient
 from optuna.trial import TrialState
 
-# ONNX Runtime writes this one file where it is imported, over and over.
+from tests.mlflow_runs import client_of, runs_of
+
+# ONNX Runtime writes this file whenever it is imported.
 _OF_ONNX_RUNTIME = ".ses"
 _VOID = ("orphaned", "interrupted", "duplicate")
 
 
 def trial_runs(uri: str) -> dict[str, str]:
-    """Status of each trial's run by its id; no run of any kind may be RUNNING."""
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    found = client.search_runs(ids, max_results=20_000)
+    """Return the status of each trial's run by run id; no run of any kind may be RUNNING."""
+    found = runs_of(client_of(uri))
     assert not [r.info.run_id for r in found if r.info.status == "RUNNING"]
     return {r.info.run_id: r.info.status for r in found if "tvmopt.trial" in r.data.tags}
 
 
 def check_study(url: str, name: str, runs: dict[str, str], choices: int, killed_stages: int) -> int:
-    """Check a study that has come to its end; returns how many of its stages were killed.
+    """Check a finished study; return how many of its stages were killed.
 
     Args:
-        url: Its database.
-        name: Its name.
-        runs: Of :func:`trial_runs`; the runs of the trials that count are taken out.
-        choices: How many choices it must have made, with the baseline.
-        killed_stages: Most trials that may have failed because their stage was killed.
+        url: Database of the study.
+        name: Name of the study.
+        runs: Result of :func:`trial_runs`; runs of the trials that count are removed from it.
+        choices: Number of choices that the study must have made, including the baseline.
+        killed_stages: Upper bound of trials that failed because their stage was killed.
     """
     trials = optuna.load_study(study_name=name, storage=url).get_trials()
     assert not [t.number for t in trials if t.state == TrialState.RUNNING]
@@ -51,11 +50,11 @@ def check_study(url: str, name: str, runs: dict[str, str], choices: int, killed_
 
 
 def check_folders(temporary: Path, *others: Path) -> None:
-    """Nothing may be left when the last command has ended.
+    """Check that no file is left after the last command.
 
     Args:
-        temporary: Temporary folder of the commands; must be empty, of MLflow's files as well.
-        others: Folders of stores; may hold no folder of ours that a killed command left.
+        temporary: Temporary folder of the commands; it must be empty, also of MLflow's files.
+        others: Folders of stores; they must not hold temporary folders of killed commands.
     """
     left = {path.name for path in temporary.iterdir()} - {_OF_ONNX_RUNTIME}
     assert left == set(), left

@@ -1,4 +1,4 @@
-"""Faults hit processes as they do in a terminal, whatever started the tests."""
+"""Restore default signal handling, so that faults reach processes as in a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def hang_ups_are_heard() -> Iterator[None]:
-    """Under ``nohup`` children would inherit that SIGHUP is ignored."""
+    """Restore SIGHUP: under ``nohup``, child processes would inherit that it is ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

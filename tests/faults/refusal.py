@@ -1,4 +1,4 @@
-"""A disk that refuses: writes and syncs below a folder fail with an error for a while."""
+"""Fault injection for a disk: writes and syncs below a folder fail with an errno for a while."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _SOURCE = Path(__file__).with_name("refuse.c")
 
 
 def refuse(flag: Path, number: int) -> None:
-    """Write the file that tells the library to refuse with this ``errno``."""
+    """Write the file that makes the library fail with this ``errno``."""
     draft = flag.with_suffix(".new")
     draft.write_text(str(number))
     draft.rename(flag)
 
 
 class Refusal:
-    """A library for ``LD_PRELOAD``, and the file that tells it to refuse.
+    """A library for ``LD_PRELOAD`` that injects disk errors, and the file that controls it.
 
     Args:
-        folder: Folder of the disk.
-        place: Folder for library and file; outside of ``folder``.
+        folder: Folder of the failing disk.
+        place: Folder for the library and its file, outside of ``folder``.
     """
 
     def __init__(self, folder: Path, place: Path) -> None:
@@ -33,16 +33,16 @@ class Refusal:
         library, self._flag = place / "refuse.so", place / "errno"
         command = [compiler, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"]
         subprocess.run(command, check=True)
-        #: Environment of processes for which the disk refuses.
+        #: Environment of processes that see the failing disk.
         self.env = {
             "LD_PRELOAD": str(library), "REFUSE_FLAG": str(self._flag),
             "REFUSE_BELOW": f"{folder}/",
         }  # fmt: skip
 
     def begin(self, number: int) -> None:
-        """Refuse with this ``errno`` from now on."""
+        """Fail with this ``errno`` from now on."""
         refuse(self._flag, number)
 
     def end(self) -> None:
-        """Refuse no longer."""
+        """Stop failing."""
         self._flag.unlink()

@@ -1,4 +1,4 @@
-"""Searches that are killed, stopped and refused by the disk at random: nothing is lost or left."""
+"""Random kills, signals and disk errors in searches: no trial is lost, no file or process left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
     runs, killed = trial_runs(env["MLFLOW_TRACKING_URI"]), report["faults"]["kill one process"]
     for name in report["studies"]:
         killed -= check_study(studies(folder), name, runs, len(SPACE) + 1, killed)
-    assert "FINISHED" not in runs.values()  # none but those that the studies know
+    assert "FINISHED" not in runs.values()  # no runs except those of the studies
     assert "Traceback" not in log, log
     check_folders(folder / "tmp", folder, folder / "disk")
 

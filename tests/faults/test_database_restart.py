@@ -1,4 +1,4 @@
-"""A database server that is restarted while a trial is worked on."""
+"""The database server restarts during a trial: the search goes on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_postgresql_is_restarted_in_the_middle_of_a_trial(monkeypatch) -> None:
             away.join()
         try:
             assert [r.feasible for r in study.records()] == [True]
-            assert study.worked_s() > AWAY_S  # the heartbeat lived on
+            assert study.worked_s() > AWAY_S  # the heartbeat survived the restart
             assert study.sweep() == []
         finally:
             storage.engine.dispose()

@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: one line at once, and work goes on when that is cured."""
+"""Full or read-only disk: a one-line error at once, and the study goes on once space is there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def disk(tmp_path) -> Iterator[Path]:
 
 @pytest.fixture
 def study(disk) -> Iterator[SearchStudy]:
-    """A study on that disk."""
+    """A study on the small disk."""
     storage = open_storage(f"sqlite:///{disk / 'studies.db'}")
     declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
     yield open_study(storage, "s", declaration, BUDGET)
@@ -64,7 +64,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(disk, study) -> None:
         while True:
             file.write(bytes(4096))
     with pytest.raises(StudyAwayError, match="it refused: database or disk is full; cure") as said:
-        for number in range(100):  # the last page of the file may still have room
+        for number in range(100):  # the last page of the file may still have space
             claimed.note(f"fact {number}", "x" * 2000)
     assert "\n" not in str(said.value)
     (disk / "full").unlink()

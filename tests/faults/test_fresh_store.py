@@ -1,4 +1,4 @@
-"""A process that is killed while it creates the schema of a fresh store does not ruin it."""
+"""A process killed during the schema migration of a new store leaves a usable store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Kills itself in the middle of MLflow's migrations.
+# A program that kills itself during MLflow's migrations.
 _KILLED = """
 import os, signal
 from alembic.ddl.impl import DefaultImpl

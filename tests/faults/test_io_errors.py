@@ -1,4 +1,4 @@
-"""A disk that returns EIO, ENOSPC or EROFS: one line without a traceback, and nothing is lost."""
+"""EIO, ENOSPC and EROFS from the disk: a one-line error without a traceback, no data lost."""
 
 from __future__ import annotations
 

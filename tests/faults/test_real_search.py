@@ -1,4 +1,4 @@
-"""A hundred faults at random moments of searches of the bundled example."""
+"""A hundred faults at random times in searches of the bundled example."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _command(study: str) -> list[str]:
 
 
 def _left(mark: str) -> list[psutil.Process]:
-    """Processes that the searches started and that are still there."""
+    """Return the processes of the searches that are still alive."""
     found = []
     for process in psutil.process_iter():
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get(_MARK) == mark:
                 found.append(process)
-        except psutil.Error:  # it ended meanwhile, or is somebody else's
+        except psutil.Error:  # it ended meanwhile, or belongs to another user
             continue
     return found
 
 
 def _hit(process: subprocess.Popen, fault: str, chance: random.Random) -> bool:
-    """Make a fault; returns whether a process of a stage was killed alone."""
+    """Inject a fault; return whether it killed only the process of a stage."""
     if fault == "kill the group":
         os.killpg(process.pid, signal.SIGKILL)
     elif fault == "terminate":
@@ -82,7 +82,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int) -> None:
         )
         try:
             process.wait(chance.uniform(1, 16))
-            names.append(f"killed-{len(names)}")  # it came to its end
+            names.append(f"killed-{len(names)}")  # the search has ended
         except subprocess.TimeoutExpired:
             killed += _hit(process, FAULTS[made % len(FAULTS)], chance)
             made += 1

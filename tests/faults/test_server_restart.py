@@ -1,4 +1,4 @@
-"""A tracking server that is killed and started again in the middle of a search."""
+"""The tracking server is killed and restarted during a search: the search goes on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.test_search_worker import _free_port, _wait
 
 from .checks import check_study, trial_runs
@@ -24,8 +24,8 @@ class Server:
     """A tracking server on loopback.
 
     Args:
-        folder: Folder of its database, its artifacts and its log.
-        env: Its environment.
+        folder: Folder of the database, the artifacts and the log.
+        env: Environment of the server.
     """
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
@@ -34,7 +34,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         command = [
             sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1",
             "--port", str(self._port), "--workers", "1",
@@ -49,7 +49,7 @@ class Server:
         _wait(self._answers, self._process)
 
     def kill(self) -> None:
-        """Kill it with all its workers."""
+        """Kill the server with all its workers."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
@@ -64,11 +64,9 @@ class Server:
 
 
 def _finished(uri: str) -> int:
-    """How many trials have finished."""
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    query = "attributes.status = 'FINISHED'"
-    return sum("tvmopt.trial" in r.data.tags for r in client.search_runs(ids, query))
+    """Return how many trials have finished."""
+    finished = runs_of(client_of(uri), "attributes.status = 'FINISHED'")
+    return sum("tvmopt.trial" in r.data.tags for r in finished)
 
 
 @pytest.mark.slow

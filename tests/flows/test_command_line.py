@@ -1,4 +1,4 @@
-"""Command lines: help at once, wrong input in one line, and one table behind everything."""
+"""Tests of the command line: fast help, one-line errors, one parameter table behind all of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_help_is_quick_and_complete(entry, run_python):
 
 @pytest.fixture
 def refuse(monkeypatch, capsys):
-    """Run an entry point with arguments that must be refused; gives the one line."""
+    """Run an entry point with arguments that it must reject; return the one-line error."""
 
     def run(entry, *argv, code=2):
         monkeypatch.setattr("sys.argv", [entry, *argv])
@@ -152,7 +152,7 @@ def test_wrong_input_is_refused_by_the_real_command_before_tvm_is_imported(run_p
     assert not imported & {"tvm", "mlflow", "numpy", "onnx"}
 
 
-def test_every_flow_has_an_entry_point_and_the_other_way():
+def test_flows_and_entry_points_correspond():
     files = {p.stem for p in (ROOT / "flows").glob("*.py")} - {
         "__init__", "command_line", "signals", "unexpected",
     }  # fmt: skip
@@ -161,7 +161,7 @@ def test_every_flow_has_an_entry_point_and_the_other_way():
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_project_file_says_the_same(entry):
-    """Names, order, types and defaults; whole numbers are floats there, MLflow has no other."""
+    """Compare names, order, types and defaults; MLflow declares integers as float."""
     kinds = {str: "string", bool: "string", int: "float", float: "float"}
     written = PROJECT["entry_points"][entry]["parameters"]
     assert list(written) == [p.name for p in ENTRY_POINTS[entry]]

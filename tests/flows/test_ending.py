@@ -1,4 +1,4 @@
-"""A command that is ended, or whose ``mlflow run`` is gone, closes its run and leaves nothing."""
+"""A command that is signalled, or loses its ``mlflow run``, closes its run and cleans up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 
 from flows import command_line
+from tests.mlflow_runs import client_of, runs_of
 
 ROOT = Path(__file__).parents[2]
 _NEXT = """
@@ -26,7 +26,7 @@ with command("test", "next", {}):
 
 @pytest.fixture
 def place(tmp_path, make_store):
-    """A folder with a store, and the environment of commands there, which hear all signals."""
+    """Make a folder with a store, and an environment of commands with default signal handlers."""
     # nohup ignores SIGHUP, and a shell in whose background the tests run ignores SIGINT.
     before = {
         signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
@@ -42,11 +42,6 @@ def place(tmp_path, make_store):
     }  # fmt: skip
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def _runs(uri):
-    client = MlflowClient(uri, uri)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
 
 
 def _wait_until_a_stage_runs(uri, process, folder):
@@ -67,14 +62,14 @@ def _wait_until_gone(family):
 @pytest.mark.parametrize(
     "numbers",
     [
-        # Alone it comes from ``mlflow run``, too: see below.
+        # This line also comes from ``mlflow run``: see below.
         pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
         [signal.SIGHUP],
         [signal.SIGINT, signal.SIGINT, signal.SIGTERM],
     ],
 )
 def test_a_signal_ends_a_command_cleanly(place, numbers):
-    """A second signal does not cut short how the first one ends the command."""
+    """A second signal does not interrupt the clean-up of the first."""
     folder, uri, env = place
     command = [sys.executable, "-m", "flows.convert", "--threads", "1"]
     process = subprocess.Popen(
@@ -89,7 +84,7 @@ def test_a_signal_ends_a_command_cleanly(place, numbers):
     assert process.returncode == 128 + numbers[0], said
     assert "Traceback" not in said
     _wait_until_gone(family)
-    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"KILLED"}
     assert list((folder / "tmp").iterdir()) == []
 
 
@@ -106,10 +101,10 @@ def test_the_work_ends_with_mlflow_run(place, number):
     )
     _wait_until_a_stage_runs(uri, process, folder)
     family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)  # to mlflow run alone
+    process.send_signal(number)  # only to mlflow run
     _wait_until_gone(family)
     process.communicate(timeout=120)
-    assert {run.info.status for run in _runs(uri)} == {"KILLED"}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"KILLED"}
     assert list((folder / "tmp").glob("tvmopt-*")) == []
 
 
@@ -145,7 +140,7 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run
 
 
 @pytest.mark.parametrize("through", ["python", "mlflow run"])
-def test_what_kill_9_leaves_is_put_right_by_the_next_command(place, through):
+def test_the_next_command_closes_runs_left_by_kill_9(place, through):
     folder, uri, env = place
     command = [sys.executable, "-m", "flows.convert", "--threads", "1"]
     if through == "mlflow run":
@@ -160,15 +155,16 @@ def test_what_kill_9_leaves_is_put_right_by_the_next_command(place, through):
     _wait_until_gone(family[1:])
     process.wait(240)
     left, closed = ("RUNNING", "KILLED") if through == "python" else ("FAILED", "FAILED")
-    assert [run.info.status for run in _runs(uri)] == [left]  # by MLflow, which sees an exit code
+    # MLflow sets the status by the exit code.
+    assert [run.info.status for run in runs_of(client_of(uri))] == [left]
     subprocess.run([sys.executable, "-c", _NEXT], cwd=folder, env=env, check=True)
-    assert {run.info.status for run in _runs(uri)} == {"FINISHED", closed}
+    assert {run.info.status for run in runs_of(client_of(uri))} == {"FINISHED", closed}
     assert list((folder / "tmp").glob("*tvmopt-*")) == []
 
 
 @pytest.fixture
 def said(monkeypatch, capsys):
-    """What an entry point says that fails so; gives exit code and the lines."""
+    """Run an entry point that fails with an error; return its exit code and output lines."""
 
     def run(error, *argv):
         def fail(**_values):
@@ -193,7 +189,7 @@ def said(monkeypatch, capsys):
         (errno.EACCES, "give a folder that this user may use"),
     ],
 )
-def test_what_the_system_refuses_is_one_line(said, number, words):
+def test_an_error_of_the_operating_system_is_one_line(said, number, words):
     [line] = said(OSError(number, os.strerror(number), "/some/file"))
     assert line.startswith("error: the system refused to go on: ")
     assert "'/some/file'" in line
@@ -235,7 +231,7 @@ def test_what_the_store_refuses_is_not_called_down(said, code, text):
     assert "start it" not in line
 
 
-def test_anything_else_is_one_line_and_the_traceback_is_kept(said, tmp_path, monkeypatch):
+def test_any_other_error_is_one_line_and_the_traceback_is_kept(said, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     [line] = said(ZeroDivisionError("division\nby zero"))
@@ -247,6 +243,6 @@ def test_anything_else_is_one_line_and_the_traceback_is_kept(said, tmp_path, mon
 
 
 def test_debug_prints_the_traceback(said, monkeypatch):
-    monkeypatch.setenv("TVMOPT_DEBUG", "0")  # so that it is what it was in the end
+    monkeypatch.setenv("TVMOPT_DEBUG", "0")  # so that the fixture restores it
     lines = said(ZeroDivisionError("no"), "--debug")
     assert lines[0].startswith("Traceback")

@@ -1,4 +1,4 @@
-"""What is no model, or names that are no names, are refused in one line."""
+"""Malformed models and invalid names are rejected with a one-line error."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_inputs_beyond_all_memory_are_refused():
 
 @pytest.mark.parametrize("scales", [[-1, -1], [0, 1], [1, np.nan], [np.inf, 1]])
 def test_scales_that_no_resize_takes_are_refused(scales, tmp_path):
-    """ONNX Runtime aborts on the negative sizes that some of them make."""
+    """ONNX Runtime aborts on the negative sizes that some scales give."""
     model = _model()
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, "f4"), "s"))
     model.graph.node.append(helper.make_node("Resize", ["y", "", "s"], ["z"], name="resize"))
@@ -232,7 +232,7 @@ def test_block_sizes_that_divide_by_zero_are_refused(kind, size, tmp_path):
 
 
 def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
-    """ONNX Runtime refuses it; without the check the model would be compiled."""
+    """ONNX Runtime rejects it; without the check, the model would be compiled."""
     model = _model()
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x"))
     onnx.save_model(model, str(tmp_path / "m.onnx"))
@@ -241,7 +241,7 @@ def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
 
 @pytest.mark.parametrize("shape", [(4,), (3, 1), ()], ids=str)
 def test_a_default_of_another_shape_than_its_input_is_refused(shape, tmp_path):
-    """ONNX Runtime refuses it, too."""
+    """ONNX Runtime also rejects it."""
     model = _model()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, "f4"), "x"))

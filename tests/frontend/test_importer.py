@@ -1,4 +1,4 @@
-"""Importing, and the report on what cannot be imported."""
+"""Tests of the ONNX importer, and of its report on unsupported nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layer table against numbers counted by hand."""
+"""Tests of the layer table against hand-computed shapes and FLOPs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _ones(*shape):
 
 @pytest.fixture
 def layer(make_model):
-    """The only layer of a model with one node, its inputs and its weight."""
+    """Return the only layer of a model with one node, its inputs and its weight."""
 
     def find(op, inputs, out, weight=None, **attributes):
         names = [*inputs, *(["w"] if weight is not None else [])]
@@ -35,7 +35,7 @@ def layer(make_model):
 
 def test_convolution(layer):
     found = layer("Conv", {"x": [1, 3, 10, 10]}, [1, 8, 4, 4], _ones(8, 3, 3, 3), strides=[2, 2])
-    # 8 x 4 x 4 outputs, each 3 x 3 x 3 multiplications and as many additions
+    # 8 x 4 x 4 outputs with 3 x 3 x 3 multiply-adds each
     assert found.flops == 2 * (8 * 4 * 4) * (3 * 3 * 3)
     assert (found.op, found.name, found.index) == ("Conv", "layer", 0)
     assert (found.shape, found.weight) == ("1x8x4x4", "8x3x3x3")
@@ -57,7 +57,7 @@ def test_transposed_convolution(layer):
     found = layer(
         "ConvTranspose", {"x": [1, 4, 3, 3]}, [1, 2, 7, 7], _ones(4, 2, 3, 3), strides=[2, 2]
     )
-    # each of the 4 x 3 x 3 inputs is multiplied with a 2 x 3 x 3 kernel
+    # each of the 4 x 3 x 3 inputs is multiplied by a 2 x 3 x 3 kernel
     assert found.flops == 2 * (4 * 3 * 3) * (2 * 3 * 3)
 
 

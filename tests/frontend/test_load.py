@@ -1,4 +1,4 @@
-"""Reading ONNX files: what is refused, and what makes two models different."""
+"""Tests of loading ONNX files: rejected files, external data, the model digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _refer_outside(tensor: onnx.TensorProto, location: str) -> onnx.TensorProto:
 
 @pytest.fixture
 def external(make_model, tmp_path):
-    """Write ``model.onnx`` whose weight lies at ``location``, and ``weights.bin`` beside it."""
+    """Write ``model.onnx`` with its weight at ``location``, and ``weights.bin`` beside it."""
 
     def write(location="weights.bin"):
         folder = tmp_path / "models"
@@ -191,7 +191,7 @@ def test_only_what_tensors_name_is_read_of_an_external_file(external):
         file.write(WEIGHT.tobytes())
     before = model_digest(path)
     with weights.open("r+b") as file:
-        file.truncate(60 * 10**9)  # sparse; reading it would take minutes
+        file.truncate(60 * 10**9)  # a sparse file, which would take minutes to read
         file.seek(-1, 2)
         file.write(b"x")
     assert model_digest(path) == before

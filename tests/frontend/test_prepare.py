@@ -1,4 +1,4 @@
-"""Preparing: dimensions fixed, constants folded, and the caller's model left alone."""
+"""Tests of model preparation: static shapes, constant folding, unchanged input model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.frontend.shapes import declared_dims
 
 @pytest.fixture
 def conv_bn(make_model):
-    """Nx3x6x6 -> Conv -> BatchNormalization, with numbers that a wrong fold would change."""
+    """Nx3x6x6 -> Conv -> BatchNormalization, with values that a wrong fold would change."""
     rng = np.random.default_rng(3)
     constants = {
         "w": rng.standard_normal((4, 3, 3, 3), np.float32),
@@ -121,7 +121,7 @@ def test_result_is_valid_onnx(conv_bn):
 
 
 def test_constants_that_the_reference_makes_have_names_of_their_own(make_model):
-    """ONNX Runtime would choose the same names again when it loads the result, and fail."""
+    """ONNX Runtime would generate the same names again when it loads the result, and fail."""
     shape = ("float32", (1, 6, 4))
     weights = {f"{kind}{i}": np.eye(4, dtype=np.float32)[: 4 if kind == "w" else 1].squeeze()
                for i in range(2) for kind in "wb"}  # fmt: skip
@@ -134,7 +134,7 @@ def test_constants_that_the_reference_makes_have_names_of_their_own(make_model):
     prepared = prepare(make_model(nodes, {"x": shape}, outputs, weights), {})
     made = {i.name for i in prepared.model.graph.initializer} - set(weights)
     assert made
-    # A constant that is an output keeps its name.
+    # A constant that is a graph output keeps its name.
     assert all(name.startswith("folded/") or name == "size" for name in made)
     assert [o.name for o in prepared.model.graph.output] == ["y", "size"]
     onnx.checker.check_model(prepared.model)
@@ -148,7 +148,7 @@ def test_constants_that_the_reference_makes_have_names_of_their_own(make_model):
 @pytest.mark.parametrize("between", [[], [helper.make_node("Identity", ["padded"], ["same"])]])
 @pytest.mark.parametrize("pads", [[0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 2, 2, 0, 0, 0, 0]])
 def test_zeros_around_a_max_pool_are_not_minus_infinity(make_model, pads, between):
-    """ONNX Runtime's own optimiser makes them that, and with two of them cannot load the result."""
+    """ONNX Runtime's optimiser fills with -inf, and cannot load a result with two of them."""
     model = make_model(
         [
             helper.make_node("Pad", ["x", "pads"], ["padded"]),
@@ -190,7 +190,7 @@ def test_pad_goes_into_a_convolution(make_model):
 
 
 def test_onnx_runtime_loses_the_fusion_only_where_a_pool_is_padded(make_model):
-    """It is timed against what we build, and must be as fast as it is elsewhere."""
+    """ONNX Runtime is a benchmark peer, so other models must keep the fusion."""
 
     def options(consumer):
         return session_options(
@@ -211,7 +211,7 @@ def test_onnx_runtime_loses_the_fusion_only_where_a_pool_is_padded(make_model):
 
 
 def test_nodes_in_any_order_are_sorted(make_model):
-    """ONNX asks for producers first, but ONNX Runtime takes any order."""
+    """ONNX requires topological order, but ONNX Runtime accepts any order."""
     nodes = [
         helper.make_node("Relu", ["a"], ["y"]),
         helper.make_node("Add", ["x", "w"], ["a"]),
@@ -226,7 +226,7 @@ def test_nodes_in_any_order_are_sorted(make_model):
 
 
 def test_a_subgraph_may_use_a_name_again(make_model):
-    """Inside the branch, ``l`` is a value of its own, not the output of the last node."""
+    """Inside the branch, ``l`` is a local value, not the output of the last node."""
     constant = helper.make_node("Constant", [], ["l"], value_floats=[1.0, 2.0])
     value = helper.make_tensor_value_info("l", onnx.TensorProto.FLOAT, [2])
     branch = helper.make_graph([constant], "branch", [], [value])
@@ -242,7 +242,7 @@ def test_a_subgraph_may_use_a_name_again(make_model):
 
 
 def test_a_layer_norm_whose_bias_is_left_out_by_an_empty_name(make_model):
-    """ONNX Runtime crashes on it as it is."""
+    """ONNX Runtime crashes on the original model."""
     model = make_model(
         [
             helper.make_node("LayerNormalization", ["x", "scale", ""], ["n"], axis=-1),

@@ -1,4 +1,4 @@
-"""The float reference: random inputs, and comparing outputs."""
+"""Tests of the float reference: random inputs and comparison of outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LRN beside the formula of ONNX, computed with NumPy in float64."""
+"""LRN against the ONNX formula in NumPy float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values(make_model, shape, size, more):
         {"x": ("float32", shape)},
         {"y": ("float32", shape)},
     )
-    mod = import_onnx(model)  # ONNX Runtime, which `prepare` asks, takes four dimensions alone
+    mod = import_onnx(model)  # `prepare` calls ONNX Runtime, which supports four dimensions only
     x = np.random.default_rng(size).standard_normal(shape).astype("float32")
     (got,) = compile_for_check(mod, resolve_target("host", 1))([x])
     np.testing.assert_allclose(got, _by_numpy(x, size, **more), rtol=2e-6)

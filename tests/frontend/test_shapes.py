@@ -1,4 +1,4 @@
-"""Input shapes: the notation, and fixing what a model declares."""
+"""Tests of input shapes: the text notation, and static shapes for dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_name_given_twice():
 
 @pytest.fixture
 def model(make_model):
-    """One Add of two inputs with the shapes given."""
+    """Make a model of one Add of two inputs with given shapes."""
 
     def make(a, b=(1,), constants=None):
         return make_model(

@@ -1,4 +1,4 @@
-"""Calls of onnx that may abort the process: one assertion of its C++ has been seen to."""
+"""Call onnx functions in a forked child, because a C++ assertion in onnx may abort the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def answer(work: Callable[[], bytes]) -> bytes | None:
-    """What ``work`` gives, called in a forked child; None where it raises or aborts."""
+    """Return the result of ``work`` from a forked child; None when it raises or aborts."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:

@@ -1,4 +1,4 @@
-"""Small models that ask for very much memory, time or depth."""
+"""Small models that ask for excessive memory, time or recursion depth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ranged(model, chance):
 
 
 def padded(model, chance):
-    """Pad or Resize of an input beyond all memory."""
+    """Pad or Resize of an input beyond available memory."""
     name = _first_input(model)
     dims = len(model.graph.input[0].type.tensor_type.shape.dim) if model.graph.input else 1
     if chance.random() < 0.5:
@@ -67,7 +67,7 @@ def padded(model, chance):
 
 
 def doubled(model, chance):
-    """A value that is put beside itself 20 to 40 times."""
+    """A value concatenated with itself 20 to 40 times."""
     name = _first_input(model)
     for step in range(chance.choice([20, 30, 40])):
         new = f"doubled{step}"
@@ -77,7 +77,7 @@ def doubled(model, chance):
 
 
 def endless(model, chance):
-    """A Loop without an end."""
+    """An endless Loop."""
     condition = helper.make_tensor_value_info("on", TensorProto.BOOL, [])
     still = helper.make_tensor_value_info("still", TensorProto.BOOL, [])
     number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
@@ -95,7 +95,7 @@ def endless(model, chance):
 
 
 def nested(model, chance):
-    """If within If within If, as deep as Python can make them."""
+    """Nested If nodes, as deep as Python can build them."""
     flag = _constant(model, np.array(True))
     value = helper.make_tensor_value_info("r", TensorProto.BOOL, [])
     graph = helper.make_graph([helper.make_node("Identity", [flag], ["r"])], "g", [], [value])
@@ -108,7 +108,7 @@ def nested(model, chance):
 
 
 def deep_bytes(depth):
-    """A graph with a node with an attribute with a graph and so on, as bytes of a model."""
+    """Graphs nested through node attributes, as bytes of a model."""
     content = b""
     for _ in range(depth):
         for field in (6, 5, 1):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
@@ -135,7 +135,7 @@ def long_chain(model, chance):
 
 
 def many_outputs(model, chance):
-    """One node of very many outputs, or very many inputs."""
+    """One node with very many outputs or inputs."""
     name = _first_input(model)
     if chance.random() < 0.5:
         names = [f"part{i}" for i in range(chance.choice([50, 2000]))]

@@ -1,4 +1,4 @@
-"""Run the commands of this folder, which print one JSON line a mutant."""
+"""Run the commands of this folder, which print one JSON line per mutant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def judged_by(*commands: Sequence[str], seconds: float) -> list[dict[str, Any]]:
-    """The records of modules that are run beside each other; each with its arguments."""
+    """Run modules in parallel, each with its arguments; return their JSON records."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
     running = [

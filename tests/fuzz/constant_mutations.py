@@ -13,7 +13,7 @@ from tests.fuzz.vocabulary import DIMS, FLOATS, INTS, NAMES
 
 
 def spoil(tensor, chance):
-    """Bytes, dimensions or type of ``tensor`` that do not fit each other."""
+    """Make bytes, dimensions or dtype of ``tensor`` inconsistent."""
     kind = chance.randrange(10)
     raw = tensor.raw_data
     if kind == 0:
@@ -42,20 +42,20 @@ def spoil(tensor, chance):
 
 
 def spoil_tensor(model, chance, files):
-    """A constant whose bytes, dimensions or type do not fit each other."""
+    """Make bytes, dimensions or dtype of a constant inconsistent."""
     spoil(some_tensor(model, chance), chance)
 
 
 def _decoded(tensor):
-    """The array of a tensor; None where an earlier mutation has spoiled it."""
+    """Return the array of a tensor; None when an earlier mutation has damaged it."""
     try:
         return numpy_helper.to_array(tensor).copy()
-    except Exception:  # onnx and NumPy raise many kinds
+    except Exception:  # onnx and NumPy raise exceptions of many types
         return None
 
 
 def change_numbers(model, chance, files):
-    """A constant holds NaN, infinities, huge or subnormal numbers; an integer one any others."""
+    """Put NaN, infinities, huge or subnormal values into a constant; any values if integer."""
     tensor = some_tensor(model, chance)
     array = _decoded(tensor)
     if array is None or not array.size:
@@ -76,7 +76,7 @@ def change_numbers(model, chance, files):
 
 
 def change_constant_shape(model, chance, files):
-    """A constant of another shape that is consistent in itself."""
+    """Give a constant another shape with consistent contents."""
     tensor = some_tensor(model, chance)
     array = _decoded(tensor)
     if array is None:
@@ -94,7 +94,7 @@ def change_constant_shape(model, chance, files):
 
 
 def retype_constant(model, chance, files):
-    """A constant of another element type, converted."""
+    """Convert a constant to another dtype."""
     tensor = some_tensor(model, chance)
     try:
         array = numpy_helper.to_array(tensor)
@@ -106,14 +106,14 @@ def retype_constant(model, chance, files):
 
 
 def string_tensor(model, chance, files):
-    """A constant of strings."""
+    """Make a constant a string tensor."""
     tensor = some_tensor(model, chance)
     words = np.array([chance.choice(NAMES) for _ in range(3)], object)
     tensor.CopyFrom(numpy_helper.from_array(words, tensor.name))
 
 
 def repeat_constant(model, chance, files):
-    """A constant is there twice, or is missing."""
+    """Duplicate or remove a constant."""
     tensors = some_graph(model, chance).initializer
     if not tensors:
         return
@@ -125,7 +125,7 @@ def repeat_constant(model, chance, files):
 
 
 def sparse_constant(model, chance, files):
-    """A constant becomes a sparse one, right or wrong."""
+    """Make a constant sparse, validly or not."""
     graph = model.graph
     tensors = [t for t in graph.initializer if t.data_type == TensorProto.FLOAT and t.dims]
     if not tensors:
@@ -151,7 +151,7 @@ def sparse_constant(model, chance, files):
 
 
 def external(model, chance, files):
-    """The bytes of a constant lie in a file, in a wrong place of it, or in none."""
+    """Move the bytes of a constant to an external file, rightly or wrongly."""
     _make_external(some_tensor(model, chance), chance, files)
 
 

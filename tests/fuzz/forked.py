@@ -1,4 +1,4 @@
-"""Run a piece of work in a forked child: a crash, a hang or a bomb ends the child alone."""
+"""Run work in a forked child, so that a crash, hang or memory bomb ends only the child."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import psutil
 
 from tests.fuzz.outcome import CRASH, GOOD, LIMIT, PARENT, Outcome
 
-#: Limits of one mutant, as ``stage_timeout`` and ``memory_limit`` would be. Seconds of CPU come to
-#: the same on a machine with much to do; who waits without using any passes the other one.
+#: Limits of one mutant, like ``stage_timeout`` and ``memory_limit``. CPU seconds do not depend on
+#: the load of the machine; the wall-time limit ends a mutant that waits without using CPU.
 CPU_SECONDS, SECONDS, MEGABYTES = 15.0, 240.0, 2500.0
-#: Phases in the process of the command itself; what ends there, by whatever, ends the command.
+#: Phases that run in the process of the command; a crash there ends the command.
 _OF_THE_PARENT = ("", "request")
 _ADDRESS_SPACE = 24 << 30
 _LOOK_S = 0.01
@@ -38,7 +38,7 @@ Phase = Callable[[str], None]
 
 
 def import_all() -> None:
-    """Import what the children need; no thread may be started here."""
+    """Import the modules of the children; it must not start threads."""
     for name in _IMPORTS:
         importlib.import_module(name)
     from tvmopt.device.target import resolve_target
@@ -49,12 +49,12 @@ def import_all() -> None:
 def in_child(
     folder: Path, work: Callable[[Phase], Outcome], seconds: float = SECONDS
 ) -> tuple[Outcome, float]:
-    """Outcome of ``work`` in a child, and the seconds of CPU that the child took.
+    """Run ``work`` in a child; return its outcome and its CPU seconds.
 
     Args:
-        folder: Gets ``log``, what the child prints, and ``phase``, how far it came.
-        work: Called with a function that takes the name of each phase.
-        seconds: Most wall time; where it is not the default, nothing limits the CPU.
+        folder: Folder for ``log``, the output of the child, and ``phase``, its last phase.
+        work: Function to call; its argument is a function that records the name of a phase.
+        seconds: Wall-time limit; a value other than the default removes the CPU limit.
     """
     pid = os.fork()
     if not pid:
@@ -115,7 +115,7 @@ def _child(folder: Path, work: Callable[[Phase], Outcome]) -> None:
 
 
 def _used(pid: int) -> tuple[float, float]:
-    """Seconds of CPU and resident megabytes of a process."""
+    """Return CPU seconds and resident megabytes of a process."""
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
@@ -125,12 +125,12 @@ def _used(pid: int) -> tuple[float, float]:
 
 
 def read(path: Path) -> str:
-    """The text of a file; empty where there is none."""
+    """Return the text of a file; empty when there is none."""
     return path.read_text(errors="replace") if path.exists() else ""
 
 
 def report(found: Iterable[dict[str, Any]]) -> int:
-    """Print each outcome as a line of JSON, then a table; exit code 1 where one is not good."""
+    """Print each outcome as a JSON line, then a table; return exit code 1 for a bad outcome."""
     records = []
     for record in found:
         print(json.dumps(record), flush=True)
@@ -140,7 +140,7 @@ def report(found: Iterable[dict[str, Any]]) -> int:
 
 
 def _table(records: list[dict[str, Any]]) -> str:
-    """How many of each outcome by phase, and what they took."""
+    """Return counts of outcomes by phase, and their times."""
     counts = collections.Counter((r["kind"], r["phase"]) for r in records)
     lines = [f"{kind:10} {phase:8} {n:6}" for (kind, phase), n in sorted(counts.items())]
     cpu, wall = (sum(r[key] for r in records) for key in ("cpu_s", "wall_s"))

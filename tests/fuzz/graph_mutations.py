@@ -1,6 +1,6 @@
-"""Mutations of names, shapes, types, attributes, nodes and edges.
+"""Mutations of names, shapes, types, attributes, nodes and edges of an ONNX model.
 
-Each takes the model, a source of chance and the files that lie beside the model.
+Each mutation takes the model, a random generator, and the files beside the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.fuzz.vocabulary import (
 
 
 def rename_everywhere(model, chance, files):
-    """A value gets another name, wherever it is used."""
+    """Rename a value wherever it is used."""
     old, new = some_name(model, chance), chance.choice(NAMES)
     for graph in graphs(model.graph):
         for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -50,7 +50,7 @@ def rename_everywhere(model, chance, files):
 
 
 def rename_one(model, chance, files):
-    """A name of anything is exchanged at one place."""
+    """Replace a name in one place."""
     kind = chance.randrange(9)
     name = chance.choice(NAMES) if chance.random() < 0.6 else some_name(model, chance)
     if kind == 0:
@@ -83,7 +83,7 @@ def rename_one(model, chance, files):
 
 
 def change_dim(model, chance, files):
-    """A dimension of an input, output or inner value is another, or none."""
+    """Change or remove a dimension of an input, output or inner value."""
     shape = some_value(model, chance).type.tensor_type.shape
     if not shape.dim or chance.random() < 0.15:
         shape.dim.add().dim_value = chance.choice(DIMS)
@@ -94,7 +94,7 @@ def change_dim(model, chance, files):
 
 
 def change_shape(model, chance, files):
-    """A value has no shape, or no rank, or one of very many dimensions."""
+    """Remove shape or rank of a value, or give it very many dimensions."""
     tensor = some_value(model, chance).type.tensor_type
     kind = chance.randrange(3)
     if kind == 0:
@@ -108,13 +108,13 @@ def change_shape(model, chance, files):
 
 
 def change_type(model, chance, files):
-    """A value has another element type."""
+    """Change the dtype of a value."""
     kind = chance.choice([*range(28), 100, -1])
     some_value(model, chance).type.tensor_type.elem_type = kind
 
 
 def change_kind(model, chance, files):
-    """A value is a sequence, a map, an optional, a sparse tensor, or nothing."""
+    """Make a value a sequence, map, optional, sparse tensor, or untyped."""
     value = some_value(model, chance)
     old = onnx.TypeProto()
     old.CopyFrom(value.type)
@@ -132,7 +132,7 @@ def change_kind(model, chance, files):
 
 
 def change_input_dims_alike(model, chance, files):
-    """An input has small other sizes, which the model may take."""
+    """Give an input other small sizes, which the model may accept."""
     inputs = [v for v in model.graph.input if v.type.tensor_type.shape.dim]
     if inputs:
         chance.choice(chance.choice(inputs).type.tensor_type.shape.dim).dim_value = chance.choice(
@@ -146,7 +146,7 @@ def change_input_dims_alike(model, chance, files):
 
 
 def change_attribute(model, chance, files):
-    """An attribute has another value of its type."""
+    """Change the value of an attribute within its type."""
     nodes = [n for graph in graphs(model.graph) for n in graph.node if n.attribute]
     if not nodes:
         return
@@ -175,7 +175,7 @@ def change_attribute(model, chance, files):
 
 
 def retype_attribute(model, chance, files):
-    """An attribute is of another type, or says that it is."""
+    """Change the type of an attribute, or only its declared type."""
     node = some_node(model, chance)
     name = chance.choice(node.attribute).name if node.attribute else chance.choice(ATTRIBUTES)
     if node.attribute and chance.random() < 0.3:
@@ -202,7 +202,7 @@ def _attribute(name, model, chance):
 
 
 def drop_attribute(model, chance, files):
-    """A node lacks an attribute, or has it twice."""
+    """Remove or duplicate an attribute."""
     node = some_node(model, chance)
     if node.attribute:
         at = chance.randrange(len(node.attribute))
@@ -213,7 +213,7 @@ def drop_attribute(model, chance, files):
 
 
 def add_attribute(model, chance, files):
-    """A node has an attribute more."""
+    """Add an attribute to a node."""
     node, name = some_node(model, chance), chance.choice(ATTRIBUTES)
     if chance.random() < 0.5:
         node.attribute.append(helper.make_attribute(name, chance.choice([-1, 0, 1, 2])))
@@ -222,7 +222,7 @@ def add_attribute(model, chance, files):
 
 
 def refer_attribute(model, chance, files):
-    """An attribute refers to one of a function that is not there."""
+    """Make an attribute refer to an attribute of a missing function."""
     node = some_node(model, chance)
     node.attribute.add(name=chance.choice(ATTRIBUTES), ref_attr_name="a", type=chance.randrange(15))
 
@@ -231,7 +231,7 @@ def refer_attribute(model, chance, files):
 
 
 def rewire(model, chance, files):
-    """An input of a node is another value: earlier, later (a cycle), itself, or none."""
+    """Connect an input of a node to another value: earlier, later (a cycle), itself, or none."""
     node = some_node(model, chance)
     if node.input:
         node.input[chance.randrange(len(node.input))] = (
@@ -240,7 +240,7 @@ def rewire(model, chance, files):
 
 
 def change_arity(model, chance, files):
-    """A node has an input or output more, less, or the same one twice."""
+    """Add, remove or repeat an input or output of a node."""
     node = some_node(model, chance)
     names = node.input if chance.random() < 0.7 else node.output
     kind = chance.randrange(4)
@@ -255,7 +255,7 @@ def change_arity(model, chance, files):
 
 
 def swap_inputs(model, chance, files):
-    """Two inputs of a node change places."""
+    """Swap two inputs of a node."""
     node = some_node(model, chance)
     if len(node.input) > 1:
         a, b = chance.sample(range(len(node.input)), 2)
@@ -263,7 +263,7 @@ def swap_inputs(model, chance, files):
 
 
 def change_operator(model, chance, files):
-    """A node is another operator."""
+    """Change the operator of a node."""
     node = some_node(model, chance)
     node.op_type = chance.choice(chance.choice([UNARY, BINARY, BINARY, STRANGE]))
     if chance.random() < 0.5:
@@ -271,7 +271,7 @@ def change_operator(model, chance, files):
 
 
 def change_domain(model, chance, files):
-    """A node is of another domain, which the model may know."""
+    """Change the domain of a node, to a declared or unknown one."""
     domain = chance.choice(DOMAINS)
     some_node(model, chance).domain = domain
     if chance.random() < 0.7:
@@ -279,14 +279,14 @@ def change_domain(model, chance, files):
 
 
 def drop_node(model, chance, files):
-    """A node is missing."""
+    """Remove a node."""
     graph = some_graph(model, chance)
     if graph.node:
         del graph.node[chance.randrange(len(graph.node))]
 
 
 def repeat_node(model, chance, files):
-    """A node is there twice, with the same outputs or with new ones."""
+    """Duplicate a node, with the same or new outputs."""
     graph = some_graph(model, chance)
     if graph.node:
         node = graph.node.add()
@@ -297,7 +297,7 @@ def repeat_node(model, chance, files):
 
 
 def shuffle_nodes(model, chance, files):
-    """The nodes are in another order."""
+    """Shuffle the nodes."""
     graph = some_graph(model, chance)
     nodes = list(graph.node)
     chance.shuffle(nodes)
@@ -306,7 +306,7 @@ def shuffle_nodes(model, chance, files):
 
 
 def insert_unary(model, chance, files):
-    """Another operator between a value and those that use it."""
+    """Insert an operator between a value and its users."""
     name = chance.choice(floats_of(model) or [some_name(model, chance)])
     new = f"{name}_new"
     for node in model.graph.node:
@@ -335,7 +335,7 @@ def insert_unary(model, chance, files):
 
 
 def insert_binary(model, chance, files):
-    """An output more: an operator of two values of the model."""
+    """Add a graph output: an operator of two values of the model."""
     names = floats_of(model) or [""]
     other = chance.choice([chance.choice(names), some_name(model, chance)])
     node = helper.make_node(
@@ -348,7 +348,7 @@ def insert_binary(model, chance, files):
 
 
 def change_outputs(model, chance, files):
-    """Other graph outputs: inner values, inputs, constants, one twice, none."""
+    """Change the graph outputs: inner values, inputs, constants, duplicates, none."""
     kind = chance.randrange(4)
     if kind == 0 and model.graph.output:
         del model.graph.output[chance.randrange(len(model.graph.output))]
@@ -359,7 +359,7 @@ def change_outputs(model, chance, files):
 
 
 def change_inputs(model, chance, files):
-    """Other graph inputs: one less, one twice, an unused one, a constant that is an input."""
+    """Change the graph inputs: remove, duplicate, add an unused one, list a constant."""
     kind = chance.randrange(4)
     inputs = model.graph.input
     if kind == 0 and inputs:

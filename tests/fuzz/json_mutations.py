@@ -1,4 +1,4 @@
-"""Mutations of JSON: values exchanged, taken away or added; texts that are damaged."""
+"""Mutations of JSON: values replaced, removed or added; damaged text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALUES: list[Any] = [
 
 
 def _places(data: Any, path: tuple = ()) -> list[tuple]:
-    """The path to everything within ``data``."""
+    """Return the path to each value within ``data``."""
     items = data.items() if isinstance(data, dict) else enumerate(data)
     found = []
     for key, value in items:
@@ -24,7 +24,7 @@ def _places(data: Any, path: tuple = ()) -> list[tuple]:
 
 
 def mutated(data: Any, chance: random.Random) -> Any:
-    """``data`` with one to three values exchanged, taken away or added."""
+    """Return ``data`` with one to three values replaced, removed or added."""
     data = copy.deepcopy(data)
     for _ in range(chance.randint(1, 3)):
         places = _places(data)
@@ -45,7 +45,7 @@ def mutated(data: Any, chance: random.Random) -> Any:
 
 
 def damaged(text: str, chance: random.Random) -> bytes:
-    """``text`` cut short, with bytes exchanged, or with something put in."""
+    """Return ``text`` truncated, with bytes replaced, or with an insertion."""
     content = bytearray(text.encode())
     at = chance.randrange(len(content))
     match chance.randrange(3):

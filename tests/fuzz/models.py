@@ -1,6 +1,6 @@
-"""Mutated ONNX models through the stages, each in a forked child.
+"""Fuzz the stages with mutated ONNX models, each in a forked child.
 
-``python -m tests.fuzz.models FIRST LAST --seed S --whole SHARE`` prints one JSON line a mutant.
+``python -m tests.fuzz.models FIRST LAST --seed S --whole SHARE`` prints one JSON line per mutant.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.fuzz.outcome import GOOD, Outcome, judge
 def run(
     numbers: range, seed: int, whole: float, keep: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Judge each mutant in a child; gives its record.
+    """Run each mutant in a child; yield its record.
 
     Args:
-        numbers: Which mutants.
-        seed: Of which series.
-        whole: Share that is compiled; the others are loaded, prepared and imported.
-        keep: Folder that gets the files of those whose outcome is none of the good ones.
+        numbers: Numbers of the mutants.
+        seed: Seed of the series.
+        whole: Share of mutants that are compiled; the others are loaded, prepared and imported.
+        keep: Folder for the files of mutants with a bad outcome.
     """
     import_all()
     for number in numbers:
@@ -63,7 +63,7 @@ def run(
 
 
 def write(one: Mutant, folder: Path) -> Path:
-    """Write the files of a mutant and its story into ``folder``; returns the path of the model."""
+    """Write the files and the history of a mutant into ``folder``; return the path of the model."""
     path = folder / "model" / "mutant.onnx"
     path.write_bytes(one.content)
     for name, content in one.files.items():
@@ -74,7 +74,7 @@ def write(one: Mutant, folder: Path) -> Path:
 
 
 def main() -> int:
-    """Judge a range of mutants; exit code 1 where an outcome is none of the good ones."""
+    """Run a range of mutants; return exit code 1 for a bad outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)

@@ -1,4 +1,4 @@
-"""A mutant by its number: a seed model with one to four mutations, or its damaged bytes."""
+"""Make a mutant from its number: a seed model with one to four mutations, or damaged bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fuzz.mutations import WEIGHTS, Files
 from tests.fuzz.seeds import SEEDS, Seed
 
 _BYTES = 0.08
-#: Share of mutants that the checker of ONNX must accept after each mutation, where it can be had.
+#: Share of mutants that the ONNX checker must accept after each mutation, if possible.
 _CAREFUL = 0.6
 _TRIES = 5
 _SHAPES = ("x:2x3x2", "x:1", "x:", "nope:1", "x:0", "x:999999999x999999999", "x:1x2x3x4", "x:2x3")
@@ -25,10 +25,10 @@ class Mutant:
     """A file that claims to be an ONNX model.
 
     Attributes:
-        content: Its bytes.
+        content: Bytes of the file.
         files: Files that lie beside it, by name.
         input_shapes: The parameter ``input_shapes``.
-        story: Which seed, which mutations.
+        story: The seed model and the mutations.
     """
 
     content: bytes
@@ -38,7 +38,7 @@ class Mutant:
 
 
 def mutant(number: int, seed: int = 0) -> Mutant:
-    """The mutant of that number; the same one every time."""
+    """Return the mutant of a number, deterministically."""
     chance = random.Random(f"{seed}/{number}")
     make = chance.choice(SEEDS)
     start: Seed = make()
@@ -63,14 +63,14 @@ def mutant(number: int, seed: int = 0) -> Mutant:
 def _mutated(
     model: onnx.ModelProto, chance: random.Random, files: Files, tries: int
 ) -> tuple[onnx.ModelProto, str]:
-    """``model`` after one mutation, and its name; with ``tries``, a valid one if any."""
+    """Return ``model`` after one mutation, and its name; retry ``tries`` times for a valid one."""
     for left in reversed(range(tries)):
         [mutation] = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
         found, beside = onnx.ModelProto(), Files(files)
         found.CopyFrom(model)
         try:
             mutation(found, chance, beside)
-        except (ValueError, TypeError, DecodeError) as error:  # protobuf takes no such value
+        except (ValueError, TypeError, DecodeError) as error:  # protobuf rejects the value
             if not left:
                 return model, f"no {mutation.__name__} ({type(error).__name__})"
             continue
@@ -89,7 +89,7 @@ def _is_valid(model: onnx.ModelProto) -> bool:
 
 
 def _damaged(content: bytes, chance: random.Random) -> bytes:
-    """``content`` cut short, or with bytes exchanged, put in, taken out or repeated."""
+    """Return ``content`` truncated, or with bytes replaced, inserted, removed or repeated."""
     data = bytearray(content)
     for _ in range(chance.choice([1, 1, 2, 5])):
         if not data:

@@ -1,6 +1,6 @@
-"""Structure-aware mutations of ONNX models: each changes a model in place.
+"""Structure-aware mutations of ONNX models; each changes a model in place.
 
-A mutation takes the model, a source of chance and the files that lie beside the model.
+A mutation takes the model, a random generator, and the files beside the model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Mutation = Callable[[onnx.ModelProto, random.Random, Files], None]
 
 
 def change_opset(model, chance, files):
-    """Another version of the operators or of the format, or none, or two."""
+    """Change the opset or IR version: another, none, or two."""
     kind = chance.randrange(5)
     if kind == 0:
         del model.opset_import[:]
@@ -68,7 +68,7 @@ def change_opset(model, chance, files):
 
 
 def as_function(model, chance, files):
-    """Some node becomes a local function: right, recursive, missing or misleading."""
+    """Make a node a local function: valid, recursive, missing or shadowing."""
     graph = model.graph
     if not graph.node:
         return
@@ -88,7 +88,7 @@ def as_function(model, chance, files):
         domain, call.op_type, names, results, [inner], list(model.opset_import)
     )
     kind = chance.randrange(6)
-    if kind == 0:  # it calls itself
+    if kind == 0:  # recursive
         function.node[0].domain, function.node[0].op_type = domain, call.op_type
     elif kind == 1:
         del function.opset_import[:]
@@ -104,19 +104,19 @@ def as_function(model, chance, files):
 
 
 def empty_graph(model, chance, files):
-    """Nothing, or nearly nothing, is left of the graph."""
+    """Empty the graph, or nearly so."""
     fields = ["node", "input", "output", "initializer"]
     for field in chance.sample(fields, chance.randrange(1, 4)):
         del getattr(model.graph, field)[:]
 
 
 def drop_bomb(model, chance, files):
-    """A few nodes that ask for very much memory or time."""
+    """Add nodes that ask for excessive memory or time."""
     chance.choice(BOMBS)(model, chance)
 
 
 def nothing(model, chance, files):
-    """The model as it is: it must be right."""
+    """Leave the model unchanged: its results must be right."""
 
 
 WEIGHTS: dict[Mutation, int] = {

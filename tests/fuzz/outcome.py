@@ -1,4 +1,4 @@
-"""What becomes of one model: refused in one line, or compiled and right; all else is a fault."""
+"""Classify one model: rejected in one line, compiled with right results, or a fault."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 REFUSED, RIGHT = "refused", "right"
-#: The child passed its time or memory; the product says so in one line.
+#: The child exceeded its time or memory; the product reports this in one line.
 LIMIT = "limit"
-#: The child was ended by a signal; the product says so in one line, but each is worth a look.
+#: A signal killed the child; the product reports this in one line, but each case deserves a look.
 CRASH = "crash"
-#: An exception that is none of ours, an unclear line, other numbers, an end of the parent.
+#: A foreign exception, an unclear message, wrong results, or the death of the parent.
 UNEXPECTED, UNCLEAR, WRONG, PARENT = "unexpected", "unclear", "wrong", "parent"
 GOOD = (REFUSED, RIGHT, LIMIT)
 _LONGEST_LINE = 4100
@@ -23,15 +23,15 @@ _QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a mutant.
+    """The outcome of a mutant.
 
     Attributes:
         kind: One of the constants above.
-        phase: How far it came: request, convert, tune, build, run.
-        text: The error's line, or what is wrong.
-        error: Name of the exception's class.
-        details: Traceback of what was not expected.
-        notes: What is no fault, but worth counting.
+        phase: Last phase: request, convert, tune, build, run.
+        text: Message of the error, or what is wrong.
+        error: Class name of the exception.
+        details: Traceback of an unexpected exception.
+        notes: Observations to count that are no faults.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def is_clear(text: str) -> bool:
-    """Whether ``text`` is one line that may be printed anywhere."""
+    """Return whether ``text`` is one printable line."""
     from tvmopt.printable import is_printable
 
     return 0 < len(text) <= _LONGEST_LINE and is_printable(text) and "Traceback" not in text
@@ -52,14 +52,14 @@ def is_clear(text: str) -> bool:
 def judge(
     path: Path, input_shapes: str, folder: Path, at: Callable[[str], None], *, whole: bool
 ) -> Outcome:
-    """Take the model at ``path`` through the stages, as ``main`` does.
+    """Run the model at ``path`` through the stages, as ``main`` does.
 
     Args:
         path: The ONNX file.
-        input_shapes: As the user gives it.
-        folder: An empty folder for what the stages write.
-        at: Called with the name of each phase.
-        whole: Whether to compile it, or only to load, prepare and import it.
+        input_shapes: The parameter ``input_shapes``.
+        folder: An empty folder for the files of the stages.
+        at: Function to call with the name of each phase.
+        whole: Whether to compile the model, or only to load, prepare and import it.
     """
     return judged(at, lambda phase: _through(path, input_shapes, folder, phase, whole))
 
@@ -67,11 +67,11 @@ def judge(
 def judged(
     at: Callable[[str], None], work: Callable[[Callable[[str], None]], tuple[str, str]]
 ) -> Outcome:
-    """Outcome of ``work``, which says what is wrong with its numbers, and notes.
+    """Return the outcome of ``work``, which returns what is wrong with its results, and notes.
 
     Args:
-        at: Called with the name of each phase.
-        work: Called with a function for the same.
+        at: Function to call with the name of each phase.
+        work: Function to call; its argument records the name of a phase.
     """
     from tvmopt.errors import TvmoptError
 
@@ -102,7 +102,7 @@ def judged(
 def _through(
     path: Path, input_shapes: str, folder: Path, phase: Callable[[str], None], whole: bool
 ) -> tuple[str, str]:
-    """Run all stages; returns what is wrong with the numbers, and notes."""
+    """Run all stages; return what is wrong with the results, and notes."""
     from tvmopt.frontend import import_onnx, layer_table, load_onnx, parse_input_shapes, prepare
     from tvmopt.runtime import load
     from tvmopt.stages.build import BUNDLE_DIR, build
@@ -139,7 +139,7 @@ def _no_progress(done: int, total: int, text: str) -> None:
 
 
 def wrong_numbers(compiled, path: Path, converted: Path) -> str:
-    """Compare with ONNX Runtime on the file itself, on inputs that no stage has seen."""
+    """Compare with ONNX Runtime on the original file, on inputs that no stage has seen."""
     import onnx
     import onnxruntime as ort
 
@@ -148,8 +148,8 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
 
-    model = onnx.load_model(str(path))  # ONNX's own reader of external data
-    for node in model.graph.node:  # ONNX Runtime crashes on a bias of LayerNormalization named ""
+    model = onnx.load_model(str(path))  # onnx's own reader of external data
+    for node in model.graph.node:  # ONNX Runtime crashes on a LayerNormalization bias named ""
         while node.input and not node.input[-1]:
             del node.input[-1]
     options = session_options(model, threads=1)
@@ -162,7 +162,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
         inputs = random_arrays(metadata.inputs, seed, kind)
         try:
             expected = session.run([o.name for o in session.get_outputs()], inputs)
-        except Exception:  # this input is none that the model takes
+        except Exception:  # the model does not accept this input
             continue
         got = list(compiled(inputs))
         if len(got) != len(expected):
@@ -175,7 +175,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
                     f"{spec.name}: {wanted.dtype}{wanted.shape}, but got "
                     f"{actual.dtype}{actual.shape}"
                 )
-            if lost and actual.dtype.kind == "f":  # ours keeps NaN, ONNX Runtime may give 0
+            if lost and actual.dtype.kind == "f":  # ours propagates NaN, ONNX Runtime may give 0
                 wanted = np.where(np.isnan(actual), np.nan, wanted).astype(wanted.dtype)
             apart = deviation(actual, wanted, metadata.measure)
             if apart > metadata.tolerance:
@@ -184,7 +184,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
 
 
 def quantises_nan(model, inputs: dict[str, np.ndarray]) -> bool:
-    """Whether an operator makes an integer of NaN: ONNX does not say of which number."""
+    """Return whether an operator converts NaN to an integer, which ONNX leaves undefined."""
     import onnx
     import onnxruntime as ort
 
@@ -203,5 +203,5 @@ def quantises_nan(model, inputs: dict[str, np.ndarray]) -> bool:
     try:
         session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         return any(np.isnan(value).any() for value in session.run(None, inputs))
-    except Exception:  # it runs other operators than for the outputs of the model
+    except Exception:  # with inner outputs, ONNX Runtime fuses other operators
         return False

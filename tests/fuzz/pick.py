@@ -1,4 +1,4 @@
-"""Parts of an ONNX model drawn by chance; where there is none, a new empty one."""
+"""Pick random parts of an ONNX model; add an empty part where the model has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.vocabulary import NAMES
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """``graph`` and all within it."""
+    """Return ``graph`` and all graphs inside it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -42,7 +42,7 @@ def some_value(model, chance):
 
 
 def some_name(model, chance):
-    """A name that the model holds, mostly."""
+    """Return a name, mostly one from the model."""
     names = [n for graph in graphs(model.graph) for node in graph.node for n in node.output]
     names += [t.name for graph in graphs(model.graph) for t in graph.initializer]
     names += [v.name for graph in graphs(model.graph) for v in graph.input]
@@ -50,7 +50,7 @@ def some_name(model, chance):
 
 
 def floats_of(model):
-    """Names of values that are float tensors, as far as shape inference can tell."""
+    """Return names of values that shape inference knows to be float tensors."""
     graph = _inferred(model).graph
     return [
         v.name
@@ -60,6 +60,6 @@ def floats_of(model):
 
 
 def _inferred(model):
-    """``model`` with inferred shapes; as it is where onnx refuses it, or aborts."""
+    """Return ``model`` with inferred shapes; unchanged when onnx rejects it or aborts."""
     content = answer(lambda: onnx.shape_inference.infer_shapes(model).SerializeToString())
     return model if content is None else onnx.ModelProto.FromString(content)

@@ -1,6 +1,6 @@
-"""Mutated tuning databases, each built from in a forked child.
+"""Fuzz builds with mutated tuning databases, each in a forked child.
 
-``python -m tests.fuzz.records COUNT --seed S --whole SHARE`` prints one JSON line a mutant.
+``python -m tests.fuzz.records COUNT --seed S --whole SHARE`` prints one JSON line per mutant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOREIGN = 'define void @run() { call void asm "ud2", ""() ret void }'
 
 
 def _model() -> bytes:
-    """Two matmuls, one of them with Relu."""
+    """Return a model of two matmuls, one of them with Relu."""
     weights = np.random.default_rng(0).standard_normal((2, 16, 16)).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "v"], ["h"]),
@@ -48,7 +48,7 @@ def _model() -> bytes:
 
 
 def prepare(folder: Path, granularity: str) -> None:
-    """Convert a small model, and tune it into a database by ``granularity``."""
+    """Convert a small model, and tune it into a database of ``granularity``."""
     from tvmopt.stages.convert import convert
     from tvmopt.stages.tune import tune
 
@@ -75,7 +75,7 @@ def _no_progress(done: int, total: int, text: str) -> None:
 
 
 def spoil(database: Path, chance: random.Random) -> str:
-    """Mutate a database in place; returns what was done."""
+    """Mutate a database in place; return a description."""
     name = chance.choice([_FILES[0], _FILES[0], _FILES[1], _FILES[2]])
     path = database / name
     text = path.read_text()
@@ -121,7 +121,7 @@ def spoil(database: Path, chance: random.Random) -> str:
 
 
 def _change_numbers(row: Any, chance: random.Random) -> None:
-    """Other numbers in the steps of a trace: factors, axes, positions, types of memory."""
+    """Change numbers in the steps of a trace: factors, axes, positions, storage scopes."""
     steps = row[1][0][0]
     for _ in range(chance.choice([1, 1, 2, 4])):
         step = chance.choice(steps)
@@ -140,13 +140,13 @@ def _change_numbers(row: Any, chance: random.Random) -> None:
 
 
 def run(count: int, seed: int, whole: float, granularity: str) -> Iterator[dict[str, Any]]:
-    """Judge each mutant in a child; gives its record.
+    """Run each mutant in a child; yield its record.
 
     Args:
-        count: How many mutants.
-        seed: Of which series.
-        whole: Share that is built from; the others are opened and applied.
-        granularity: Of the database.
+        count: Number of mutants.
+        seed: Seed of the series.
+        whole: Share of mutants that are built from; the others are opened and applied.
+        granularity: Granularity of the database.
     """
     import_all()
     with tempfile.TemporaryDirectory(prefix="tvmopt-fuzz-") as name:
@@ -184,7 +184,7 @@ def run(count: int, seed: int, whole: float, granularity: str) -> Iterator[dict[
 def _build(
     base: Path, folder: Path, granularity: str, phase: Phase, whole: bool
 ) -> tuple[str, str]:
-    """Begin a new database from the mutant, and build with it; returns what is wrong."""
+    """Warm-start a new database from the mutant, and build with it; return what is wrong."""
     from tvmopt.device.target import TargetSpec
     from tvmopt.runtime import load
     from tvmopt.stages.build import BUNDLE_DIR, build
@@ -213,7 +213,7 @@ def _build(
 
 
 def main() -> int:
-    """Judge mutants; exit code 1 where an outcome is none of the good ones."""
+    """Run mutants; return exit code 1 for a bad outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)

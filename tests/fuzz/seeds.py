@@ -1,4 +1,4 @@
-"""Small ONNX models that mutations start from: many operators, few numbers."""
+"""Seed models for the mutations: small ONNX models with many operators and few elements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Seed:
     """A model to mutate.
 
     Attributes:
-        model: The model; tensors are inside it.
-        input_shapes: The parameter ``input_shapes`` that it is converted with.
+        model: The model, with its tensors inside.
+        input_shapes: The parameter ``input_shapes`` of its conversion.
     """
 
     model: onnx.ModelProto
@@ -242,7 +242,7 @@ def shape_arithmetic() -> Seed:
 
 
 def many_small() -> Seed:
-    """Elementwise and indexing operators, each on its own way to an output."""
+    """Elementwise and indexing operators, each with its own graph output."""
     node = helper.make_node
     nodes = [
         node("Abs", ["x"], ["a"], name="abs"),

@@ -1,4 +1,4 @@
-"""Mutated ONNX models: one clear line, or the right numbers; no crash, no hang, no traceback."""
+"""Mutated ONNX models give a one-line error or right results; no crash, hang or traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from .commands import judged_by
 
-#: Of which series; another number is another set of mutants.
+#: Seed of the series of mutants.
 _SEED = 27
 _A_PART = 500
 
@@ -24,7 +24,7 @@ def _check(records: list[dict], count: int) -> None:
 
 @pytest.mark.timeout(280)
 def test_three_hundred_mutants() -> None:
-    """Most are loaded, prepared and imported; one in eight goes through all stages."""
+    """Load, prepare and import mutants; one in eight runs through all stages."""
     command = ["tests.fuzz.models", "0", "300", "--seed", str(_SEED), "--whole", "0.12"]
     _check(judged_by(command, seconds=270), 300)
 
@@ -33,7 +33,7 @@ def test_three_hundred_mutants() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(0, 10_000, 2 * _A_PART))
 def test_ten_thousand_mutants(first: int) -> None:
-    """All stages, two processes at a time."""
+    """Run all stages, with two processes at a time."""
     commands = [
         ["tests.fuzz.models", str(at), str(at + _A_PART), "--seed", str(_SEED + 1)]
         for at in (first, first + _A_PART)

@@ -1,4 +1,4 @@
-"""Mutated tuning databases: refused in one line, or a library with the right numbers."""
+"""Mutated tuning databases are rejected in one line, or give a library with right results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _check(records: list[dict], count: int) -> None:
 
 @pytest.mark.timeout(280)
 def test_two_hundred_mutants() -> None:
-    """One in four is built with; the others are copied, replayed and applied."""
+    """Build with one mutant in four; copy, replay and apply the others."""
     command = ["tests.fuzz.records", "200", "--seed", "27", "--whole", "0.25"]
     _check(judged_by(command, seconds=270), 200)
 

@@ -1,4 +1,4 @@
-"""What mutations are made of: dimensions, numbers, names, operators, attributes."""
+"""Values that mutations insert: dimensions, numbers, names, operators, attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison on the GPU, computed here by the CPU; inputs of any size and type."""
+"""The array comparison on the GPU, run here on the CPU, and inputs of any size and dtype."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def filled(shape, dtype, seed, positive) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def compare():
-    """``compare(got, wanted)`` raises as ``check_equal`` does on a GPU."""
+    """Return ``compare(got, wanted)``, which raises like ``check_equal`` on a GPU."""
     built = {}
 
     def run(got: np.ndarray, wanted: np.ndarray, dtype: str) -> None:

@@ -1,4 +1,4 @@
-"""Candidates that lose NaN, or move it, are refused, on CPUs and on GPUs."""
+"""Candidates that drop or move NaN are rejected, on CPUs and on GPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def elementwise(compute, shape=SHAPE, dtype="float32") -> tirx.PrimFunc:
     return te.create_prim_func([x, te.compute(shape, lambda *i: compute(x[i]), "y")])
 
 
-# Each equals the first on every number that is finite and not huge.
+# Each equals the first on every finite value that is not huge.
 CLIP = elementwise(lambda x: te.max(te.min(x, SIX), ZERO))
 LOSES_NAN = elementwise(lambda x: tirx.Select(x > ZERO, te.min(x, SIX), ZERO))
 EXP = elementwise(lambda x: tirx.Select(x < ZERO, te.exp(x), x + tirx.const(1.0, "float32")))
@@ -96,7 +96,7 @@ def test_what_may_be_planted_depends_on_the_function() -> None:
     assert not planting(elementwise(lambda x: x + 1, dtype="int32")).arguments
     assert planting(elementwise(lambda x: x + x, dtype="float16")) == Planting((0,), huge=False)
     rounded = elementwise(lambda x: x.astype("int32").astype("float32"))
-    assert not planting(rounded).arguments  # of NaN any integer, which might be an index
+    assert not planting(rounded).arguments  # NaN may become any integer, which might be an index
 
 
 def test_planted_inputs_hold_each_value_once_and_leave_the_others() -> None:
@@ -135,7 +135,7 @@ def test_infinities_of_narrow_floats_may_be_elsewhere_but_nan_may_not() -> None:
 
 
 class FakeTimer:
-    """Stands in for :class:`tvmopt.measure.cuda_graph.GraphTimer`, which needs a GPU."""
+    """Fake of :class:`tvmopt.measure.cuda_graph.GraphTimer`, which needs a GPU."""
 
     def __enter__(self):
         return self
@@ -155,7 +155,7 @@ class FakeTimer:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_candidates_of_a_gpu_are_refused(dtype, tmp_path, monkeypatch) -> None:
-    """The worker's code for GPUs, run here on kernels of the CPU."""
+    """Run the GPU code of the worker on CPU kernels."""
     zero = tirx.const(0.0, dtype)
     right = elementwise(lambda x: te.max(x, zero), dtype=dtype)
     wrong = elementwise(lambda x: tirx.Select(x > zero, x, zero), dtype=dtype)

@@ -1,4 +1,4 @@
-"""The choice among kernels that are nearly as fast."""
+"""Tests of timing under sustained load, which decides among the fastest kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tvmopt.measure.time_sustained import time_sustained
 
 
 class Gpu:
-    """A GPU that is slower the longer it has run hot kernels; each call takes a millisecond."""
+    """A fake GPU that slows down the longer it runs hot kernels; a call takes a millisecond."""
 
     def __init__(self) -> None:
         self.heat = 0.0
@@ -28,7 +28,7 @@ def test_a_kernel_that_is_slower_under_load_loses():
     calls = itertools.count()
 
     def short_lived(_times: int) -> float:
-        return 1e-3 if next(calls) < 12 else 1.3e-3  # fast in the short bursts alone
+        return 1e-3 if next(calls) < 12 else 1.3e-3  # fast only in short bursts
 
     kernels = {0: gpu.kernel(0, 1.05e-3, 0.0), 1: short_lived}
     found = time_sustained(kernels, 4)
@@ -54,7 +54,7 @@ def test_the_choice_is_among_those_that_were_timed_again():
     calls = itertools.count()
 
     def leader(_times: int) -> float:
-        return 1e-3 if next(calls) < 30 else 1.2e-3  # as all leaders slow down, so this one
+        return 1e-3 if next(calls) < 30 else 1.2e-3  # all leaders slow down, and this one, too
 
     kernels = {0: gpu.kernel(0, 1.004e-3, 0), 1: leader} | {
         place: gpu.kernel(place, 1.01e-3 + place * 1e-6, 0) for place in range(2, 12)

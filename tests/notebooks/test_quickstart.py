@@ -1,4 +1,4 @@
-"""The quickstart notebook runs from top to bottom and shows what its text promises."""
+"""The quickstart notebook runs from top to bottom, and prints what its text promises."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 
 @pytest.fixture(
     scope="module",
-    # Without a search ``main`` goes through the same stages in a third of the time.
+    # Without a search, ``main`` runs the same stages in a third of the time.
     params=['main(threads=1, strategy="default")', pytest.param("main()", marks=pytest.mark.slow)],
 )
 def executed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> nbformat.NotebookNode:
-    """The notebook, executed in a folder and a store of its own."""
+    """Execute the notebook in its own folder and store."""
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith(("MLFLOW_", "TVM_"))]:

@@ -1,4 +1,4 @@
-"""The digits classifier and its data, and a small network with every structure that matters."""
+"""Fixtures: the digits classifier with its data, and a small network of varied structure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(scope="session")
 def digits():
-    """Prepared model, calibration data and evaluation data; batches of 20."""
+    """Return the prepared model, calibration data and evaluation data; batches of 20."""
     shapes = parse_input_shapes("image:20x1x8x8")
     prepared = prepare(load_onnx(EXAMPLES / "digits_cnn.onnx"), shapes)
     specs = input_specs(prepared.reference)
@@ -27,7 +27,7 @@ def digits():
 
 @pytest.fixture(scope="session")
 def network(make_model):
-    """A network on ``x`` (1, 3, 8, 8): residual addition, concatenation, pooling, gating, Gemm.
+    """A network on ``x`` (1, 3, 8, 8) with residual add, concat, pooling, gating and Gemm.
 
     ``stem`` -> Relu -> ``left`` + stem (residual ``sum``) -> Relu -> Concat with ``right``
     -> MaxPool -> ``gated`` * Sigmoid(gated) -> ``deep`` -> average -> Flatten -> ``fc``

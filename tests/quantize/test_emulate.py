@@ -1,4 +1,4 @@
-"""What stands for a converted layer must be what conversion does to that layer."""
+"""The emulation of a converted layer equals the conversion of that layer."""
 
 import ml_dtypes
 import numpy as np
@@ -67,8 +67,8 @@ def setting(network, batches):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
-def test_a_layer_alone_is_what_conversion_does_to_it(network, batches, setting, dtype):
-    """Probe (one layer and what follows) against the whole model with that layer converted."""
+def test_a_probed_layer_equals_the_converted_layer(network, batches, setting, dtype):
+    """A probe of one layer and its successors equals the whole model with that layer converted."""
     graph = setting.graph
     layers = layer_table(network.model)
     quantizer = Quantizer(network.model, setting.ranges, setting.scheme)
@@ -117,7 +117,7 @@ def test_casting_rounds_kernels_as_conversion_does(network):
     assert kernels
 
 
-def test_only_what_follows_is_run(network, batches):
+def test_only_successors_of_the_layer_are_run(network, batches):
     graph = Graph(network.model.graph)
     after = Downstream(graph, "r")
     names = [n.name for n in after.nodes]
@@ -141,7 +141,7 @@ def test_recording_is_bounded(network, batches):
         ([0.0, 2.0], [1.0, 2.0], 0.2),
         ([np.inf, 2.0], [1.0, 2.0], np.inf),
         ([np.nan, 2.0], [1.0, 2.0], np.inf),
-        ([5.0, 3.0], [np.inf, 2.0], 0.25),  # what is not finite is no measure
+        ([5.0, 3.0], [np.inf, 2.0], 0.25),  # a non-finite result gives no measure
         ([1.0], [0.0], 1.0),
     ],
 )

@@ -1,3 +1,5 @@
+"""Tests of the ONNX quantizer: integer layers, scales, skipped layers, rejected models."""
+
 import logging
 
 import numpy as np
@@ -22,13 +24,13 @@ def ranges(network, batches):
 
 
 def _inputs(graph, name):
-    """Operators that make what a node reads, by position."""
+    """Return the operators that produce the inputs of a node, by position."""
     node = next(n for n in graph.nodes if n.name == name)
     return [graph.producer[i].op_type if i in graph.producer else "" for i in node.input]
 
 
 def _quantised(graph, name):
-    """Whether the activations and weights that a node reads are dequantised."""
+    """Return whether activations and weights of a node come from DequantizeLinear."""
     return set(_inputs(graph, name)) == {"DequantizeLinear"}
 
 
@@ -43,7 +45,7 @@ def test_every_layer_runs_in_integers(network, ranges):
     assert [layer.name for layer in layer_table(model)] == ANCHORS  # names and order survive
     for name in [*ANCHORS, "sum", "cat", "pool", "average", "flat"]:
         assert _quantised(graph, name), name
-    # Activations are quantised after the Relu, not before as well.
+    # Activations are quantised once, after the Relu.
     assert _readers(graph, "s0") == ["Relu"]
     assert _readers(graph, "a0") == ["Relu"]
     # The input is quantised once, and the output not at all.
@@ -53,7 +55,7 @@ def test_every_layer_runs_in_integers(network, ranges):
 
 def test_float_operators_read_exact_values(network, ranges):
     graph = Graph(quantize_model(network.model, ranges, Scheme()).graph)
-    # conv -> Q -> DQ -> Sigmoid would cost accuracy alone.
+    # conv -> Q -> DQ -> Sigmoid would lose accuracy and gain nothing.
     assert _readers(graph, "g") == ["Mul", "Sigmoid"]
     assert _readers(graph, "m") == ["QuantizeLinear"]
 
@@ -113,7 +115,7 @@ def test_joining_operators_need_integers_around_them(network, ranges):
     everything = set(ANCHORS) | {"sum", "cat", "pool", "average", "flat"}
     assert quantizer.integer_nodes() == everything
     assert "sum" not in quantizer.integer_nodes(["left"])  # one operand would be float
-    assert {"average", "flat"} & quantizer.integer_nodes(["fc"]) == set()  # nobody needs 8 bits
+    assert {"average", "flat"} & quantizer.integer_nodes(["fc"]) == set()  # no reader needs 8 bits
     assert quantizer.integer_nodes(ANCHORS) == set()
     graph = Graph(quantizer(["fc"]).graph)
     assert _readers(graph, "d") == ["GlobalAveragePool"]
@@ -143,8 +145,8 @@ def test_pooling_keeps_the_scale(network, ranges):
     assert list(graph.producer[pool.input[0]].input[1:]) == list(after.input[1:])
 
 
-def test_float_reader_of_what_an_integer_node_made_and_of_what_a_float_node_made(make_model):
-    """before -> after as in surgery.free_float_readers; the output of the model stays exact."""
+def test_a_float_reader_keeps_float_inputs_and_dequantises_integer_ones(make_model):
+    """The pass is surgery.free_float_readers; the output of the model stays exact."""
     rng = np.random.default_rng(0)
     constants = {f"w{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in range(3)}
     nodes = [
@@ -171,7 +173,7 @@ def test_float_reader_of_what_an_integer_node_made_and_of_what_a_float_node_made
 
 
 def test_shared_weights(make_model):
-    """Two layers share their weights, and one of them stays float."""
+    """Two layers share their weights; one of them stays float."""
     weight = np.eye(4, dtype=np.float32)
     model = make_model(
         [
@@ -295,7 +297,7 @@ def test_wrong_names_and_ranges(network, ranges):
         quantize_model(network.model, fewer, Scheme())
 
 
-def test_operators_that_no_newer_opset_has(make_model):
+def test_operators_without_a_newer_opset(make_model):
     model = make_model(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"], "m"),
@@ -324,7 +326,7 @@ def test_any_skip_set_of_the_network_is_valid(network, batches, ranges, data):
     for name in integer:
         assert _quantised(graph, name), name
     for node in graph.nodes:
-        if node.op_type == "QuantizeLinear":  # somebody needs it
+        if node.op_type == "QuantizeLinear":  # some node needs it
             pair = graph.consumers[node.output[0]][0]
             readers = {n.name for n in graph.consumers[pair.output[0]]}
             made = graph.producer.get(node.input[0])

@@ -1,3 +1,5 @@
+"""Tests of calibration ranges: min-max, histograms, percentiles."""
+
 import json
 import math
 
@@ -14,7 +16,7 @@ from tvmopt.quantize import Ranges, Scheme, collect_ranges
 
 
 def _values(model, names, batches):
-    """Every value of some tensors over all batches."""
+    """Return all values of some tensors over all batches."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     inner = [name for name in names if name not in ("x", "y")]
@@ -31,7 +33,7 @@ def _values(model, names, batches):
 def test_extremes_are_those_of_the_values(network, batches):
     ranges = collect_ranges(network.model, batches)
     values = _values(network.model, list(ranges.tensors), batches)
-    # What integer nodes read, and what joining ones give: not results before a Relu, nor outputs.
+    # Ranges cover inputs of integer nodes and results of add or concat, not results before a Relu.
     assert set(values) == {"x", "s", "l", "a0", "a", "r", "c", "p", "m", "d", "v", "f"}
     for name, (low, high) in ranges.tensors.items():
         assert low == pytest.approx(values[name].min(), abs=1e-6), name
@@ -58,7 +60,7 @@ def test_percentile_is_that_of_the_values(network, batches):
     for name, array in values.items():
         low, high = np.percentile(array, [5, 95])
         step = 2 * float(np.abs(array).max()) / 8192
-        tolerance = step + 0.05  # of the few values around the cut
+        tolerance = step + 0.05  # among the few values around the percentile
         assert ranges.tensors[name] == pytest.approx((low, high), abs=tolerance), name
 
 

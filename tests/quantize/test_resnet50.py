@@ -1,4 +1,4 @@
-"""Int8 ResNet-50: every convolution in integers, and nothing but bytes between two of them."""
+"""Int8 ResNet-50: every convolution runs in integers, and passes 8-bit tensors to the next."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_integers_throughout(prepared, layout, skip):
             assert (found.dtype, found.input_dtype) == ("float32", "float32")
         else:
             assert (found.dtype, found.input_dtype) == ("int8", "uint8")
-            if not skip:  # what a skipped layer reads is stored in float32
+            if not skip:  # the input of a skipped layer is stored in float32
                 assert found.output_dtype == ("float32" if index == 53 else "uint8")
-    assert set(converted.kept) <= {0}  # its 3 channels fill no block of 16
+    assert set(converted.kept) <= {0}  # 3 channels do not fill a block of 16
     assert len(converted.layout_changes) <= (0 if layout == "NCHW" else 1 + 2 * len(skip))
     text = converted.mod.script(show_meta=False)
     assert "R.quantize" not in text
@@ -57,7 +57,7 @@ def test_integers_throughout(prepared, layout, skip):
 
 
 def _assert_bytes_are_stored(lowered):
-    """Every kernel with a convolution writes uint8, whatever is fused to it."""
+    """Every kernel with a convolution stores uint8, whatever is fused to it."""
     seen = []
 
     def visit(expr):

@@ -1,3 +1,5 @@
+"""Tests of the quantization scheme and of the modelled gain of each dtype."""
+
 import pytest
 
 from tvmopt.errors import ConfigError
@@ -41,7 +43,7 @@ def test_features_decide_what_a_type_gains():
     assert plain.seconds(heavy, "int8") == plain.seconds(heavy, "float32")
     assert vnni.seconds(heavy, "int8") == vnni.seconds(heavy, "float32") / 4
     assert amx.seconds(heavy, "bfloat16") == amx.seconds(heavy, "float32") / 16
-    light = LayerWork(flops=1, elements=1e9)  # bound by memory: bytes alone count
+    light = LayerWork(flops=1, elements=1e9)  # memory-bound: only bytes count
     assert plain.seconds(light, "int8") == plain.seconds(light, "float32") / 4
     assert plain.seconds(light, "float16") == plain.seconds(light, "float32") / 2
 

@@ -1,3 +1,5 @@
+"""Tests of the sensitivity analysis: it finds the fragile layer and proposes a skip set."""
+
 import csv
 import dataclasses
 import json
@@ -39,7 +41,7 @@ def _data(model, count, seed):
 
 @pytest.fixture(scope="module")
 def fragile(network):
-    """``network`` where one input channel of ``right`` hardly counts, but has huge weights.
+    """Return ``network`` with huge weights on one input channel of ``right`` that is nearly zero.
 
     Scales are per output channel, so that all other weights of the layer are rounded away.
     """
@@ -48,7 +50,7 @@ def fragile(network):
     constants = {i.name: i for i in model.graph.initializer}
     stem = numpy_helper.to_array(constants["left.b"]).copy()
     weight = numpy_helper.to_array(constants["right.w"]).copy()
-    # Channel 0 of "a" is always zero: its sum is far below, and Relu cuts it.
+    # Channel 0 of "a" is always zero: its accumulator is negative, and Relu clips it.
     stem[0] = -1e3
     weight[:, 0] = 500.0
     constants["left.b"].CopyFrom(numpy_helper.from_array(stem, "left.b"))
@@ -77,7 +79,7 @@ def test_the_layer_made_fragile_is_found_and_skipped(fragile, analysis):
 
 
 def test_the_proposal_holds_on_other_samples(fragile, analysis):
-    """The promise: cosine at least 0.99 on samples that neither calibration nor analysis saw."""
+    """The cosine is at least 0.99 on samples of neither calibration nor analysis."""
     data = _data(fragile, 12, 0)
     ranges = collect_ranges(fragile, [b.inputs for b in data.batches()])
     names = [ANCHORS[i] for i in analysis.proposed("int8")]
@@ -90,7 +92,7 @@ def test_the_proposal_holds_on_other_samples(fragile, analysis):
     assert len(names) < len(ANCHORS)
 
 
-def test_sixteen_bits_need_no_skip_here(analysis):
+def test_16_bit_floats_need_no_skipped_layer(analysis):
     for dtype in ("float16", "bfloat16"):
         assert analysis.proposed(dtype) == ()
         assert {s.layers for s in analysis.sets(dtype)} == {()}
@@ -117,7 +119,7 @@ def test_round_trip_and_table(analysis, tmp_path):
     assert skipped == {("int8", i) for i in analysis.proposed("int8")}
 
 
-def test_what_is_infinite_survives_json():
+def test_infinities_survive_json():
     cost = LayerCost(0, "a", "Conv", "int8", "measured", error=math.inf)
     found = SkipSet("int8", (), "exact", 1.0, None, 0.0, 0.0, 0, True)
     result = Sensitivity(("int8",), (cost,), (found,), 1, 1.0, {})
@@ -176,7 +178,7 @@ def test_time_is_bounded_and_what_is_missing_is_said(fragile):
     assert {cost.source for cost in found.of("int8")} == {"estimated"}
     assert all(cost.error > 0 and cost.cosine is None for cost in found.of("int8"))
     assert "6 of 6 costs are estimated" in found.notes[0]
-    # Nothing was seen to hold: the float model is proposed.
+    # No skip set was verified, so the float model is proposed.
     assert found.proposed("int8") == tuple(range(len(ANCHORS)))
     assert found.sets("int8")[-1].source == "exact"
 

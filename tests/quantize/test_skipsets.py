@@ -1,4 +1,4 @@
-"""The search for skip sets, on layers whose losses are known."""
+"""Tests of the search for skip sets, on layers with known losses."""
 
 import time
 
@@ -19,7 +19,7 @@ def _accuracy(loss):
 
 
 def _ladder(layers):
-    """A ladder over layers of (error, gain), whose losses of cosine add up; and what it ran."""
+    """Return a ladder over layers of (error, gain) with additive losses, and the sets it ran."""
     costs = [
         LayerCost(i, str(i), "Conv", "int8", "measured", error=2 * loss, gain=gain)
         for i, (loss, gain) in enumerate(layers)
@@ -57,7 +57,7 @@ def test_the_one_bad_layer_is_skipped():
 
 
 def test_many_small_layers_are_given_up_for_a_large_one():
-    """Each of 30 small layers loses a little less than the large one, and gains next to nothing."""
+    """Each of 30 small layers loses less than the large layer, and gains almost nothing."""
     layers = [(2e-3, 0.9), *[(1e-3, 0.001)] * 30]
     found, _ = _search(layers)
     assert 0 not in found
@@ -65,7 +65,7 @@ def test_many_small_layers_are_given_up_for_a_large_one():
 
 
 def test_a_little_gain_is_given_for_a_larger_cosine():
-    """Layer 1 holds with layer 0 skipped, but it loses most of what is left for 1% of the gain."""
+    """With layer 0 skipped, layer 1 passes; it causes most of the loss for 1% of the gain."""
     layers = [(0.5, 0.2), (1e-3, 0.01), *[(1e-6, 0.1)] * 8]
     found, ran = _search(layers)
     assert found == (0, 1)
@@ -102,7 +102,7 @@ def test_best_prefers_gain_then_cosine():
         ([1e-3] * 3, 0.0),
         ([1e-3] * 8, 1e-3),
         ([0.0] * 8, 1e-9),
-        # Logarithms to base 10 of mean -4 and standard deviation 1: 2.326 of those above the mean.
+        # log10 losses of mean -4 and standard deviation 1: 2.326 deviations above the mean.
         ([10**-4.0 * 10**d for d in (-(2**0.5), 0, 2**0.5, 0) for _ in range(1000)], 10**-1.674),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_drop_holds_with_its_standard_error(wrong, rows, holds):
 
 
 def test_rows_of_a_sample_err_together():
-    """Ten wrong rows of 2,400 say less when they lie in one sample than when in ten."""
+    """Ten wrong rows of 2,400 are weaker evidence in one sample than in ten samples."""
     far = Accuracy("fidelity", 1 - 10 / 2400, 1.0, 1 - 10 / 2400, 0.5, 0.0, 60)
     spread, together = [0.025] * 10 + [0.0] * 50, [0.25] + [0.0] * 59
     assert BAR.holds(MeasuredAccuracy(far, 2400, drops=tuple(spread)), "int8")
@@ -147,7 +147,7 @@ def test_rows_of_a_sample_err_together():
     [(299, 1, False), (300, 1, True), (8, 40, False), (29, 40, False), (30, 40, True)],
 )
 def test_rows_of_few_samples_do_not_count(samples, rows_each, counts):
-    """Eight samples of 40 rows each, none wrong, are not 320 that are right."""
+    """Eight samples of 40 right rows are weaker evidence than 320 right samples."""
     same = Accuracy("fidelity", 1.0, 1.0, 1.0, 0.5, 0.0, samples)
     rows = samples * rows_each
     assert BAR.counts(rows, samples) is counts

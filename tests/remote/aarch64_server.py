@@ -1,6 +1,6 @@
-"""Run by an AArch64 Python under QEMU: an RPC server on loopback that serves until it is ended.
+"""Serve TVM RPC on loopback until killed; an AArch64 Python under QEMU runs this file.
 
-``tvm.rpc.Server`` would start ``sys.executable`` as another process, which only the emulator can.
+``tvm.rpc.Server`` would start ``sys.executable`` as a process, which only the emulator can run.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""TVM's tracker and servers as processes of this machine, on the loopback interface alone."""
+"""TVM's tracker and RPC servers as processes of this machine, on loopback only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 def keys_at(port: int) -> list[str]:
-    """Keys of the servers that a tracker knows."""
+    """Return the keys of the servers that a tracker knows."""
     from tvm.rpc import base
 
     with socket.create_connection((HOST, port), 5) as connection:
@@ -30,7 +30,7 @@ def keys_at(port: int) -> list[str]:
 
 
 def wait_for(port: int, key: str, seconds: float = 60.0) -> Board:
-    """The board of ``key`` once it is registered and free."""
+    """Return the board of ``key`` once it is registered and free."""
     end = time.monotonic() + seconds
     while key not in keys_at(port):
         assert time.monotonic() < end, f"{key} did not register within {seconds} s"
@@ -40,7 +40,7 @@ def wait_for(port: int, key: str, seconds: float = 60.0) -> Board:
 
 @pytest.fixture(scope="session")
 def tracker() -> Iterator[int]:
-    """Port of a tracker."""
+    """Start a tracker; return its port."""
     from tvm.rpc.tracker import Tracker
 
     started = Tracker(HOST, port=9190, port_end=9390, silent=True)
@@ -50,7 +50,7 @@ def tracker() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def serve(tracker: int) -> Iterator[Callable[[str], Board]]:
-    """Starts a server with a key; gives its board."""
+    """Start a server with a key; return its board."""
     from tvm import rpc
 
     with contextlib.ExitStack() as stack:
@@ -79,13 +79,13 @@ def board(own_board: Board) -> Board:
 
 @pytest.fixture
 def of_board(board: Board) -> dict[str, str]:
-    """Parameters that choose the board."""
+    """Return the parameters that select the board."""
     return {"rpc_tracker": board.address, "rpc_key": board.key}
 
 
 @pytest.fixture
 def broken_bundle(conv_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle whose library no machine can load, its metadata true to it."""
+    """Return a bundle with a library that no machine can load, and matching metadata."""
     import dataclasses
     import shutil
 

@@ -3,10 +3,10 @@
 Needs qemu-user, and a folder that ``TVMOPT_AARCH64`` names, with an AArch64 Python 3.11 as
 ``sysroot`` and the wheels that TVM needs there unpacked as ``site``:
 
-    mmdebstrap --architectures=arm64 --variant=extract \\
+    mmdebstrap --architectures=arm64 --variant=extract \
         --include=python3.11,libstdc++6,libgcc-s1 bookworm sysroot
-    pip download --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \\
-        --only-binary=:all: --no-deps -d wheels apache-tvm==0.27.0.post1 \\
+    pip download --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
+        --only-binary=:all: --no-deps -d wheels apache-tvm==0.27.0.post1 \
         apache-tvm-ffi==0.1.14.post1 numpy==2.4.6 ml_dtypes==0.6.0 typing_extensions cloudpickle
     for wheel in wheels/*.whl; do python -m zipfile -e $wheel site; done
 """
@@ -61,7 +61,7 @@ def _start(tracker: int, key: str, cpu: str, log: Path) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def emulated(tracker, tmp_path_factory) -> Iterator[Board]:
-    """An AArch64 with every feature that QEMU knows, as a board."""
+    """Return an AArch64 board with every feature that QEMU knows."""
     log = tmp_path_factory.mktemp("server") / "log.txt"
     process = _start(tracker, "a64", "max", log)
     try:
@@ -79,7 +79,7 @@ def of_emulated(emulated) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """The bundled example, converted for the target, by number format."""
+    """Return the bundled example, converted for the target, by dtype."""
     made: dict[str, Path] = {}
 
     def of_dtype(dtype: str) -> Path:
@@ -162,7 +162,7 @@ def test_tuned_there(of_emulated, converted, tmp_path, options):
 
 
 def test_cpu_that_lacks_an_instruction_is_an_error(tracker, converted, tmp_path):
-    """The int8 model multiplies by ``sdot``, which a Cortex-A53 does not have."""
+    """The int8 model uses ``sdot``, which a Cortex-A53 lacks."""
     folder = converted("int8")
     bundle = _built(folder, tmp_path / "build")
     process = _start(tracker, "old", "cortex-a53", tmp_path / "log.txt")

@@ -1,4 +1,4 @@
-"""How a board is named: two parameters, both or neither."""
+"""Tests of the board parameters: a tracker and a key, both or neither."""
 
 from __future__ import annotations
 

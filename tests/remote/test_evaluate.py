@@ -1,4 +1,4 @@
-"""The evaluate stage on a board, and where nothing can run the model."""
+"""The evaluate stage on a board, and without any device that runs the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmopt.tracking.report import as_text, comparison
 
 @pytest.fixture
 def run(evaluate_model, conv_bundle):
-    """Evaluate a bundle beside the untuned one."""
+    """Evaluate a bundle together with the untuned one."""
 
     def evaluate_bundle(bundle=conv_bundle, data=None, **options):
         bundles = {CANDIDATE: bundle, UNTUNED: conv_bundle}

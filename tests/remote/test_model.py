@@ -1,4 +1,4 @@
-"""A compiled model on a board gives what it gives here."""
+"""A compiled model on a board computes what it computes here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: every wait has an end, and every failure is one line that says whose it is."""
+"""RPC sessions: every wait has a timeout, and every error names its cause in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import HOST, wait_for
 
 
 def _session_process() -> psutil.Process:
-    """The process of the one session that is open: a server's child that no worker module runs."""
+    """Return the process of the open session: a child of the server that runs no worker module."""
     servers = psutil.Process().children()
     sessions = [child for server in servers for child in server.children()]
     [found] = [p for p in sessions if p.status() != psutil.STATUS_ZOMBIE]
@@ -27,7 +27,7 @@ def _session_process() -> psutil.Process:
 
 @pytest.fixture
 def listener():
-    """A socket that listens, and what to answer to whoever connects: nothing, or bytes."""
+    """Open a listening socket that answers a connection with nothing, or with bytes."""
     with socket.create_server((HOST, 0)) as server:
 
         def answer(said: bytes) -> Board:
@@ -84,7 +84,7 @@ def test_no_such_key(board):
     assert "own" in re.search(known, str(caught.value))[1]
 
 
-def test_board_that_others_use(board):
+def test_a_busy_board(board):
     with (
         open_session(board, 30, 10),
         pytest.raises(LimitError, match=r"no board own .* was free within 1 s"),
@@ -118,7 +118,7 @@ def test_board_that_stops_answering(serve, monkeypatch):
             stopped.resume()
 
 
-def test_what_runs_there_crashes(serve):
+def test_a_crash_on_the_board(serve):
     with (
         pytest.raises(ArtifactError, match=r"board crashing .* must keep its session, but it"),
         open_session(serve("crashing"), 30, 10) as there,
@@ -139,5 +139,5 @@ def test_limits_leave_other_alarms_alone():
             time.sleep(2)
 
 
-def test_board_is_registered_again_after_all_that(own_board):
+def test_the_board_is_registered_again_at_the_end(own_board):
     assert wait_for(own_board.port, own_board.key) == own_board

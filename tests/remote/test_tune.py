@@ -1,4 +1,4 @@
-"""Tuning on a board, and what becomes of it where there is none."""
+"""Tuning on a board, and without the board."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TARGET = SPEC.to_dict()
 
 @functools.cache
 def matmul_net() -> tvm.IRModule:
-    """``relu(x @ w)`` of two square matrices, ``w`` known."""
+    """``relu(x @ w)`` of two square matrices, with constant ``w``."""
     builder = relax.BlockBuilder()
     x, w = (relax.Var(n, relax.TensorType((64, 64), "float32")) for n in "xw")
     with builder.function("main", [x, w], {"num_input": 1}):
@@ -49,7 +49,7 @@ def quiet(done: int, total: int, text: str) -> None:
 
 @pytest.fixture
 def run(conv_build, tmp_path):
-    """Tune the model of the session."""
+    """Tune the session model."""
 
     def tune_model(target=TARGET, **options):
         out = tmp_path / "tune"
@@ -114,7 +114,7 @@ def test_metaschedule_without_a_board_is_refused(run, monkeypatch):
 
 
 def test_for_another_cpu_candidates_are_built_for_it(board, tmp_path):
-    """This machine refuses them, as is said of each; the strategy ends nevertheless."""
+    """This machine rejects each candidate with a reason; the strategy still finishes."""
     if shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu)")
     spec = resolve_target("cortex-a76", 1)

@@ -1,4 +1,4 @@
-"""The compiled models of the session, loaded, and copies that a test may damage."""
+"""Fixtures: compiled models, loaded, and copies that a test may damage."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tvmopt.runtime import model
-
 
 @pytest.fixture(scope="session")
 def conv(conv_bundle):
-    """Loaded single-input model."""
+    """Return the loaded single-input model."""
     from tvmopt.runtime import load
 
     return load(conv_bundle)
@@ -20,7 +18,7 @@ def conv(conv_bundle):
 
 @pytest.fixture(scope="session")
 def two(two_input_bundle):
-    """Loaded model with two inputs and two outputs."""
+    """Return the loaded model with two inputs and two outputs."""
     from tvmopt.runtime import load
 
     return load(two_input_bundle)
@@ -28,15 +26,5 @@ def two(two_input_bundle):
 
 @pytest.fixture
 def copied(conv_bundle, tmp_path) -> Path:
-    """A copy of the single-input bundle."""
+    """Return a copy of the single-input bundle."""
     return Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
-
-
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail the test when a library is opened."""
-
-    def fail(library):
-        pytest.fail("the library was opened")
-
-    monkeypatch.setattr(model, "open_library", fail)

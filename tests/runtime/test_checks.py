@@ -1,4 +1,4 @@
-"""A bundle that is damaged, or another machine's, is refused before its library is opened."""
+"""A damaged or foreign bundle is rejected before its library is opened."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_intact_bundle_is_opened(copied, monkeypatch):
 
 
 def _for_amx(folder, instructions):
-    """Make it a model for a CPU with AMX that uses ``instructions``."""
+    """Edit the metadata: a model for a CPU with AMX that uses ``instructions``."""
     target = ModelMetadata.read(folder).target
     flags = sorted({*target["cpu_flags"], "amx_tile", "amx_int8"})
     _edit(folder, target={**target, "cpu_flags": flags}, instructions=instructions)
 
 
 def _without_amx(folder):
-    """Make it a model for this CPU without AMX; the features that are left."""
+    """Edit the metadata: a model for this CPU without AMX; return the remaining features."""
     target = ModelMetadata.read(folder).target
     flags = [flag for flag in target["cpu_flags"] if not flag.startswith("amx_")]
     _edit(folder, target={**target, "cpu_flags": flags})
@@ -59,7 +59,7 @@ def _without_amx(folder):
 
 @pytest.fixture
 def linux(copied, monkeypatch):
-    """A CPU with AMX under a Linux that answers so to system calls; what it was asked."""
+    """Fake a CPU with AMX under a Linux with given answers to system calls; return the calls."""
     flags = {*ModelMetadata.read(copied).target["cpu_flags"], "amx_tile", "amx_int8"}
     asked = []
 
@@ -82,7 +82,7 @@ def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatc
     )
     load(copied)
     load(copied)
-    assert order == [[(158, 0x1023, 18)]] * 2  # before it, and once
+    assert order == [[(158, 0x1023, 18)]] * 2  # before the open, and once
 
 
 def test_a_library_without_amx_runs_where_linux_refuses_it(copied, linux):

@@ -1,4 +1,4 @@
-"""A model for a GPU on a machine without it: one line that says so, and the library stays shut."""
+"""A GPU model on a machine without that GPU: a one-line error, and the library stays closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILT = "the model was built for nvidia-a100, a GPU of compute capability 8.0, b
 
 @pytest.fixture
 def for_a100(copied):
-    """A bundle that says that it was built for an A100."""
+    """Return a bundle with metadata of a build for an A100."""
     path = copied / METADATA_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "target": A100}))
     return copied

@@ -1,4 +1,4 @@
-"""``model.json`` and ``MLmodel`` that are damaged, or made to break their reader."""
+"""Damaged or malicious ``model.json`` and ``MLmodel`` are rejected with a one-line error."""
 
 from __future__ import annotations
 

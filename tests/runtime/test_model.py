@@ -1,4 +1,4 @@
-"""Calling compiled models."""
+"""Tests of calls of compiled models: inputs, dtypes, outputs, threads, golden values."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_golden_file_that_was_exchanged_is_refused(conv, conv_bundle, copied):
 
 
 def _register(folder, golden):
-    """Let the metadata name the hash of a golden file."""
+    """Write the hash of a golden file into the metadata."""
     metadata = ModelMetadata.read(folder)
     dataclasses.replace(metadata, golden_sha256=sha256_file(golden)).write(folder)
 

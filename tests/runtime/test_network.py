@@ -1,4 +1,4 @@
-"""What plays a network's launches back: recorded once, in a thread of its own."""
+"""Replay of the launches of a network: recorded once, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmopt.runtime.network import RecordedRun
 
 
 class FakeStream:
-    """Records by calling once; playing counts."""
+    """A fake stream: recording calls the function once, and replays are counted."""
 
     made: ClassVar[list[FakeStream]] = []
 
@@ -80,7 +80,7 @@ def test_launch_does_not_wait(stream):
     assert network.seconds(4) == 0.5
 
 
-def test_what_fails_is_told_and_tried_again(stream):
+def test_a_failure_is_reported_and_retried(stream):
     calls = iter([RuntimeError("no memory")])
 
     def run():
@@ -106,7 +106,7 @@ def test_the_thread_ends_with_it(stream):
     assert not thread.is_alive()
 
 
-def test_storages_have_one_name():
+def test_the_pass_and_the_runtime_share_the_name_of_storages():
     from tvmopt.transform.lift_storage import STORAGES
 
     assert STORAGES is module.STORAGES

@@ -1,4 +1,4 @@
-"""What a call costs beyond the kernels."""
+"""Overhead of a call beyond its kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT_S = 100e-6
 
 
 def _overhead(model, inputs, calls=400):
-    """Seconds of a call beyond those of the network on its buffers, without any copy."""
+    """Return the seconds of a call beyond those of the network on its own buffers."""
     whole, bare = [], []
     for _ in range(calls):
         for call, times in ((lambda: model(inputs), whole), (model._run, bare)):
@@ -26,7 +26,7 @@ def _overhead(model, inputs, calls=400):
 def test_a_call_costs_little_more_than_its_kernels(conv):
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
     conv(x)
-    # Other processes only ever add to it, so the best of a few tries is the finding.
+    # Other processes can only add time, so the minimum of a few tries counts.
     tries = []
     while len(tries) < 5 and (not tries or min(tries) >= LIMIT_S):
         tries.append(_overhead(conv, x))

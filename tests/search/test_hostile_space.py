@@ -1,4 +1,4 @@
-"""Files that declare a search space, damaged or made to break their reader."""
+"""Damaged or malicious search-space files are rejected with a one-line error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACE = {
     "topk": [5, 20],
     "metaschedule_trials": 32,
 }
-#: Texts that YAML reads as something other than text, or that a reader may stumble over.
+#: Texts that YAML parses as another type, or that a parser may fail on.
 WORDS = [
     "*a", "&a [*a]", "!!binary x", "!!timestamp 2001-99-99", "2001-01-01 00:00:00 +99:99",
     "0001-01-01 00:00:00 +23:59", "!!int x", "!!int ''", "!!float x", "0x" + "f" * 5000, "0b",
@@ -54,7 +54,7 @@ def _written(chance: random.Random) -> bytes:
         data: Any = mutated(SPACE, chance)
         try:
             return yaml.dump(data, allow_unicode=True).encode("utf-8", "surrogatepass")
-        except (ValueError, yaml.YAMLError):  # more digits than Python writes
+        except (ValueError, yaml.YAMLError):  # more digits than Python prints
             return damaged(text, chance)
     for _ in range(chance.choice([1, 1, 2, 3])):
         lines = text.split("\n")

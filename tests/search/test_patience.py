@@ -1,4 +1,4 @@
-"""A database of studies that is away for a while is waited for, and one that stays away is told."""
+"""Retries when the study database is unavailable, and a one-line error after the time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _error(kind: type[Exception]) -> StorageInternalError:
 
 @pytest.fixture
 def slept(monkeypatch) -> list[float]:
-    """Pauses; time passes by them alone."""
+    """Record pauses; time advances only by them."""
     pauses: list[float] = []
     monkeypatch.setattr(patience.time, "sleep", pauses.append)
     monkeypatch.setattr(patience.time, "monotonic", lambda: sum(pauses))
@@ -89,7 +89,7 @@ def test_work_goes_on_when_the_database_was_locked_for_a_while(tmp_path) -> None
     study = open_study(storage, "s", DECLARATION, BUDGET)
     study.beat()
     holder = sqlite3.connect(file, check_same_thread=False)
-    holder.execute("BEGIN EXCLUSIVE")  # nobody can read or write
+    holder.execute("BEGIN EXCLUSIVE")  # no other connection can read or write
     release = threading.Timer(1.5, holder.rollback)
     release.start()
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is tried next: everything once, cheap before dear, the promising first."""
+"""Order of trials: every variant once, cheap before expensive, promising ones first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_in_the_end_all_that_finished_is_tried_with_every_effort() -> None:
     assert len(tried) == len(SPACE)
 
 
-def test_dear_efforts_are_for_the_best_third() -> None:
+def test_expensive_efforts_are_for_the_best_third() -> None:
     latency = {v: 20.0 + n for n, v in enumerate(SPACE.variants())}
     tried = _run(SPACE, lambda c: _finished(c, latency[c.variant]), most=16)
     dear = [t.choice for t in tried if t.choice.effort == EFFORTS[1]]
@@ -65,7 +65,7 @@ def test_a_variant_is_tuned_by_operator_before_it_is_by_subgraph() -> None:
         assert tuple(t.choice.effort for t in tried if t.choice.variant == variant) == efforts
 
 
-def test_what_is_not_feasible_goes_up_only_when_nothing_else_is_left() -> None:
+def test_infeasible_variants_are_tuned_only_when_nothing_else_is_left() -> None:
     def measure(choice: Choice) -> Tried:
         low = choice.variant.dtype != "float32"
         return _finished(choice, 0.1 if low else 1.0, 1.0 if low else 0.0)
@@ -77,7 +77,7 @@ def test_what_is_not_feasible_goes_up_only_when_nothing_else_is_left() -> None:
     assert min(place) >= 3, "float32 in each layout comes first"
 
 
-def test_what_is_hopelessly_slow_goes_up_only_when_nothing_else_is_left() -> None:
+def test_very_slow_variants_are_tuned_only_when_nothing_else_is_left() -> None:
     def measure(choice: Choice) -> Tried:
         return _finished(choice, 1.0 if choice.variant.layout == "NHWC" else 2.1)
 
@@ -88,7 +88,7 @@ def test_what_is_hopelessly_slow_goes_up_only_when_nothing_else_is_left() -> Non
     assert {t.values[0] for t in tried[:last_cheap] if t in dear} == {1.0}
 
 
-def test_what_is_not_accurate_enough_is_not_tuned() -> None:
+def test_inaccurate_variants_are_not_tuned() -> None:
     def measure(choice: Choice) -> Tried:
         low = choice.variant.dtype != "float32"
         return Tried(choice, FINISHED, float(low), (0.1 if low else 1.0,), inaccurate=low)
@@ -100,7 +100,7 @@ def test_what_is_not_accurate_enough_is_not_tuned() -> None:
     assert {c.variant.dtype for c in dear} == {"float32"} and len(dear) == 6
 
 
-def test_what_failed_is_not_tuned() -> None:
+def test_failed_variants_are_not_tuned() -> None:
     def measure(choice: Choice) -> Tried:
         return Tried(choice, FAILED) if choice.variant.dtype == "int8" else _finished(choice, 1.0)
 
@@ -108,7 +108,7 @@ def test_what_failed_is_not_tuned() -> None:
     assert all(t.choice.effort == EFFORTS[0] for t in tried if t.choice.variant.dtype == "int8")
 
 
-def test_while_something_runs_nothing_hopeless_is_begun() -> None:
+def test_no_poor_choice_is_made_while_trials_run() -> None:
     space = Space(("float32",), {}, ("NHWC", "NCHW"), EFFORTS[:2])
     first, second = (Choice(v, EFFORTS[0]) for v in space.variants())
     running = [_finished(first, 2.0), Tried(second, RUNNING)]
@@ -140,13 +140,13 @@ def test_whatever_comes_of_trials_the_plan_goes_on_to_the_end(seed: int) -> None
 # --- the sampler
 
 
-def test_each_number_format_is_begun_before_any_is_looked_into() -> None:
+def test_each_dtype_is_tried_before_any_is_explored() -> None:
     tried = _run(SPACE, lambda c: _finished(c, 1.0), VariantSampler(0), most=3)
     assert {t.choice.variant.dtype for t in tried} == {"float32", "bfloat16", "int8"}
 
 
-def test_the_sampler_finds_the_good_corner_before_chance_does() -> None:
-    """Small latencies in one format and layout: of all variants, good ones come early."""
+def test_the_sampler_finds_the_best_region_before_random_search() -> None:
+    """Low latencies occur in one dtype and layout; the sampler tries those variants early."""
 
     def latency(choice: Choice) -> float:
         variant = choice.variant

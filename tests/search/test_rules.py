@@ -1,4 +1,4 @@
-"""Limits, budget, front and verdict: small rules, each looked at alone."""
+"""Unit tests of limits, budget, Pareto front and verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_limits_that_are_not_set_constrain_nothing() -> None:
     assert violation(Limits(0.05).violations(METRICS)) == 0
 
 
-def test_how_far_limits_are_passed_is_relative_to_them() -> None:
+def test_excess_over_a_limit_is_relative() -> None:
     found = Limits(0.01, 2.0, 100.0, 1.0).violations(METRICS)
     assert found == pytest.approx(
         {"accuracy_drop": 1.0, "library_mb": 0.5, "memory_mb": -0.1, "p99_ms": 1.0}
@@ -33,13 +33,13 @@ def test_how_far_limits_are_passed_is_relative_to_them() -> None:
         "p99_ms 100% over its limit"  # fmt: skip
 
 
-def test_a_bar_of_nothing_is_passed_by_anything() -> None:
+def test_any_positive_value_exceeds_a_limit_of_zero() -> None:
     found = Limits(0.0).violations({"accuracy_drop": 0.001})
     assert found["accuracy_drop"] == pytest.approx(0.1)
     assert Limits(0.0).violations({"accuracy_drop": 0.0})["accuracy_drop"] == 0
 
 
-def test_what_was_not_measured_keeps_to_no_limit() -> None:
+def test_unmeasured_values_violate_every_limit() -> None:
     assert Limits(0.1, max_memory_mb=10.0).violations({"accuracy_drop": 0.0})["memory_mb"] == 1.0
 
 
@@ -50,7 +50,7 @@ def test_limits_and_budgets_are_not_negative() -> None:
         Budget(-3, 0.0)
 
 
-def test_time_that_several_work_counts_once() -> None:
+def test_overlapping_work_counts_once() -> None:
     assert worked_seconds([]) == 0
     assert worked_seconds([(0, 10), (5, 12), (20, 21), (6, 7)]) == 13
 

@@ -1,4 +1,4 @@
-"""The space: what is in it, how it is made, and what a user may narrow it to."""
+"""Tests of the search space: its variants, its construction, and restrictions by the user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACE = Space(
 
 
 class Fixed:
-    """A trial that answers with given values, and remembers what it was asked."""
+    """A fake trial that suggests given values, and records the parameters."""
 
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
@@ -44,7 +44,7 @@ class Fixed:
         return self._values[name]
 
 
-def test_each_variant_is_there_once_and_each_format_begins_early() -> None:
+def test_each_variant_occurs_once_and_each_dtype_early() -> None:
     variants = list(SPACE.variants())
     assert len(set(variants)) == len(variants) == 6
     assert [v.dtype for v in variants[:2]] == ["float32", "int8"]
@@ -84,7 +84,7 @@ def test_any_space_survives_the_way_through_json(dtypes, convolutions, topk) -> 
             assert space.suggest(Fixed(space.params(choice))) == choice
 
 
-def test_number_formats_are_those_the_cpu_multiplies_faster() -> None:
+def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
     assert choose_dtypes(Declared(), AVX512, False) == ("float32", "bfloat16", "int8")
     assert choose_dtypes(Declared(), ("avx2",), False) == ("float32",)
     assert choose_dtypes(Declared(dtypes=("int8",)), ("avx2",), False) == ("int8",)
@@ -138,12 +138,12 @@ def test_an_effort_is_what_its_name_says(one: Effort, other: Effort) -> None:
 @pytest.mark.parametrize(
     "text", ["", "fast-", "quick-20", "fast-20-tile", "fast-operator-20", "fast-20-operator-1"]
 )
-def test_what_is_no_effort_is_refused(text: str) -> None:
+def test_unknown_efforts_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="an effort must be a strategy with its size and"):
         Effort.parse(text)
 
 
-def test_what_does_not_measure_has_no_choice_of_granularity() -> None:
+def test_efforts_without_measurement_have_no_granularity() -> None:
     with pytest.raises(ConfigError, match="of the effort default must be one of subgraph, but"):
         Effort.parse("default-operator")
     with pytest.raises(ConfigError, match="of the effort fast must be one of subgraph, operator"):

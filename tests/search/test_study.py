@@ -1,4 +1,4 @@
-"""The study in its database: claims, ends, deaths, budgets, several processes at once."""
+"""Tests of the study database: claims, ends, dead processes, budgets, concurrent processes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_constraints_are_optunas_own(tmp_path) -> None:
 def test_trials_without_a_better_artifact_are_counted(tmp_path) -> None:
     study = _open(tmp_path)
     study.beat()
-    _finish(_claim(study), 0.1)  # the baseline does not count
+    _finish(_claim(study), 0.1)  # the baseline is not counted
     for latency, stale in ((3.0, 0), (4.0, 1), (2.0, 0), (2.0, 1)):
         _finish(_claim(study), latency)
         assert study.stale_trials() == stale
@@ -148,7 +148,7 @@ def test_a_study_about_something_else_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"study 's' must be gone on with .* got another model;"):
         _open(tmp_path, model="m2")
     smaller = dataclasses.replace(SPACE, layouts=("NHWC",))
-    assert _open(tmp_path, space=smaller.to_dict()).space == SPACE  # what was settled holds
+    assert _open(tmp_path, space=smaller.to_dict()).space == SPACE  # declared once
 
 
 def test_of_processes_that_begin_a_study_at_once_one_declares_it(tmp_path) -> None:
@@ -207,7 +207,7 @@ time.sleep(60)
 
 
 def _killed_child(folder: Path) -> None:
-    """A process that finished a trial, claimed another, and was killed."""
+    """Return a killed process that had finished one trial and claimed another."""
     code = _CHILD.format(tests=str(Path(__file__).parent), folder=str(folder))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)
@@ -228,11 +228,11 @@ def test_the_trial_of_a_killed_process_is_given_back(tmp_path) -> None:
     assert again.number != lost.number
     record = study.records()[lost.number]
     assert (record.failure, record.is_void) == ("orphaned", True)
-    assert study.sweep() == []  # and this process's own trial is not
+    assert study.sweep() == []  # this process's own trial stays claimed
 
 
 class Hand:
-    """Clocks that are set by hand."""
+    """Fake clocks that a test advances."""
 
     def __init__(self) -> None:
         self.wall, self.monotonic = 1.7e9, 5000.0
@@ -246,7 +246,7 @@ class Hand:
 
 
 def _joined(folder: Path, hand: Hand, **other: object) -> SearchStudy:
-    """The study as a process joins it that is this one but for some facts."""
+    """Return the study, opened as a process that differs from this one in some facts."""
     process = dataclasses.replace(Process.own(), **other)
     storage = open_storage(f"sqlite:///{folder / 'studies.db'}")
     return SearchStudy(storage, "s", process, hand.clock(), silent_s=30.0)
@@ -266,7 +266,7 @@ def test_two_machines_of_one_name_leave_each_other_their_trials(tmp_path) -> Non
         clone.beat()
         ours.beat()
     assert _claim(ours).choice != held.choice
-    for _ in range(10):  # now it is silent: 20 s are not enough
+    for _ in range(10):  # now it is silent: 20 s do not suffice
         hand.passes(2.0)
         ours.beat()
     assert ours.sweep() == []
@@ -292,7 +292,7 @@ def test_a_trial_whose_process_never_beat_is_given_back_in_the_end(tmp_path) -> 
     lost = _claim(_joined(tmp_path, hand, boot="an earlier boot"))
     ours = _joined(tmp_path, hand)
     found = []
-    for _ in range(40):  # as the loop does that waits for running trials
+    for _ in range(40):  # as in the loop that waits for running trials
         hand.passes(1.0)
         found += ours.sweep()
     assert found == [lost.number]
@@ -306,7 +306,7 @@ def test_a_trial_that_another_worker_took_is_dropped(tmp_path) -> None:
         lambda it: it.finish({"p50": 1.0}, {"accuracy_drop": 0.0}, [1.0]),
         lambda it: it.fail("crash", "it crashed"),
         lambda it: it.note("run_id", "r"),
-        lambda it: it._tell(TrialState.FAIL),  # taken after the last fact was noted
+        lambda it: it._tell(TrialState.FAIL),  # claimed after the last fact was recorded
     ]
     for end in ends:
         taken = _claim(study)
@@ -356,7 +356,7 @@ def test_a_step_of_the_wall_clock_is_no_work(tmp_path, step: float) -> None:
     hand.passes(20.0)
     first.beat()
     assert first.worked_s() == pytest.approx(30.0)
-    second = _joined(tmp_path, hand)  # of the time after the step
+    second = _joined(tmp_path, hand)  # the time after the step
     second.beat()
     hand.passes(5.0)
     second.beat()

@@ -1,4 +1,4 @@
-"""No secret of a URL is shown, logged or taken as a parameter."""
+"""Secrets in URLs are never shown, logged, or accepted as a parameter."""
 
 from __future__ import annotations
 

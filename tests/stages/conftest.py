@@ -1,4 +1,4 @@
-"""A real child process whose stage does what a test says."""
+"""Fixtures: a real child process whose build stage runs the code of a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# Python imports this file at start-up, before the child looks for the build stage.
+# Python imports this file at start-up, before the child imports the build stage.
 _SITECUSTOMIZE = """
 import os, sys, types
 
@@ -24,7 +24,7 @@ if "TVMOPT_TEST_STAGE" in os.environ:
 
 @pytest.fixture
 def staged(tmp_path, monkeypatch):
-    """Make the build stage of child processes run the code given."""
+    """Replace the build stage in child processes by given code."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
@@ -39,7 +39,7 @@ def staged(tmp_path, monkeypatch):
 
 @pytest.fixture
 def launched(staged, tmp_path):
-    """Launch a stage whose body is the code given; what it leaves lies in ``tmp_path``."""
+    """Launch a stage with the given code as body; its files are in ``tmp_path``."""
     from tvmopt.stages.launch import launch
 
     (tmp_path / "out").mkdir()

@@ -1,4 +1,4 @@
-"""The build stage: what a bundle says, and that it answers right before it is handed on."""
+"""Tests of the build stage: bundle metadata, and the check against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tvmopt.versions import TVM_VERSION, VERSION
 
 @pytest.fixture
 def run(conv_build, tmp_path):
-    """Build the converted model of the session, or one in another folder."""
+    """Build the converted session model, or a model in another folder."""
 
     def build_model(convert_dir=conv_build / "convert", threads=2, schedule="default", tuned=True):
         config = BuildConfig("conv", resolve_target("host", threads).to_dict(), schedule)
@@ -107,7 +107,7 @@ def test_a_library_that_loses_nan_says_so(run, monkeypatch):
 def test_winograd_convolutions_are_named_where_infinities_differ(
     run, tmp_path, make_model, monkeypatch
 ):
-    """Two layers that Winograd's tiles are worth it for, their weights alike."""
+    """Two layers with equal weights for which Winograd pays off."""
     weight = np.full((64, 64, 3, 3), 0.1, np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], name="first"),
@@ -121,7 +121,7 @@ def test_winograd_convolutions_are_named_where_infinities_differ(
     target = resolve_target("host", 2).to_dict()
     config = ConvertConfig("", target, "NHWC")
     plain = convert(config, path, converted, lambda *_: None)
-    assert plain.tags[NON_FINITE_TAG].startswith(AGREES)  # the check of a conversion has no tiles
+    assert plain.tags[NON_FINITE_TAG].startswith(AGREES)  # checked without Winograd
     monkeypatch.setattr("tvmopt.stages.build.wants_fallback", lambda lowered: False)
     result, _ = run(converted, tuned=False)
     assert result.tags[NON_FINITE_TAG].startswith("differs: ")

@@ -1,4 +1,4 @@
-"""The convert stage to other layouts and number formats: what it leaves, and that it refuses."""
+"""The convert stage with other layouts and dtypes: its artifacts and its errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _quiet(done, total, text):
 
 @pytest.fixture(scope="module")
 def network(make_model):
-    """Three convolutions, a residual sum, and a Gemm; fan-in scaled weights."""
+    """Three convolutions, a residual add, and a Gemm; weights scaled by fan-in."""
     rng = np.random.default_rng(0)
 
     def weight(*shape):
@@ -63,7 +63,7 @@ def network(make_model):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, network):
-    """Convert a model with what has to come before; gives the result and the folder."""
+    """Convert a model, with the stages before it; return the result and the folder."""
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
 
     def convert_model(dtype, layout="NCHW", skip="", model=network, data=None, **how):
@@ -110,7 +110,7 @@ def test_int8_layers_hand_bytes_to_each_other(run, quantization):
 
 
 def test_calibration_and_evaluation_share_no_sample(run, tmp_path, network):
-    """Samples outside the calibration part are enormous, and the ranges do not know of them."""
+    """Samples outside of the calibration split are huge, and do not affect the ranges."""
     from tvmopt.evaluate.dataset import Dataset
     from tvmopt.runtime.metadata import TensorSpec
 
@@ -133,15 +133,15 @@ def test_low_floats(run, dtype):
     rows = _layers(out)
     assert [row["dtype"] for row in rows] == ["float32", dtype, dtype, dtype]
     assert [row["layout"] for row in rows] == ["NCHW", "NHWC", "NHWC", ""]
-    # A mean, which stays float32, reads the third.
+    # A mean, which stays float32, reads the third layer.
     assert [row["output_dtype"] for row in rows] == [dtype, dtype, "float32", "float32"]
     assert rows[0]["reason"] == "skip_layers: 0"
     assert result.metrics["layers_skipped"] == 1
-    assert result.metrics["layout_changes"] <= 2  # the stem's result, and its low twin
+    assert result.metrics["layout_changes"] <= 2  # the stem's result, and its 16-bit twin
     with np.load(out / GOLDEN_FILE) as golden:
         want = Reference(str(out / REFERENCE_FILE))({"x": golden["input_0"]})[0]
         assert cosine(golden["output_0"], want) > 0.999
-        assert not np.array_equal(golden["output_0"], want)  # what it computes, not what it should
+        assert not np.array_equal(golden["output_0"], want)  # its own results, not the reference
     assert Signature.read(out).min_cosine == {"float16": 0.999, "bfloat16": 0.99}[dtype]
 
 
@@ -213,7 +213,7 @@ def test_int8_without_ranges(tmp_path, network):
 
 
 def test_first_bad_layer_is_named_when_numbers_overflow(run, make_model, network):
-    """float16 ends at 65504: the second layer's sums leave it on their way to the third."""
+    """The second layer's results exceed 65504, the largest float16."""
     model = onnx.ModelProto()
     model.CopyFrom(network)
     for constant in model.graph.initializer:
@@ -229,7 +229,7 @@ def test_first_bad_layer_is_named_when_numbers_overflow(run, make_model, network
 
 
 def test_first_bad_layer_is_named_when_a_pass_is_wrong(run, monkeypatch):
-    """A conversion that loses a weight of one layer."""
+    """A broken conversion drops a weight of one layer."""
     real = convert_module.convert_module
 
     def forgetful(mod, **how):

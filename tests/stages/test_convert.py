@@ -1,4 +1,4 @@
-"""The convert stage: what it leaves, and that a wrong import is noticed."""
+"""Tests of the convert stage: its artifacts, and detection of a wrong import."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tvmopt.stages.signature import Signature
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Convert a model; gives the result and the folder."""
+    """Convert a model; return the result and the folder."""
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
 
     def convert_model(model, shapes="", data=None, **how):
@@ -111,7 +111,7 @@ def test_scalar_output(run, make_model):
 
 
 def test_wrong_import_is_refused(run, conv_model, monkeypatch):
-    """A kernel that computes something else must not pass for the model."""
+    """A kernel with wrong results must be detected."""
     original = convert_module.import_onnx
 
     def other_bias(model, layers):
@@ -179,7 +179,7 @@ def test_pool_gets_the_threads_of_the_target(run, conv_model):
 
 
 def test_what_the_compiler_refuses_is_one_line(run, make_model):
-    """TVM divides by the scale while it lowers the model."""
+    """TVM divides by the scale during lowering."""
     model = make_model(
         [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
          helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])],

@@ -20,7 +20,7 @@ def no_memory_child(monkeypatch):
 
 @pytest.fixture
 def run(evaluate_model):
-    """Evaluate the model of the session with few repeats."""
+    """Evaluate the session model with few repeats."""
 
     def few(data=None, bundles=None, **options):
         return evaluate_model(data, bundles, **{"repeats": 5, **options})

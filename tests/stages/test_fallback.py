@@ -1,4 +1,4 @@
-"""The fallback of Winograd convolutions: NaN and infinities where ONNX Runtime has them."""
+"""Fallback of Winograd convolutions: NaN and infinities as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TARGET = resolve_target("host", 2)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, make_model):
-    """Two 3 x 3 convolutions, with Relu and with Clip, converted."""
+    """Convert two 3 x 3 convolutions, with Relu and with Clip."""
     folder = tmp_path_factory.mktemp("tiles")
     rng = np.random.default_rng(0)
     weights = {n: rng.standard_normal((64, 64, 3, 3), np.float32) / 24 for n in ("w", "v")}
@@ -62,19 +62,19 @@ def _built(folder, out, **options):
 
 @pytest.fixture(scope="module")
 def bundle(folder):
-    """The bundle of the build stage, which has compared it with ONNX Runtime."""
+    """Return the bundle of the build stage, which compared it with ONNX Runtime."""
     return _built(folder, folder / "build")
 
 
 @pytest.fixture(scope="module")
 def model(bundle):
-    """The bundle, loaded."""
+    """Load the bundle."""
     return load(bundle)
 
 
 @pytest.fixture(scope="module")
 def exact(folder):
-    """ONNX Runtime on the same model."""
+    """Return ONNX Runtime on the same model."""
     return Reference(str(folder / "model.onnx"), 2)
 
 
@@ -102,7 +102,7 @@ def test_nan_and_infinities_are_where_onnx_runtime_has_them(model, exact, value,
 
 @pytest.fixture
 def counted(model, monkeypatch):
-    """Calls of the fallback so far."""
+    """Count the calls of the fallback."""
     calls: list[int] = []
     direct = model._fallback
 
@@ -149,7 +149,7 @@ def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
     [("float32", "host", True), ("int64", "host", False), ("float32", "nvidia-h200", False)],
 )
 def test_who_gets_a_fallback(folder, tmp_path, monkeypatch, dtype, target, wanted) -> None:
-    """Where no output can hold NaN, or a GPU computes, nobody would call it."""
+    """There is no fallback where no output can hold NaN, or on a GPU."""
 
     class CompiledError(Exception):
         pass

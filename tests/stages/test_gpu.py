@@ -1,4 +1,4 @@
-"""The stages for a GPU: what they do where there is none, and, on a machine with one, all of it."""
+"""The stages for a GPU target: without a GPU, and all of them on a machine with one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def quiet(done: int, total: int, text: str) -> None:
 
 @pytest.fixture
 def stages(conv_model, tmp_path):
-    """Convert, tune and build the model of the session for a target; the results by stage."""
+    """Convert, tune and build the session model for a target; return the results by stage."""
 
     def run(name: str, dtype: str, strategy: str = "fast"):
         target = resolve_target(name).to_dict()
@@ -89,7 +89,7 @@ def test_a_gpu_elsewhere_is_built_for(stages, tmp_path, strategy: str) -> None:
 
 
 class Pretended:
-    """A measurer for a GPU that finds each configuration faster than the one before."""
+    """A fake GPU measurer that reports each configuration faster than the previous one."""
 
     def __enter__(self):
         return self
@@ -135,7 +135,7 @@ def test_what_was_measured_on_a_gpu_is_what_is_built(conv_model, tmp_path, monke
 
 
 class OnCpu:
-    """A model of this machine's CPU that says what one of a GPU would."""
+    """A CPU model that reports times like a GPU model."""
 
     def __init__(self, model: CompiledModel, seconds: float) -> None:
         self._model, self._seconds = model, seconds
@@ -160,7 +160,7 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     result, out = evaluate_model(None, {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}, repeats=7)
     assert result.metrics["latency_ms_p50"] == pytest.approx(2)
     assert result.metrics["speedup_vs_untuned"] == pytest.approx(2)
-    assert result.metrics["throughput_per_s"] == pytest.approx(1000)  # twice as fast in a row
+    assert result.metrics["throughput_per_s"] == pytest.approx(1000)  # twice as fast back to back
     assert result.metrics["latency_ms_with_copies"] > 0
     assert result.tags["tvmopt.gpu"] == "an A100"
     assert result.tags["tvmopt.baseline"] == "ONNX Runtime on the CPU, 1 threads"

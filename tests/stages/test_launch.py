@@ -1,4 +1,4 @@
-"""Child processes: what they bring back, and how each way of failing is told."""
+"""Child processes of stages: results, and the error of each kind of failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _failure(launched, body, **options):
 
 
 def _gone(pid, seconds=10.0):
-    """Whether a process ends within some seconds; a zombie has ended."""
+    """Return whether a process ends within some seconds; a zombie has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if host.process_start(pid) is None:
@@ -88,7 +88,7 @@ def test_everything_printed_is_in_the_log(launched, tmp_path):
         (signal.SIGABRT, "crash"),
         (signal.SIGTERM, "crash"),
         (signal.SIGKILL, "killed"),
-        (40, "crash"),  # a signal without a name of its own
+        (40, "crash"),  # a signal without a name
     ],
 )
 def test_signal(launched, number, failure_class):

@@ -1,4 +1,4 @@
-"""NaN, infinities and huge values: networks answer as ONNX Runtime, and conversion says so."""
+"""NaN, infinities and huge values: networks equal ONNX Runtime, and conversion records it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIGITS = Path(__file__).parents[2] / "examples" / "digits_cnn.onnx"
 
 @pytest.fixture(scope="module")
 def digits():
-    """The bundled network prepared, its reference, and its module."""
+    """Return the prepared bundled network, its reference and its module."""
     prepared = prepare(load_onnx(_DIGITS), parse_input_shapes("image:1x1x8x8"))
     module = import_onnx(prepared.model, layer_table(prepared.model))
     return Reference(prepared.reference), module
@@ -38,7 +38,7 @@ def digits():
 
 @pytest.fixture(scope="module", params=["none", "default"])
 def answer(request, digits, tmp_path_factory):
-    """The bundled network, compiled with the schedules of a strategy."""
+    """Compile the bundled network with the schedules of a strategy."""
     reference, module = digits
     target = resolve_target("host", 1)
     path = tmp_path_factory.mktemp("library") / "digits.so"
@@ -64,7 +64,7 @@ def test_extreme_images_get_the_answer_of_onnx_runtime(answer, value, everywhere
 
 @pytest.fixture
 def converted(tmp_path, monkeypatch):
-    """Convert a model; gives the stage's result."""
+    """Convert a model; return the result of the stage."""
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
 
     def run(model: Path, shapes: str = "", dtype: str = "float32"):
@@ -84,7 +84,7 @@ def test_conversion_records_that_nan_is_where_the_reference_has_it(converted, dt
 
 def test_conversion_records_where_nan_differs(converted, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tvmopt.transform.cpu_pipeline.keep_nan", lambda module: module)
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]  # without the pass, of NaN it is 0
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]  # without the pass, NaN becomes 0
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 16]) for n in "xy")
     model = helper.make_model(
         helper.make_graph(nodes, "relu", [x], [y]),
@@ -110,8 +110,8 @@ def test_integers_indices_and_quantised_models_are_not_compared() -> None:
     assert found is not None and "NaN" in found.line
 
 
-# Where places differ, and why: ONNX Runtime's LRN adds to and subtracts from one sum, so that an
-# overflow leaves NaN behind where each window's own sum does not.
+# Expected differences. ONNX Runtime's LRN updates one running sum, so an overflow leaves NaN in
+# later windows, whose own sums do not overflow.
 _OVERFLOWS = {"light_inception_v1": {"1e38 everywhere", "numbers up to 3e38"}}
 
 

@@ -1,4 +1,4 @@
-"""Stages that run what they compile ask for AMX first, if it is compiled for a CPU with AMX."""
+"""Stages request AMX permission from Linux before they run code compiled for AMX."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tvmopt.stages import check, network_timing
 
 
 class ReachedError(Exception):
-    """The library would be built now."""
+    """Raised where the library would be built."""
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What permission was asked for, until a library is built."""
+    """Record the requested permissions until a library is built."""
     asked = []
 
     def reached(*args, **kwargs):

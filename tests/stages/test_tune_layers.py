@@ -43,7 +43,7 @@ def converted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tuned(converted, tmp_path_factory):
-    """One run of the stage: its result and its folder."""
+    """Run the stage once; return its result and its folder."""
     folder, _ = converted
     out = tmp_path_factory.mktemp("tuned")
     return tune(TuneConfig(SPEC.to_dict(), topk=1), folder, out, lambda *_: None), out
@@ -91,7 +91,7 @@ def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path)
 
 
 def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypatch) -> None:
-    """Whatever the sum of the parts says, the plan is kept whose network was faster."""
+    """The plan with the faster network is kept, whatever the sum of its parts predicts."""
     _, out = tuned
     for faster in (0, 1):
         timed: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""A stage's process is stopped when it passes its time or its memory, with all it started."""
+"""A stage process that exceeds its time or memory limit is killed, with its children."""
 
 from __future__ import annotations
 

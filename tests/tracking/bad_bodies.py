@@ -1,4 +1,4 @@
-"""Bodies that a server of the model ``conv`` (input ``x``, float32 1x3x8x8) answers with 400."""
+"""Request bodies that a server of model ``conv`` (``x``: float32 1x3x8x8) answers with 400."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from tests.tracking.serving import SHAPE, inputs_body
 
-MARKER = "hunter2"  # part of every payload that could come back
+MARKER = "hunter2"  # part of every payload that a response could echo
 
 
 def small_x(change=None) -> list:
-    """A good input as nested lists; ``change`` takes the place of its first value."""
+    """Return a valid input as nested lists; ``change`` replaces its first value."""
     x = np.zeros(SHAPE).tolist()
     if change is not None:
         x[0][0][0][0] = change

@@ -1,4 +1,4 @@
-"""The bundled example, run once through MLflow; the tests look at what it left."""
+"""Fixtures: one MLflow run of the bundled example, stores, commands, servers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 from flows import command_line
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.serving import NAME, SHAPE, Server
 from tvmopt.parameters import ENTRY_POINTS
 
 ROOT = Path(__file__).parents[2]
 _SMALL_SEARCH = {"threads": 1, "dtypes": "float32", "strategies": "default", "repeats": 20}
-# Two threads that share the cores with another test wait for each other in every kernel. How many
-# configurations are tried changes nothing that is looked at here; the notebook tries them all.
+# Two threads that share the cores with another test wait for each other in every kernel. The number
+# of tried configurations does not matter here; the notebook tries all.
 _QUICK = {"threads": 1, "topk": 1}
 
 
@@ -37,7 +38,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def project_env() -> Callable[[Path], dict[str, str]]:
-    """Environment of a command of the project: its store in a folder, this Python first on PATH."""
+    """Return the environment of a command: a store in a folder, this Python first on PATH."""
 
     def env(folder: Path) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "TVM_"))}
@@ -69,7 +70,7 @@ def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture(scope="session")
 def run_flow(project_env) -> Callable[..., subprocess.CompletedProcess]:
-    """Run an entry point as ``mlflow run`` does, without the three CPU seconds that it takes."""
+    """Run an entry point as ``mlflow run`` does, without its three seconds of CPU time."""
 
     def run(folder: Path, entry: str, **params: object) -> subprocess.CompletedProcess:
         known = {parameter.name for parameter in ENTRY_POINTS[entry]}
@@ -85,9 +86,9 @@ def run_flow(project_env) -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture
 def refuse(monkeypatch, capfd, tmp_path) -> Callable[..., None]:
-    """Run an entry point with parameters that it must refuse by one line, before any run is opened.
+    """Run an entry point with parameters that it must reject in one line, before it opens a run.
 
-    In this process: what the command does before, it does for all alike.
+    It runs in this process, because the start-up of the command is the same for all parameters.
     """
 
     def run(entry: str, params: Mapping[str, str], message: str) -> None:
@@ -95,7 +96,7 @@ def refuse(monkeypatch, capfd, tmp_path) -> Callable[..., None]:
         monkeypatch.setattr("sys.argv", [entry, *words])
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
         module = importlib.import_module(f"flows.{entry}")
-        function = module._function()  # what importing says is not the command's
+        function = module._function()  # output of imports is not output of the command
         capfd.readouterr()
         with pytest.raises(SystemExit) as exited:
             command_line.run(entry, lambda: function)
@@ -110,28 +111,27 @@ def refuse(monkeypatch, capfd, tmp_path) -> Callable[..., None]:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A tracking store with what searches left there."""
+    """A tracking store with the results of searches."""
 
     client: MlflowClient
 
     def runs(self, query: str = "") -> list[Run]:
-        """Runs of all experiments."""
-        ids = [e.experiment_id for e in self.client.search_experiments()]
-        return list(self.client.search_runs(ids, query, max_results=1000))
+        """Return the runs of all experiments."""
+        return runs_of(self.client, query)
 
     def trials(self) -> list[Run]:
-        """Runs of trials."""
+        """Return the runs of trials."""
         return [r for r in self.runs() if "tvmopt.trial" in r.data.tags]
 
     def champion(self) -> ModelVersion:
-        """The bundled example's champion."""
+        """Return the champion of the bundled example."""
         return self.client.get_model_version_by_alias("digits-cnn", "champion")
 
     def check_search(self, layouts: Collection[str]) -> None:
-        """All of a search is there: no trial lost, none doubled, every run says what is so.
+        """Check that a search is complete: no trial lost or repeated, every run status right.
 
         Args:
-            layouts: Layouts of its trials, each compiled by ``strategy=default``.
+            layouts: Layouts of the trials, each compiled with ``strategy=default``.
         """
         assert not [r for r in self.runs() if r.info.status == "RUNNING"]
         finished = [r for r in self.trials() if r.info.status == "FINISHED"]
@@ -144,24 +144,25 @@ class Store:
         [parent] = [r for r in ended if "tvmopt.search_run" not in r.data.tags]
         assert {r.data.tags["mlflow.parentRunId"] for r in finished} == {parent.info.run_id}
         linked = {r.data.tags["tvmopt.search_run"] for r in ended if r is not parent}
-        assert linked <= {parent.info.run_id}  # those of commands that found it finished
+        assert linked <= {parent.info.run_id}  # runs of commands that found the search finished
         assert self.champion().tags["trial"] == parent.data.tags["tvmopt.winner"]
+
+
+@pytest.fixture(scope="module")
+def store_uri(tmp_path_factory, make_store) -> str:
+    """Return the URI of a store for the tests of one file."""
+    return make_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="session")
 def store() -> Callable[[Path | str], Store]:
-    """The store in a folder, or at a URI."""
-
-    def at(place: Path | str) -> Store:
-        uri = place if isinstance(place, str) else f"sqlite:///{place / 'mlflow.db'}"
-        return Store(MlflowClient(uri, uri))
-
-    return at
+    """Return the store in a folder, or at a URI."""
+    return lambda place: Store(client_of(place))
 
 
 @pytest.fixture(scope="session")
 def search_command() -> Callable[..., list[str]]:
-    """A small search of the bundled example as a command without ``mlflow run``."""
+    """Return the command of a small search of the bundled example, without ``mlflow run``."""
 
     def command(**options: object) -> list[str]:
         argv = [sys.executable, "-m", "flows.search"]
@@ -173,7 +174,7 @@ def search_command() -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def mlflow_search() -> Callable[..., list[str]]:
-    """The same through ``mlflow run``."""
+    """Return the command of the same search through ``mlflow run``."""
 
     def command(**options: object) -> list[str]:
         argv = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "search"]
@@ -186,7 +187,7 @@ def mlflow_search() -> Callable[..., list[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A finished ``mlflow run .``: its folder, its output and the parameters that were given."""
+    """A finished ``mlflow run .``: its folder, output and parameters."""
 
     folder: Path
     done: subprocess.CompletedProcess
@@ -194,17 +195,17 @@ class Example:
 
     @property
     def uri(self) -> str:
-        """Tracking URI of its store."""
+        """Return the tracking URI of its store."""
         return f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def client(self) -> MlflowClient:
-        """A client of its store."""
-        return MlflowClient(self.uri, self.uri)
+        """Return a client of its store."""
+        return client_of(self.folder)
 
 
 @pytest.fixture(scope="session")
 def example(tmp_path_factory, mlflow_run) -> Example:
-    """The bundled example after one ``mlflow run .``."""
+    """Return the bundled example after one ``mlflow run .``."""
     folder = tmp_path_factory.mktemp("example")
     done = mlflow_run(folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -222,14 +223,14 @@ def use_example(example, monkeypatch):
     mlflow.set_tracking_uri(example.uri)
     mlflow.set_registry_uri(example.uri)
     yield example
-    # Not what it was before: a default that is set is no default, and goes before the environment.
+    # Not the previous value: a URI that is set takes precedence over the environment.
     mlflow.set_tracking_uri(None)
     mlflow.set_registry_uri(None)
 
 
 @pytest.fixture(scope="module")
 def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
-    """Folder with a store in which the single-input bundle is the champion of ``NAME``."""
+    """Return a folder with a store in which the single-input bundle is the champion of ``NAME``."""
     import mlflow
 
     from tvmopt.tracking import registry
@@ -254,7 +255,7 @@ def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
 def start_server(serving_store, conv_build, project_env) -> Iterator[Callable[..., Server]]:
     """Start a server of ``serving_store``; keywords are parameters of the entry point.
 
-    Number ``n`` logs into ``serve-n.log`` of the store's folder; its temporary files are in
+    Server ``n`` logs into ``serve-n.log`` in the folder of the store. Its temporary files are in
     ``tmp-n``.
     """
     import onnxruntime as ort

@@ -1,4 +1,4 @@
-"""A served model: its process, requests to it, and what ONNX Runtime answers."""
+"""A model server process for tests: requests, and the outputs of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = (1, 3, 8, 8)
 
 @dataclasses.dataclass
 class Server:
-    """A server process, its address, its samples and what ONNX Runtime says of them."""
+    """A server process, its address, samples, and the outputs of ONNX Runtime for them."""
 
     process: subprocess.Popen
     port: int
@@ -26,7 +26,7 @@ class Server:
     wanted: np.ndarray
 
     def ask(self, body=b"", headers=JSON, method="POST", path="/invocations"):
-        """Status, body and headers of the answer to one request on a connection of its own."""
+        """Send one request on a new connection; return status, body and headers of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, dict(headers))
@@ -36,7 +36,7 @@ class Server:
             connection.close()
 
     def raw(self, data: bytes, end: bool = False) -> bytes:
-        """All that comes back for bytes of one's own until the server closes or is silent."""
+        """Send raw bytes; return everything received until the server closes or is silent."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
             connection.sendall(data)
             if end:
@@ -49,7 +49,7 @@ class Server:
             return found
 
     def check(self, number: int = 0) -> None:
-        """One good request is answered right."""
+        """Check that a valid request gets the right answer."""
         sample = self.samples[number % len(self.samples)]
         status, text, _ = self.ask(json.dumps({"inputs": sample.tolist()}))
         assert status == 200, text
@@ -58,5 +58,5 @@ class Server:
 
 
 def inputs_body(value: object, key: str = "inputs") -> bytes:
-    """Body of a request that scores ``value``."""
+    """Return the body of a request with input ``value``."""
     return json.dumps({key: value}).encode()

@@ -1,4 +1,4 @@
-"""Models of other CPUs as commands: built and registered here, measured on a board."""
+"""Commands for models of another CPU: build and register here, measure on a board."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, make_store):
-    """A store of its own."""
+    """Make a store for this test."""
     folder = tmp_path_factory.mktemp("boards")
     make_store(folder)
     return folder
@@ -20,7 +21,7 @@ def folder(tmp_path_factory, make_store):
 
 @pytest.fixture
 def board():
-    """Parameters that choose this machine as a board."""
+    """Return the parameters that select this machine as a board."""
     from tvm import rpc
     from tvm.rpc.tracker import Tracker
 
@@ -33,17 +34,15 @@ def board():
 
 
 def _run(folder, entry: str, stage: str = ""):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    runs = client.search_runs(ids, f"tags.`tvmopt.entry_point` = '{entry}'")
+    client = client_of(folder)
+    runs = runs_of(client, f"tags.`tvmopt.entry_point` = '{entry}'")
     if not stage:
         return runs[0]
     return client.get_run(runs[0].data.tags[f"tvmopt.stage_run.{stage}"])
 
 
 @pytest.mark.slow
-def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_env, root):
+def test_a_model_for_another_cpu_is_built_and_not_measured(folder, mlflow_run, project_env, root):
     if shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu)")
     done = mlflow_run(folder, target="raspberry-pi-5")
@@ -70,7 +69,7 @@ def test_another_cpu_is_built_and_nothing_pretended(folder, mlflow_run, project_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "not run here: this machine lacks aarch64" in done.stdout
-    assert (pulled / "model.so").read_bytes()[18] == 183  # ELF's number of AArch64
+    assert (pulled / "model.so").read_bytes()[18] == 183  # ELF machine number of AArch64
 
 
 def test_board_measures_and_earns_the_champion(folder, run_flow, board):

@@ -1,4 +1,4 @@
-"""What is linked and what is done again."""
+"""Tests of the stage cache: what is reused, and what runs again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.mlflow_runs import runs_of
 from tvmopt import digest, host
 from tvmopt.config import GRANULARITIES, STRATEGIES
 from tvmopt.errors import ConfigError
@@ -22,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, conv_model) -> Path:
-    """The conv model as a file."""
+    """Write the conv model to a file."""
     path = tmp_path_factory.mktemp("cache") / "net.onnx"
     onnx.save_model(conv_model, str(path))
     return path
 
 
 def _digests(monkeypatch, request) -> tuple[str, ...]:
-    """Digests of the pipeline's stages, without running any."""
+    """Return the digests of the stages, without running them."""
     from tvmopt.tracking.stage_run import StageOutput
 
     found = []
@@ -53,7 +54,7 @@ def _changed(a: tuple[str, ...], b: tuple[str, ...]) -> list[bool]:
 
 def test_same_request_has_the_same_digests(monkeypatch, model, tmp_path):
     first = _digests(monkeypatch, make_request(model))
-    copied = Path(shutil.copyfile(model, tmp_path / "net.onnx"))  # where it lies does not matter
+    copied = Path(shutil.copyfile(model, tmp_path / "net.onnx"))  # its path does not matter
     assert _digests(monkeypatch, make_request(copied)) == first
     assert len(set(first)) == 4
 
@@ -80,14 +81,14 @@ def test_one_weight_changes_every_stage(monkeypatch, model, tmp_path):
         ({"name": "other"}, [False, False, True, True]),
         ({"repeats": 50}, [False, False, False, True]),
         ({"max_accuracy_drop": 0.5}, [False] * 4),
-        ({"trials": 5}, [False] * 4),  # not used by the strategy fast
+        ({"trials": 5}, [False] * 4),  # strategy fast does not use it
         ({"topk": 5}, [False, True, True, True]),
         ({"strategy": "default", "topk": 5}, [False, True, True, True]),
         ({"granularity": "operator"}, [False, True, True, True]),
         ({"dtype": "float16"}, [True] * 4),
         ({"layout": "NHWC"}, [True] * 4),
         ({"skip_layers": "0"}, [True] * 4),
-        ({"quantization": "s8s8", "calibration": "entropy"}, [False] * 4),  # float32 needs none
+        ({"quantization": "s8s8", "calibration": "entropy"}, [False] * 4),  # not in float32
     ],
 )
 def test_what_a_parameter_changes(monkeypatch, model, change, which):
@@ -150,10 +151,9 @@ def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
     assert "has damaged artifacts: doing it again" in capsys.readouterr().out
 
 
-def test_a_run_that_finds_its_stage_done_says_the_granularity(use_example, tmp_path, monkeypatch):
+def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path, monkeypatch):
     client = use_example.client()
-    experiments = [e.experiment_id for e in client.search_experiments()]
-    done = client.search_runs(experiments, "tags.`tvmopt.stage` = 'tune'")[-1]
+    done = runs_of(client, "tags.`tvmopt.stage` = 'tune'")[-1]
     monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
     model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
     shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])

@@ -1,4 +1,4 @@
-"""Conversions as commands: what they leave, what they share, and how they fail."""
+"""Conversion commands: their artifacts, their shared runs, their errors."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from pathlib import Path
 
 import onnx
 import pytest
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, make_store):
-    """A store of its own."""
+    """Make a store for this test."""
     folder = tmp_path_factory.mktemp("conversion")
     make_store(folder)
     return folder
 
 
 def _runs(folder, query):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+    return runs_of(client_of(folder), query)
 
 
 def _ok(done: subprocess.CompletedProcess) -> str:
@@ -32,8 +31,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 
 def _artifact(folder, run, name, where):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    return Path(MlflowClient(uri, uri).download_artifacts(run.info.run_id, name, str(where)))
+    return Path(client_of(folder).download_artifacts(run.info.run_id, name, str(where)))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +58,7 @@ def test_int8_in_nhwc_is_logged(int8, store, tmp_path):
     assert [row["reason"] for row in rows if row["skipped"] == "True"] == [
         "skip_layers: 0", "skip_layers: fc*",
     ]  # fmt: skip
-    # between two integer convolutions nothing but bytes is stored
+    # between two integer convolutions only 8-bit tensors are stored
     assert all(row["input_dtype"] in ("uint8", "int8") for row in rows[1:6])
     assert all(row["output_dtype"] == "uint8" for row in rows[1:5])
 

@@ -1,6 +1,6 @@
 """Each entry point through ``mlflow run``, on a model with two inputs and two outputs.
 
-It is tuned by operator here; the bundled example (``test_main.py``) is by subgraph.
+Here the tuning granularity is the operator; the example of ``test_main.py`` tunes subgraphs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt import host
 from tvmopt.errors import DatabaseMismatchError
 from tvmopt.tracking.earlier import earlier_databases
@@ -27,7 +27,7 @@ from tvmopt.tracking.workflow import tune
 from tvmopt.tune.database import granularity_of
 
 _NEXT = "next entry point\n"
-# ``mlflow run`` several times in one process, as importing MLflow takes two CPU seconds.
+# Call ``mlflow run`` several times in one process, because importing MLflow takes two CPU seconds.
 _RUN_EACH = f"""
 import json, sys
 import mlflow
@@ -39,21 +39,15 @@ for entry, parameters in json.loads(sys.argv[2]).items():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, make_store, two_input_model):
-    """A store of its own, and the model as a file in it."""
+    """Make a store for this file, and write the model into it."""
     folder = tmp_path_factory.mktemp("entry-points")
     make_store(folder)
     onnx.save_model(two_input_model, str(folder / "two.onnx"))
     return folder
 
 
-def _client(folder) -> MlflowClient:
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    return MlflowClient(uri, uri)
-
-
 def _runs(folder, query: str):
-    client = _client(folder)
-    return client.search_runs([e.experiment_id for e in client.search_experiments()], query)
+    return runs_of(client_of(folder), query)
 
 
 def _ok(done: subprocess.CompletedProcess) -> str:
@@ -63,7 +57,7 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 @pytest.fixture(scope="module")
 def steps(store, project_env, root):
-    """What each entry point printed when run one after the other, by its name."""
+    """Run the entry points one after the other; return the output of each by name."""
     model = {"model": str(store / "two.onnx"), "name": "two", "threads": 1}
     few = {**model, "granularity": "operator", "topk": 1}
     calls = {
@@ -175,7 +169,7 @@ def test_tuning_by_operator_reaches_the_bundle(store, steps):
     schedules = _rows(_folder(runs["build"]) / "schedules.csv")
     assert [r["schedule"] for r in schedules if r["record"] == "operator"] == ["database"]
     assert runs["build"].data.tags["tvmopt.records"].startswith("1 operator; ")
-    version = _client(store).get_model_version_by_alias("two", "champion")
+    version = client_of(store).get_model_version_by_alias("two", "champion")
     assert version.tags["granularity"] == "operator"
     assert version.tags["build_run"] == runs["build"].info.run_id
 
@@ -203,7 +197,7 @@ def test_a_search_begins_from_databases_of_its_granularity_alone(
     # This process has fewer cores once a model was run in it: TVM ties its threads to them.
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune'")
     monkeypatch.setattr(host, "fingerprint", lambda: run.data.tags["tvmopt.fingerprint"])
-    session = Session(_client(store), "0", "", {}, True, tmp_path, 1)
+    session = Session(client_of(store), "0", "", {}, True, tmp_path, 1)
     [found] = earlier_databases(session, "operator")
     assert granularity_of(found) == "operator"
     assert earlier_databases(session, "subgraph") == []
@@ -223,9 +217,9 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     _ok(done)
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune' and params.strategy = 'metaschedule'")
     assert run.data.metrics["tune_trials"] == 8
-    paths = {f.path for f in _client(store).list_artifacts(run.info.run_id)}
+    paths = {f.path for f in client_of(store).list_artifacts(run.info.run_id)}
     assert {"database", "convergence.png", "tasks.csv", "tuning_log.jsonl"} <= paths
-    files = {f.path for f in _client(store).list_artifacts(run.info.run_id, "database")}
+    files = {f.path for f in client_of(store).list_artifacts(run.info.run_id, "database")}
     assert {"database/database_workload.json", "database/database_tuning_record.json"} <= files
 
 
@@ -297,4 +291,4 @@ def test_failed_stage_is_a_failed_run_with_class_and_log(
     (run,) = _runs(tmp_path, "tags.`tvmopt.stage` = 'convert'")
     assert run.info.status == "FAILED"
     assert run.data.tags["tvmopt.failure_class"] == "unsupported_operator"
-    assert "log.txt" in {f.path for f in _client(tmp_path).list_artifacts(run.info.run_id)}
+    assert "log.txt" in {f.path for f in client_of(tmp_path).list_artifacts(run.info.run_id)}

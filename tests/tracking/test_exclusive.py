@@ -1,4 +1,4 @@
-"""Turns on one machine: one that measures is alone; the dead hold nothing."""
+"""Locks of one machine: a measurement runs alone, and dead processes hold no lock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _enters(measuring: bool, within: float) -> bool:
     [("measure", True, True), ("measure", False, True), ("work", True, True),
      ("work", False, False)],
 )  # fmt: skip
-def test_who_waits_for_whom(held: str, measuring: bool, waits: bool) -> None:
+def test_which_turns_exclude_each_other(held: str, measuring: bool, waits: bool) -> None:
     holder = _holder(held)
     try:
         assert _enters(measuring, 1.0) is not waits
@@ -60,7 +60,7 @@ def test_who_waits_for_whom(held: str, measuring: bool, waits: bool) -> None:
     assert _enters(measuring, 10.0), "the dead hold nothing"
 
 
-def test_who_waits_to_measure_goes_before_those_that_come_later() -> None:
+def test_a_waiting_measurement_precedes_later_turns() -> None:
     order: list[str] = []
     first = threading.Event()
     go = threading.Event()
@@ -86,7 +86,7 @@ def test_who_waits_to_measure_goes_before_those_that_come_later() -> None:
     assert order == ["work", "measure", "later work"]
 
 
-def test_waiting_is_said() -> None:
+def test_waiting_is_reported() -> None:
     holder = _holder("measure")
     said: list[str] = []
     threading.Timer(1.0, holder.kill).start()
@@ -96,7 +96,7 @@ def test_waiting_is_said() -> None:
     assert said == ["waiting for a measurement here, so that neither disturbs the other"]
 
 
-def test_what_is_held_alone_is_held_by_one_and_by_name() -> None:
+def test_a_named_lock_has_one_holder() -> None:
     done, said = [], []
 
     def later() -> None:

@@ -1,4 +1,4 @@
-"""The flavor: saving, loading, refusing, serving."""
+"""Tests of the MLflow flavor: save, load, reject, serve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENTS, REQUESTS = 8, 200
 
 @pytest.fixture(scope="module")
 def saved(conv_bundle, tmp_path_factory) -> Path:
-    """The single-input bundle saved as an MLflow model."""
+    """Save the single-input bundle as an MLflow model."""
     path = tmp_path_factory.mktemp("saved") / "model"
     flavor.save_model(conv_bundle, path)
     return path
@@ -35,19 +35,8 @@ def saved(conv_bundle, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(saved, tmp_path) -> Path:
-    """A copy of the saved model to damage."""
+    """Return a copy of the saved model, which a test may damage."""
     return Path(shutil.copytree(saved, tmp_path / "model"))
-
-
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail when a library is opened."""
-    import tvm_ffi
-
-    def opened(*args, **kwargs):
-        raise AssertionError("the library was opened")
-
-    monkeypatch.setattr(tvm_ffi, "load_module", opened)
 
 
 def _flip_bit(path: Path) -> None:

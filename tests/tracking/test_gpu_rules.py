@@ -1,4 +1,4 @@
-"""What may be asked of a GPU: refused in one line, before anything is done."""
+"""Validation of parameters for a GPU target: one-line errors before any work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(target: str = "nvidia-h200", **asked: object) -> Request:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("layout", ["auto", "NHWC", "NCHW"])
-def test_what_a_gpu_computes_is_taken(dtype: str, layout: str) -> None:
+def test_supported_gpu_requests_are_accepted(dtype: str, layout: str) -> None:
     made = request("a100", dtype=dtype, layout=layout)
     assert made.target.device == "nvidia-a100"
     assert (made.convert.dtype, made.convert.layout) == (dtype, layout)
@@ -47,13 +47,13 @@ def test_what_a_gpu_computes_is_taken(dtype: str, layout: str) -> None:
         ("h200", {"threads": -1}, r"threads must be at least 0"),
     ],
 )
-def test_what_is_for_cpus_is_refused(target: str, asked: dict, message: str) -> None:
+def test_cpu_only_parameters_are_refused(target: str, asked: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         request(target, **asked)
     assert "\n" not in str(caught.value)
 
 
-def test_integers_all_have_signs_on_hopper_unless_asked() -> None:
+def test_int8_is_signed_on_hopper_by_default() -> None:
     found = {
         (target, asked): request(target, dtype="int8", quantization=asked).convert.quantization
         for target in ("h200", "a100", "host")
@@ -68,7 +68,7 @@ def test_threads_are_those_of_onnx_runtime() -> None:
     made = request(threads=3)
     assert (made.target.threads, made.evaluate.threads) == (1, 3)
     assert request().evaluate.threads == host.usable_cores()
-    assert request().build == made.build  # no thread of the host computes
+    assert request().build == made.build  # no host thread computes
 
 
 @no_gpu

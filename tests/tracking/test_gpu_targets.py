@@ -1,4 +1,4 @@
-"""Models of a GPU where there is none: built, registered, not measured."""
+"""Models for a GPU on a machine without one: built and registered, not measured."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 import tvm
-from mlflow import MlflowClient
+
+from tests.mlflow_runs import client_of, runs_of
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed"),
     pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU"),
 ]
 _GPUS = {
-    # target: its name, compute capability, number format, what its tensor cores are told
+    # target: its name, compute capability, dtype, tensor-core instruction
     "nvidia-h200": ("nvidia-h200", "9.0", "float16", "HGMMA"),
     "a100": ("nvidia-a100", "8.0", "float32", "no tensor instructions"),
 }
@@ -28,7 +29,7 @@ only_one = pytest.mark.parametrize("built", ["nvidia-h200"], indirect=True)
     scope="module", params=["nvidia-h200", pytest.param("a100", marks=pytest.mark.slow)]
 )
 def built(request, tmp_path_factory, run_flow, make_store):
-    """A finished run of main for one GPU: its folder, its output, what is expected."""
+    """Return a finished run of main for one GPU: folder, output, expected facts."""
     name, version, dtype, used = _GPUS[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     make_store(folder)
@@ -38,10 +39,8 @@ def built(request, tmp_path_factory, run_flow, make_store):
 
 
 def _run(folder: Path, stage: str = ""):
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    [run] = client.search_runs(ids, "tags.`tvmopt.entry_point` = 'main'")
+    client = client_of(folder)
+    [run] = runs_of(client, "tags.`tvmopt.entry_point` = 'main'")
     return client.get_run(run.data.tags[f"tvmopt.stage_run.{stage}"]) if stage else run
 
 
@@ -49,7 +48,7 @@ def _artifacts(run) -> Path:
     return Path(run.info.artifact_uri.removeprefix("file://"))
 
 
-def test_it_ends_well_and_nothing_is_pretended(built) -> None:
+def test_the_run_finishes_without_measurements(built) -> None:
     folder, said, name, version, _ = built
     lacks = f"this machine lacks a GPU of compute capability {version} ({name})"
     assert f"not measured: {lacks}; evaluate it on a machine with that GPU" in said
@@ -70,7 +69,7 @@ def test_it_ends_well_and_nothing_is_pretended(built) -> None:
     assert {measured.tags[f"tvmopt.unmeasured.{n}"] for n in names} == {lacks}
 
 
-def test_every_function_has_a_kernel_and_says_which(built) -> None:
+def test_every_function_has_a_kernel_of_known_template(built) -> None:
     folder, *_, used = built
     run = _run(folder, "build")
     assert used in run.data.tags["tvmopt.instructions"]

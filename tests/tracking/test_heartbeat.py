@@ -1,4 +1,4 @@
-"""Runs of commands on machines that are gone are closed by their heartbeat, and no others."""
+"""Heartbeats close runs of commands on dead machines, and no other runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.process import Process
 from tvmopt.tracking import heartbeat
 from tvmopt.tracking.heartbeat import BEATS, Others
@@ -18,14 +19,13 @@ SILENT_S = 0.3
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("heartbeat"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture
 def make(client, tmp_path):
-    """Make a RUNNING run of a process; all that are left are deleted at the end."""
+    """Make a RUNNING run of a process; remaining runs are deleted at the end."""
     experiment, made = client.create_experiment(str(tmp_path)), []
 
     def run(process: Process, name: str = user(), **more: str) -> str:
@@ -57,7 +57,7 @@ def test_runs_of_a_silent_process_elsewhere_are_closed(client, make) -> None:
     others = [
         beating,
         make(lives),
-        make(_elsewhere(3)),  # of a version without heartbeats
+        make(_elsewhere(3)),  # a run of a version without heartbeats
         make(_elsewhere(4), "another user", **{BEATS: "1"}),
         make(dataclasses.replace(OWN), **{BEATS: "1"}),
     ]
@@ -71,7 +71,7 @@ def test_runs_of_a_silent_process_elsewhere_are_closed(client, make) -> None:
     assert sorted(closed) == sorted(dead)
     assert {_status(client, run_id) for run_id in dead} == {"KILLED"}
     assert {_status(client, run_id) for run_id in others} == {"RUNNING"}
-    assert watch.undecided == set()  # so that nobody looks any more
+    assert watch.undecided == set()  # so that no command checks again
     assert watch.look() == []
 
 

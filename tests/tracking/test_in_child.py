@@ -1,6 +1,6 @@
-"""A model or library that hangs, crashes or eats memory ends no command: one line, no open run.
+"""A model or library that hangs, crashes or exhausts memory gives a one-line error, no open run.
 
-The libraries are registered as any other, with all their hashes; what they do, they do when opened.
+The libraries are registered like any other, with all hashes. They misbehave when they are opened.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 from mlflow import MlflowClient
 from onnx import helper
 
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt import host
 from tvmopt.digest import sha256_file
 from tvmopt.errors import (
@@ -42,7 +43,7 @@ from tvmopt.tracking.promote import promote
 from tvmopt.tracking.request import make_request
 from tvmopt.tracking.stage_run import Session
 
-# What a library does when it is opened, the seconds that it has, and what must be said of it.
+# Action of a library when it is opened, its time limit in seconds, and the expected error.
 LIBRARIES = {
     "crashes": ("*(volatile int *)0 = 1;", 100.0, "was ended by SIGSEGV"),
     "hangs": ("for (;;) sleep(1);", 6.0, "may take 6 s, and had not ended by then"),
@@ -54,23 +55,17 @@ LIBRARIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, make_store) -> str:
-    """URI of a store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def client(store, tmp_path, monkeypatch) -> MlflowClient:
-    """A client of the store, which commands of this process use, too."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+def client(store_uri, tmp_path, monkeypatch) -> MlflowClient:
+    """Return a client of the store, which commands of this process also use."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(store)
-    mlflow.set_registry_uri(store)
-    yield MlflowClient(store, store)
+    mlflow.set_tracking_uri(store_uri)
+    mlflow.set_registry_uri(store_uri)
+    yield client_of(store_uri)
     # None, not the value before: a URI that is set takes precedence over the environment.
     mlflow.set_tracking_uri(None)
     mlflow.set_registry_uri(None)
@@ -78,7 +73,7 @@ def client(store, tmp_path, monkeypatch) -> MlflowClient:
 
 @pytest.fixture(scope="module")
 def bad_library(tmp_path_factory) -> Callable[[str], Path]:
-    """A library that does what it does when it is opened."""
+    """Build a library that runs an action when it is opened."""
     folder = tmp_path_factory.mktemp("libraries")
 
     def build(kind: str) -> Path:
@@ -96,7 +91,7 @@ def bad_library(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def register_bad(client, conv_build, conv_bundle, bad_library, tmp_path) -> Callable[[str], str]:
-    """Register such a library in the place of a compiled model; gives the name."""
+    """Register such a library in place of a compiled model; return the name."""
 
     def register(kind: str, **tags: str) -> str:
         name = tmp_path.name
@@ -121,8 +116,7 @@ def register_bad(client, conv_build, conv_bundle, bad_library, tmp_path) -> Call
 
 
 def _statuses(client: MlflowClient) -> list[str]:
-    ids = [e.experiment_id for e in client.search_experiments()]
-    return [run.info.status for run in client.search_runs(ids)]
+    return [run.info.status for run in runs_of(client)]
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)
@@ -134,10 +128,7 @@ def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, ki
     assert "\n" not in str(refused.value)
     assert f"version 1 of {name!r} is not promoted: the heldout process" in str(refused.value)
     assert client.get_registered_model(name).aliases.keys() == {"candidate"}
-    [run] = client.search_runs(
-        [e.experiment_id for e in client.search_experiments()],
-        f"params.name = '{name}' and tags.`tvmopt.entry_point` = 'promote'",
-    )
+    [run] = runs_of(client, f"params.name = '{name}' and tags.`tvmopt.entry_point` = 'promote'")
     assert run.info.status == "FAILED"
     assert run.data.tags["tvmopt.failure_class"] == "promotion_refused"
     assert [f.path for f in client.list_artifacts(run.info.run_id)] == ["heldout.log"]
@@ -164,7 +155,7 @@ def test_champion_that_crashes_is_no_obstacle(client, register_bad, tmp_path):
 
 
 def _slow_to_fold() -> onnx.ModelProto:
-    """A small file whose constants take ONNX Runtime's optimiser minutes to fold."""
+    """Write a small model whose constants take ONNX Runtime's optimiser minutes to fold."""
     size, many = 2048, 2000
     shape = helper.make_tensor("shape", onnx.TensorProto.INT64, [2], [size, size])
     one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [1], [1.0])
@@ -189,7 +180,7 @@ def slow_model(tmp_path_factory) -> Path:
     return path
 
 
-def test_layers_of_a_model_that_does_not_end_are_not_waited_for(slow_model):
+def test_listing_layers_of_an_endless_model_times_out(slow_model):
     start = time.monotonic()
     with pytest.raises(LimitError, match="prepare process was stopped: it may take 3 s") as error:
         make_request(slow_model, skip_layers="last", threads=1, allowance=Allowance(3.0))

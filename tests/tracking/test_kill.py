@@ -1,4 +1,4 @@
-"""``kill -9`` in every stage: nothing claims to be finished, and the next run completes."""
+"""``kill -9`` in every stage: no run claims to be finished, and the next command completes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import time
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import runs_of
+
 STAGES = ("convert", "tune", "build", "build-untuned_tvm", "evaluate")
 
 
 def _stage_runs(client: MlflowClient, name: str):
-    ids = [e.experiment_id for e in client.search_experiments()]
-    return client.search_runs(ids, f"attributes.run_name = '{name}'")
+    return runs_of(client, f"attributes.run_name = '{name}'")
 
 
 def _wait_for(client: MlflowClient, stage: str, process: subprocess.Popen) -> None:
@@ -49,7 +50,7 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, make_store,
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         runs = _stage_runs(client, stage)
-        assert [r.info.status for r in runs] == ["RUNNING"]  # for want of anyone to say more
+        assert [r.info.status for r in runs] == ["RUNNING"]  # no process is left to report more
         assert not any(r.info.status == "FINISHED" for r in _stage_runs(client, "main-digits-cnn"))
 
     done = mlflow_run(tmp_path, topk=3)

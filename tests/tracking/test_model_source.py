@@ -1,4 +1,4 @@
-"""Models by path, and ONNX models that MLflow has logged or registered."""
+"""Models given by path, or as ONNX models logged or registered in MLflow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tvmopt.tracking.store import experiment_id
 
 @pytest.fixture
 def logged(use_example, conv_model):
-    """The conv model logged with the flavor onnx and registered."""
+    """Log the conv model with the flavor onnx, and register it."""
     client = use_example.client()
-    # Not set_experiment(), which stays for the tests of other stores.
+    # Not set_experiment(), which would persist into tests of other stores.
     with mlflow.start_run(experiment_id=experiment_id(client, "source")):
         info = mlflow.onnx.log_model(conv_model, name="net", registered_model_name="source-net")
     client.set_registered_model_alias("source-net", "newest", info.registered_model_version)

@@ -1,4 +1,4 @@
-"""Runs that a dead process left RUNNING are closed, and no other."""
+"""Runs that a dead process left RUNNING are closed, and no other runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections import namedtuple
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt import host
 from tvmopt.process import Process
 from tvmopt.tracking import local_store, orphans
@@ -25,14 +26,13 @@ OURS = {
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("orphans"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture
 def make(client, monkeypatch, tmp_path):
-    """Make a RUNNING run with tags, so many seconds old."""
+    """Make a RUNNING run with tags and an age in seconds."""
     experiment = client.create_experiment(str(tmp_path))
     monkeypatch.setattr(orphans, "_starts_of_mlflow_run", list)
 

@@ -1,4 +1,4 @@
-"""Promotion is earned on held-out data, and refused with the reason."""
+"""Promotion requires better results on held-out data; a refusal states the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _bundle(example):
 
 @pytest.fixture
 def wrong_reference(use_example, tmp_path):
-    """Version of another name whose float reference disagrees with it."""
+    """Register a version of another model whose float reference disagrees with it."""
     import onnx
 
     client = use_example.client()
@@ -71,7 +71,7 @@ def test_missing_reference_is_refused(use_example, tmp_path):
     [(1, "killed", ""), (2, "killed", "was ended by SIGKILL"), (1, "crash", "was ended by SIG")],
 )
 def test_a_killed_check_is_done_once_more(kills, kind, refused, use_example, monkeypatch, capsys):
-    """A kill says nothing about the model; a crash does, and so does a second kill."""
+    """One kill is no evidence against the model; a crash or a second kill is."""
     real, calls = promotion.heldout_accuracy, []
 
     def killed(*args):
@@ -115,7 +115,7 @@ def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_exam
     assert "version 1 stays champion" in result.reason
     assert str(client.get_model_version_by_alias("digits-cnn", "champion").version) == "1"
 
-    # By hand it may be promoted, and the way back is kept.
+    # A user may promote it, and the previous champion stays recorded.
     promote("digits-cnn", version=made.version)
     aliases = client.get_registered_model("digits-cnn").aliases
     assert (str(aliases["champion"]), str(aliases["previous-champion"])) == (made.version, "1")

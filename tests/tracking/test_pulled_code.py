@@ -1,6 +1,6 @@
-"""The code in a pulled bundle needs nothing of the package that is not in the bundle.
+"""The code in a pulled bundle imports only modules that the bundle contains.
 
-Where tvmopt is installed, Python would find the missing parts there, and no one would notice.
+Where tvmopt is installed, Python would import a missing module from there, and hide the error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_bundles_hold_all_that_their_code_imports() -> None:
             parts = name.split(".")
             if parts[0] != "tvmopt":
                 continue
-            module = PACKAGE.joinpath(*parts[1:-1]).with_suffix(".py")  # of an attribute
+            module = PACKAGE.joinpath(*parts[1:-1]).with_suffix(".py")  # an attribute, not a module
             whole = PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
             for file in (module, whole, PACKAGE.joinpath(*parts[1:]) / "__init__.py"):
                 if file.is_file() and file not in copied:

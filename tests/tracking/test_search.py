@@ -1,4 +1,4 @@
-"""A search through ``mlflow run``: what it leaves, and what it says to wrong input."""
+"""A search through ``mlflow run``: its champion, its artifacts, and errors for wrong input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED = {
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory, mlflow_run, make_store, store):
-    """Folder and store of a finished search over two number formats, and what it printed."""
+    """Return folder, store and output of a finished search over two dtypes."""
     folder = tmp_path_factory.mktemp("search")
     make_store(folder)
     done = mlflow_run(folder, "search", **ASKED)

@@ -1,4 +1,4 @@
-"""A trial that crashes, hangs, eats memory or computes nonsense takes nothing else along."""
+"""A trial that crashes, hangs, exhausts memory or computes wrong results fails alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-# A sitecustomize module: Python imports it when it starts, so in the processes of the stages, too.
+# A sitecustomize module, which Python imports at start-up, also in the processes of stages.
 FAULTS = """
 import json, os, signal, sys, time
 argv = sys.orig_argv

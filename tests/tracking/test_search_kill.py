@@ -1,4 +1,4 @@
-"""``kill -9`` at random moments of a search: it goes on, and nothing is lost or done twice."""
+"""``kill -9`` at random times of a search: it resumes, no trial is lost or repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYOUTS = ("NHWC", "NCHW", "NCHW8c")
 
 @pytest.fixture
 def completed(tmp_path, project_env, root, store, search_command, mlflow_search):
-    """Kill a search after so many seconds each time, let it end; what it left and how it ended."""
+    """Kill a search after each given time, then let it end; return store, kills and study URL."""
 
     def complete(name: str, kill_after: list[float], mlflow: bool = False):
         folder = tmp_path / name
@@ -66,7 +66,7 @@ def test_a_search_killed_at_twenty_moments_is_as_good_as_one_that_was_not(comple
     whole, _, _ = completed("whole", [], True)
     whole.check_search(LAYOUTS)
     theirs, ours = (s.champion().tags for s in (whole, found))
-    if theirs["layout"] != ours["layout"]:  # two layouts were equally fast
+    if theirs["layout"] != ours["layout"]:  # two layouts may be equally fast
         assert float(ours["latency_ms_p50"]) <= 1.1 * float(theirs["latency_ms_p50"])
     else:
         assert ours["sha256"] == theirs["sha256"]

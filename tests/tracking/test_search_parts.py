@@ -1,4 +1,4 @@
-"""What a search makes of its trials: finalists, front, table, page, the champion's rival."""
+"""Parts of a search report: finalists, Pareto front, table, HTML page, the current champion."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_champion_stays_when_it_would_win(theirs, stays) -> None:
         assert "0.5" in words or "smallest library" in words
 
 
-def test_what_tuning_made_of_the_best_untuned_one_is_measured_again() -> None:
+def test_tuned_trials_of_the_best_untuned_variant_are_measured_again() -> None:
     variant, other = Variant("float32", "", "NHWC"), Variant("float32", "", "NCHW")
     untuned = _record(1, Choice(variant, DEFAULT), 1.0)
     unlucky = _record(2, Choice(variant, FAST), 9.0)
@@ -138,7 +138,7 @@ def test_what_tuning_made_of_the_best_untuned_one_is_measured_again() -> None:
     assert [r.number for r in choose_finalists([untuned, unlucky, rest])] == [1, 2]
 
 
-def test_tuning_that_made_it_slower_is_said() -> None:
+def test_tuning_that_made_a_variant_slower_is_reported() -> None:
     variant = Variant("float32", "", "NHWC")
     records = [_record(1, Choice(variant, DEFAULT), 1.0), _record(2, Choice(variant, FAST), 2.0)]
     final = _final(records)
@@ -152,7 +152,7 @@ def test_tuning_that_made_it_slower_is_said() -> None:
 NHWC = Variant("float32", "", "NHWC")
 
 
-def test_dearer_by_granularity_is_dearer_too() -> None:
+def test_a_costlier_granularity_counts_as_costlier_tuning() -> None:
     records = [
         _record(1, Choice(NHWC, FAST_OPERATOR), 1.0),
         _record(2, Choice(NHWC, FAST), 2.0),
@@ -216,7 +216,7 @@ def test_the_end_says_what_the_other_granularity_took(rival, measured_again, sai
     assert granularity_words(untuned, records, final) == ""
 
 
-def test_of_two_at_the_other_granularity_the_same_effort_is_named() -> None:
+def test_the_report_compares_granularities_at_the_same_effort() -> None:
     winner = _record(1, Choice(NHWC, META_OPERATOR), 2.0)
     records = [winner, _record(2, Choice(NHWC, FAST), 1.9), _record(3, Choice(NHWC, META), 3.0)]
     words = granularity_words(winner, records, _final(records))
@@ -288,7 +288,7 @@ def test_the_page_shows_all_and_escapes_what_it_was_given(tmp_path) -> None:
     assert "a &amp; b" in text and "x &lt; y" in text
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path) -> None:
+def test_plots_without_data_are_reported(tmp_path) -> None:
     assert draw([RECORDS[3]], SPACE, (), -1, tmp_path) == [
         "no trial finished, so there is nothing to draw",
         "parameter importances are left out: 4 finished trials are needed, but there are 0",
@@ -301,7 +301,7 @@ def test_latencies_are_compared_at_the_machines_speed_of_trial_zero() -> None:
                "library_bytes": 5.0}  # fmt: skip
     rules = Rules(None, ("latency", "library_bytes", "accuracy_drop"), 5.0)
     assert rules.values(metrics) == pytest.approx([2.5, 5.0, 0.1])
-    # What slows one runtime down that much is no change of the machine's speed.
+    # A slow-down of one runtime by that much is no change of the machine's speed.
     for reference, expected in ((1.0, 2.4), (60.0, 3.75)):
         found = replace(rules, reference_ms=reference).values(metrics)[0]
         assert found == pytest.approx(expected)
@@ -318,7 +318,7 @@ def test_a_stage_gets_its_own_limit_or_what_is_left_of_the_budget() -> None:
     hung = LimitError("it hung", "timeout")
     assert limits.explain(hung) is hung
     left[0] = 0.0
-    # It had as long as the budget lasted: that says nothing about the trial.
+    # The budget ended it, which is no evidence about the trial.
     assert limits.explain(hung).failure_class == BUDGET_SPENT
     assert limits.explain(LimitError("", "out_of_memory")).failure_class == "out_of_memory"
     with pytest.raises(LimitError, match="has spent its time_budget") as caught:
@@ -326,7 +326,7 @@ def test_a_stage_gets_its_own_limit_or_what_is_left_of_the_budget() -> None:
     assert caught.value.failure_class == BUDGET_SPENT
 
 
-def test_a_budget_counts_what_was_worked_before() -> None:
+def test_a_budget_includes_earlier_work() -> None:
     assert Stopwatch(100.0, 30.0).left() == pytest.approx(70.0, abs=1.0)
     assert Stopwatch(100.0, 130.0).left() < 0
     assert Stopwatch(0.0, 1e9).left() == float("inf")

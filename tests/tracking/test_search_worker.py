@@ -1,4 +1,4 @@
-"""Several processes on one study: no trial lost or done twice, whatever database it is in."""
+"""Several processes on one study: no trial is lost or repeated, on any database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = ("NHWC", "NCHW", "NCHW8c")
 
 
 def _search_with_workers(command, env, root, count, storage) -> None:
-    """Begin a search; as soon as its study is there, so many workers join it; all must succeed."""
+    """Begin a search; once its study exists, workers join it; all must succeed."""
     options = {"cwd": root, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     first = subprocess.Popen(command, text=True, **options)
     assert first.stdout is not None
@@ -69,7 +69,7 @@ def _wait(ready, process) -> None:
 
 @contextmanager
 def _postgresql():
-    """A server on loopback, of which only the address is told; it refuses to run as root."""
+    """Start PostgreSQL on loopback, and return its address; it refuses to run as root."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not programs:
         pytest.skip("needs PostgreSQL (Debian: apt-get install postgresql)")

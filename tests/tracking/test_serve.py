@@ -1,4 +1,4 @@
-"""``-e serve``: bad requests are one line of JSON, and what comes after them is answered right."""
+"""``-e serve``: a bad request gets one line of JSON, and the next request a right answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.bad_bodies import BAD_BODIES, MARKER, small_x
 from tests.tracking.serving import JSON, inputs_body
 from tvmopt.runtime import load
@@ -27,7 +27,7 @@ CLIENTS, REQUESTS = 8, 50
 
 @pytest.fixture(scope="module")
 def server(start_server):
-    """The one server of this file; its limit lets deep and long bodies through to the parser."""
+    """Start the server of this file; its size limit lets deep and long bodies reach the parser."""
     return start_server(max_request_mb=0.5)
 
 
@@ -157,7 +157,7 @@ def test_content_length_that_lies(server, length):
 
 def test_body_that_ends_early(server):
     answer = server.raw(_head("Content-Length: 5000") + b'{"inputs": "hunter2', end=True)
-    _check_lines_of_http(answer)  # perhaps nothing: the client has gone
+    _check_lines_of_http(answer)  # maybe nothing, because the client is gone
     server.check()
 
 
@@ -173,9 +173,9 @@ def test_body_that_ends_early(server):
         ("X: " + "hunter2" * 20_000,),
     ],
 )
-def test_what_is_no_http(server, lines):
+def test_malformed_http(server, lines):
     answer = server.raw(_head(*lines) + b"zz\r\nhunter2")
-    assert not answer or answer.split()[1][:1] in (b"4", b"5")  # reset when headers are endless
+    assert not answer or answer.split()[1][:1] in (b"4", b"5")  # reset for endless headers
     _check_lines_of_http(answer)
     server.check()
 
@@ -259,10 +259,7 @@ def test_many_clients(server):
 
 
 def _states(folder: Path) -> list[str]:
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    ids = [e.experiment_id for e in client.search_experiments()]
-    found = client.search_runs(ids, "tags.`tvmopt.entry_point` = 'serve'")
+    found = runs_of(client_of(folder), "tags.`tvmopt.entry_point` = 'serve'")
     return [run.info.status for run in found]
 
 
@@ -270,7 +267,7 @@ def test_sigterm_ends_the_server_and_its_mlflow_run(serving_store, start_server)
     server = start_server(through_mlflow=True)
     server.check()
     assert _states(serving_store) == ["RUNNING"]
-    server.process.terminate()  # mlflow run, not the server itself
+    server.process.terminate()  # mlflow run, not the server
     server.process.wait(timeout=60)
     end = time.monotonic() + 30
     while _states(serving_store) == ["RUNNING"] and time.monotonic() < end:
@@ -281,7 +278,7 @@ def test_sigterm_ends_the_server_and_its_mlflow_run(serving_store, start_server)
 
 
 def test_serving_writes_nothing_to_the_store_and_ends_with_code_0(serving_store, server):
-    """The last test with the server of this file."""
+    """This is the last test with the server of this file."""
     database = (serving_store / "mlflow.db").read_bytes()
     server.check()
     server.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""100,000 requests from 8 clients: no wrong answer, and the server's memory stays flat."""
+"""100,000 requests from 8 clients: no wrong answer, and constant server memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tests.tracking.serving import SHAPE, Server, inputs_body
 CLIENTS, REQUESTS, WARM_UP = 8, 100_000, 10_000
 SHARE_OF_BAD, SHARE_OF_NON_FINITE = 0.05, 0.05
 GROWTH = 0.05
-_LIMIT = 77_824  # bytes of a request, as the server derives it from the model
+_LIMIT = 77_824  # size limit of a request, as the server derives it from the model
 _HEAD = "POST /invocations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Bytes to send, and what must come back.
+    """Bytes to send, and the expected answer.
 
     Attributes:
         data: Head and body.
-        wanted: The outputs of ONNX Runtime; None when the request must be refused.
+        wanted: The outputs of ONNX Runtime; None when the request must be rejected.
     """
 
     data: bytes
     wanted: np.ndarray | None
 
     def is_right(self, status: int, body: bytes) -> bool:
-        """Whether an answer is the one that must come."""
+        """Return whether an answer is the expected one."""
         if self.wanted is not None:
             got = json.loads(body).get("predictions")
             return status == 200 and bool(np.allclose(got, self.wanted, atol=1e-3))
@@ -63,10 +63,10 @@ def _requests(server: Server) -> tuple[list[Request], list[Request], list[Reques
 
 
 def _client(server: Server, number: int, count: int) -> list[str]:
-    """Send requests over one connection; returns the answers that are wrong."""
+    """Send requests over one connection; return the wrong answers."""
     drawn = random.Random(number)
     good, bad, non_finite = _requests(server)
-    known: set[tuple[int, int, bytes]] = set()  # answers that were found right, to parse them once
+    known: set[tuple[int, int, bytes]] = set()  # right answers, parsed once
     wrong = []
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection,

@@ -1,4 +1,4 @@
-"""Parts of serving, in this process: several inputs, faults of ours, slow clients, addresses."""
+"""Parts of serving in this process: several inputs, internal errors, slow clients, addresses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ INPUTS = (TensorSpec("ids", (4,), "int64"), TensorSpec("in/bias", (4, 8), "float
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """MLflow's server says in the environment that it is one."""
+    """Set the environment variables of MLflow's server."""
     monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "true")
 
 
 def _ask(app, *bodies: bytes, path="/invocations", kind="application/json", pause=0.0):
-    """Status and JSON of the answer of an ASGI application; each body is one part."""
+    """Call an ASGI application with body parts; return status and JSON of the answer."""
     sent = []
     parts = list(bodies)
 
@@ -122,7 +122,7 @@ def test_nesting_that_passes_the_count():
 
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b'"ab",', b"0.1,"])
-def test_what_grows_when_it_is_parsed(monkeypatch, part):
+def test_bodies_that_expand_when_parsed(monkeypatch, part):
     monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it was parsed"))
     with pytest.raises(RefusedRequestError, match="but has more than 240 commas"):
         check_body(b'{"inputs": [' + part * 5000 + b"0]}", INPUTS)
@@ -139,7 +139,7 @@ def test_good_bodies_pass_the_count(shape, name):
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("require_finite", [True, False])
-def test_what_is_not_finite(conv_bundle, value, require_finite):
+def test_non_finite_values(conv_bundle, value, require_finite):
     model = load(conv_bundle)
     app = serve.scoring_app(model, require_finite, MEGABYTE)
     x = np.zeros((1, 3, 8, 8), np.float32)
@@ -155,7 +155,7 @@ def test_what_is_not_finite(conv_bundle, value, require_finite):
 
 
 class _Broken:
-    """A model that fails as no request can make it."""
+    """A model with an internal error that no request can cause."""
 
     def __init__(self, model, error):
         self.metadata = model.metadata
@@ -166,9 +166,7 @@ class _Broken:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("in /home/me/x.py"), MemoryError(), OSError(5)])
-def test_a_fault_of_ours_is_500_in_one_line_with_its_traceback_in_the_log(
-    conv_bundle, error, caplog
-):
+def test_an_internal_error_is_500_in_one_line_with_a_logged_traceback(conv_bundle, error, caplog):
     app = serve.scoring_app(_Broken(load(conv_bundle), error), True, MEGABYTE)
     with caplog.at_level(logging.ERROR, serve_guard.__name__):
         status, answer = _ask(app, json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode())
@@ -181,7 +179,7 @@ def test_a_fault_of_ours_is_500_in_one_line_with_its_traceback_in_the_log(
     assert record.exc_info[1] is error
 
 
-def test_a_fault_of_mlflow_before_the_model_is_the_requests(conv_bundle, caplog):
+def test_an_error_of_mlflow_before_the_model_is_400(conv_bundle, caplog):
     async def broken(scope, receive, send):
         await receive()
         raise ValueError("no such thing")
@@ -236,7 +234,7 @@ def test_address_that_cannot_be_taken():
 
 
 @pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_warning_where_other_machines_are_let_in(host, warns, conv_bundle, monkeypatch, capsys):
+def test_a_public_address_gives_a_warning(host, warns, conv_bundle, monkeypatch, capsys):
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     monkeypatch.setattr(serve, "open_store", lambda: None)
     monkeypatch.setattr(serve, "find_version", lambda *_: SimpleNamespace(version="1"))
@@ -250,7 +248,7 @@ def test_warning_where_other_machines_are_let_in(host, warns, conv_bundle, monke
 
 
 class TestMlflowModelsServe:
-    """MLflow's own server: what the model itself refuses is 400 without a stack trace."""
+    """In MLflow's own server, an input that the model rejects gets 400 without a stack trace."""
 
     @pytest.fixture(scope="class")
     def saved(self, conv_bundle, tmp_path_factory):
@@ -279,7 +277,7 @@ class TestMlflowModelsServe:
         assert "stack_trace" not in answer
 
 
-def test_refusal_is_of_both_worlds(conv_bundle):
+def test_the_error_has_mlflows_and_our_class(conv_bundle):
     model = flavor.CompiledPyFunc(load(conv_bundle))
     with pytest.raises(ConfigError, match="must have shape") as caught:
         model.predict(np.zeros((1, 2)))

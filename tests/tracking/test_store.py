@@ -1,4 +1,4 @@
-"""The store: absolute URIs, a fresh database under eight processes, experiments without a race."""
+"""Tests of the store: absolute URIs, eight processes on a new database, concurrent experiments."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_store_is_refused_at_once(tmp_path, monkeypatch, capfd
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
     assert "MLFLOW_TRACKING_URI" in str(caught.value)
-    assert capfd.readouterr().err == ""  # MLflow logs each attempt of its own
+    assert capfd.readouterr().err == ""  # MLflow logs each of its attempts
     assert os.path.lexists(path) == (kind != "no folder")
 
 

@@ -1,4 +1,4 @@
-"""MLflow's own commands begin a SQLite store at once, through our plugin, and none fails."""
+"""MLflow's own commands create a SQLite store concurrently through our plugin, without errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 import tvmopt_mlflow
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt.tracking import schema
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ _REGISTRY = "import mlflow; print(len(mlflow.MlflowClient().search_registered_mo
 
 @pytest.fixture
 def installed(tmp_path, project_env) -> dict[str, str]:
-    """Environment in which this package is installed with the entry points of pyproject.toml."""
+    """Return an environment with this package and its entry points installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     metadata = tmp_path / "site" / "tvmopt_plugin-0.dist-info"
     metadata.mkdir(parents=True)
@@ -47,7 +48,7 @@ def _start(args: list[str], env: dict[str, str], folder: Path) -> subprocess.Pop
 
 
 def test_stores_are_opened_at_once(tmp_path, installed) -> None:
-    folder = tmp_path / "a folder"  # MLflow's default, which it writes with %20
+    folder = tmp_path / "a folder"  # MLflow's default, which it encodes with %20
     folder.mkdir()
     processes = [_start(["-c", _LOOK], installed, folder) for _ in range(2)]
     processes.append(_start(["-c", _REGISTRY], installed, folder))
@@ -61,17 +62,14 @@ def test_stores_are_opened_at_once(tmp_path, installed) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_first_mlflow_runs_at_once(tmp_path, installed) -> None:
-    # The cheapest entry point: nothing is registered, so each fails for that reason alone.
+    # The cheapest entry point; each fails only because nothing is registered.
     args = ["-m", "mlflow", "run", str(ROOT), "-e", "promote", "--env-manager", "local"]
     processes = [_start([*args, "-P", "name=none"], installed, tmp_path) for _ in range(3)]
     for process in processes:
         said, _ = process.communicate(timeout=500)
         assert "error: name must be a registered model (none), but got 'none'" in said, said
         assert "sqlite3." not in said and "alembic" not in said.replace("alembic.runtime", "")
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
-    assert [run.info.status for run in runs] == ["FAILED"] * 3
+    assert [run.info.status for run in runs_of(client_of(tmp_path))] == ["FAILED"] * 3
 
 
 @pytest.mark.slow
@@ -124,7 +122,7 @@ def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
 
 
 def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
-    # MLflow puts the code that a model carries before all else; what is imported already stays.
+    # MLflow prepends the code of a model to sys.path; modules already imported stay.
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     MlflowClient(uri, uri).search_experiments()
     code = (

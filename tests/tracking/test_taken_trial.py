@@ -1,4 +1,4 @@
-"""A trial that another worker took is dropped in one line, and its worker goes on."""
+"""A worker drops a trial that another worker claimed, in one line, and goes on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.errors import LimitError, StageFailedError
 from tvmopt.process import Process
 from tvmopt.search.budget import Budget
@@ -30,7 +31,7 @@ STAGES = [StageOutput("stage", "digest", "run", Path(), METRICS, False)] * 4
 
 
 class Worker:
-    """A worker, and what its stages do: by turns what the test puts into ``ends``."""
+    """A worker whose stages run the actions in ``ends``, one after the other."""
 
     def __init__(self, client: MlflowClient, folder: Path, monkeypatch) -> None:
         self.client = client
@@ -40,7 +41,7 @@ class Worker:
         storage, budget = open_storage(f"sqlite:///{folder / 'studies.db'}"), Budget(2, 0.0)
         declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
         self.study = open_study(storage, "s", declaration, budget)
-        # Another machine that finds this worker silent at its second look.
+        # Another machine that finds this worker silent at its second check.
         clone = dataclasses.replace(Process.own(), boot="another boot")
         self.now = 0.0
         self.other = SearchStudy(storage, "s", clone, Clock(lambda: 0.0, lambda: self.now), 5.0)
@@ -60,16 +61,15 @@ class Worker:
         end = self.ends.pop(0)
         self.other.sweep()
         self.now += 6.0
-        assert len(self.other.sweep()) == 1  # the trial is taken
+        assert len(self.other.sweep()) == 1  # another worker claims the trial
         if end is not None:
             raise end
         return STAGES
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, make_store) -> MlflowClient:
-    uri = make_store(tmp_path_factory.mktemp("taken"))
-    return MlflowClient(uri, uri)
+def client(store_uri) -> MlflowClient:
+    return client_of(store_uri)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Runs of others are not used again, however well they fit."""
+"""Runs of other users are not reused, even when their digests match."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt import host
 from tvmopt.digest import code_digest, sha256_text
 from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
@@ -24,21 +25,15 @@ from tvmopt.tracking.stage_run import Session
 KEY = "k" * 32
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory, make_store):
-    """A store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def place(uri, tmp_path, monkeypatch):
-    """A session in an experiment of its own, and what makes finished runs in any."""
+def place(store_uri, tmp_path, monkeypatch):
+    """Return a session in a new experiment, and a function that makes finished runs."""
     monkeypatch.delenv(trust.VARIABLE, raising=False)
-    client = MlflowClient(uri, uri)
+    client = client_of(store_uri)
     experiment = client.create_experiment(f"own {tmp_path}", (tmp_path / "own").as_uri())
     foreign = client.create_experiment(f"foreign {tmp_path}", (tmp_path / "foreign").as_uri())
     run = client.create_run(experiment)
-    digest = sha256_text(str(tmp_path))  # runs of one test are not those of another
+    digest = sha256_text(str(tmp_path))  # runs of two tests differ
     work = tmp_path / "work"
     work.mkdir()
     session = Session(client, experiment, run.info.run_id, {}, True, work, 1)
@@ -72,7 +67,7 @@ def _run_of(folder: Path) -> str:
 
 
 def _exchange(folder: Path) -> None:
-    """Do as somebody who can write to the artifact store: another file, and its manifest."""
+    """Replace a file and its manifest, as an attacker of the artifact store would."""
     (folder / "model.so").write_text("foreign")
     write_manifest(folder)
 
@@ -201,7 +196,7 @@ def test_a_foreign_database_is_not_used(place):
 class TestWithAKey:
     @pytest.fixture(autouse=True)
     def key(self, place, monkeypatch):
-        """Runs that are made before have no signature."""
+        """Set a key; runs made before have no signature."""
         self.unsigned = place()
         monkeypatch.setenv(trust.VARIABLE, KEY)
 

@@ -1,4 +1,4 @@
-"""Nothing of a registered model can be exchanged unseen; and no model file runs code on pull."""
+"""Tampering with a registered model is detected, and pulling a model file never runs code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from tests.mlflow_runs import client_of
 from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError
 from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.checks import sealed_copy
@@ -30,7 +31,7 @@ from tvmopt.tracking.verify import generic_sha256, read_mlmodel, verify_model
 
 @dataclasses.dataclass
 class Registered:
-    """A registered model and the folder of its artifacts, which a test may change."""
+    """A registered model, and the folder of its artifacts, which a test may change."""
 
     client: MlflowClient
     name: str
@@ -41,33 +42,27 @@ class Registered:
         return f"models:/{self.name}/1"
 
     def edit_mlmodel(self, **changes: object) -> None:
-        """Change what MLmodel says of the flavor."""
+        """Change the flavor section of MLmodel."""
         path = self.saved / "MLmodel"
         data = yaml.safe_load(path.read_text())
         data["flavors"]["tvmopt"].update(changes)
         path.write_text(yaml.safe_dump(data))
 
     def edit_metadata(self, **changes: object) -> str:
-        """Change model.json; returns its new hash."""
+        """Change model.json; return its new hash."""
         path = self.saved / "compiled" / METADATA_FILE
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, make_store):
-    """URI of a store for the tests of this file."""
-    return make_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture
-def register(store, tmp_path, monkeypatch):
-    """Register a bundle under a name of its own."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+def register(store_uri, tmp_path, monkeypatch):
+    """Register a bundle under a new name."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(store)
-    mlflow.set_registry_uri(store)  # other tests of this process may have set one
-    client = MlflowClient(store, store)
+    mlflow.set_tracking_uri(store_uri)
+    mlflow.set_registry_uri(store_uri)  # other tests of this process may have set a URI
+    client = client_of(store_uri)
     name = tmp_path.name
 
     def make(bundle: Path) -> Registered:
@@ -86,13 +81,13 @@ def register(store, tmp_path, monkeypatch):
 
 @pytest.fixture
 def registered(register, conv_bundle) -> Registered:
-    """The single-input bundle, registered."""
+    """Register the single-input bundle."""
     return register(conv_bundle)
 
 
 @pytest.fixture
 def foreign(two_input_bundle, registered):
-    """Put another library and its metadata in the place of those that were registered."""
+    """Replace the registered library and its metadata by others."""
 
     def put(adjust_mlmodel: bool) -> None:
         for name in (LIBRARY_FILE, METADATA_FILE, GOLDEN_FILE):
@@ -109,7 +104,7 @@ def foreign(two_input_bundle, registered):
 
 
 def _refusals(registered: Registered, folder: Path) -> list[str]:
-    """What pull, serve, load_model, pyfunc and promotion say; each must refuse, in one line."""
+    """Return the errors of pull, serve, load_model, pyfunc and promotion; each must be one line."""
     output = folder / "pulled"
     calls = [
         lambda: pull.pull(registered.name, "1", str(output)),
@@ -129,14 +124,6 @@ def _refusals(registered: Registered, folder: Path) -> list[str]:
     assert not output.exists()
     assert not [text for text in said if "\n" in text]
     return said
-
-
-@pytest.fixture
-def never_opened(monkeypatch):
-    """Fail when a library is opened in this process."""
-    import tvm_ffi
-
-    monkeypatch.setattr(tvm_ffi, "load_module", lambda path: pytest.fail("it was opened"))
 
 
 @pytest.mark.usefixtures("never_opened")
@@ -306,7 +293,7 @@ def test_code_of_the_model_is_imported_twice_and_leaves_no_caches(registered, tm
     flavor.load_model(registered.uri)
 
 
-def test_a_bundle_that_is_not_what_it_says_is_not_saved(conv_bundle, tmp_path):
+def test_a_bundle_that_contradicts_its_metadata_is_not_saved(conv_bundle, tmp_path):
     bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
     (bundle / LIBRARY_FILE).write_bytes(b"foreign")
     with pytest.raises(ArtifactError, match="must have sha256"):
@@ -337,7 +324,7 @@ def test_library_exchanged_after_the_check_is_not_opened(conv_bundle, two_input_
 
 
 def test_library_overwritten_after_the_check_is_not_opened(conv_bundle, two_input_bundle, tmp_path):
-    """The file keeps its inode, as when someone writes to the artifact store in place."""
+    """The file keeps its inode, as when an attacker writes to the artifact store in place."""
     bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
     metadata = ModelMetadata.read(bundle)
     with sealed_copy(bundle / LIBRARY_FILE, metadata.library_sha256) as file:
@@ -369,7 +356,7 @@ def test_names_of_inputs_do_not_run_as_code(register, two_input_bundle, tmp_path
     data["inputs"][0]["name"] = _NAME.format(marker)
     data["inputs"][1]["name"] = "| a | <b>"
     (bundle / METADATA_FILE).write_text(json.dumps(data))
-    # Refused where a model and its metadata are read; here it has come as far as the registry.
+    # Reading a model rejects the name; here the model is already in the registry.
     with pytest.raises(ArtifactError, match="holds control characters"):
         ModelMetadata.read(bundle)
     monkeypatch.setattr("tvmopt.runtime.metadata.is_printable", lambda text: True)
@@ -420,4 +407,4 @@ def test_require_finite_refuses_inputs_and_outputs(registered, value):
     huge = np.full(spec.shape, 3e38, np.float32)
     with pytest.raises(ConfigError, match="output 'y' must be finite"):
         strict.predict(huge)
-    mlflow.pyfunc.load_model(registered.uri).predict(x)  # by default everything is answered
+    mlflow.pyfunc.load_model(registered.uri).predict(x)  # by default every request is answered

@@ -1,4 +1,4 @@
-"""Small Relax modules, and a form in which two of them can be compared."""
+"""Fixtures: build small Relax modules, and compare modules structurally."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import relax
 
 @pytest.fixture(scope="session")
 def relax_main():
-    """``relax_main(body, x=((4, 4), "float32"))``: a main that returns ``body(emit, x)``."""
+    """``relax_main(body, x=((4, 4), "float32"))``: build a main that returns ``body(emit, x)``."""
 
     def build(body, **inputs):
         builder = relax.BlockBuilder()
@@ -25,7 +25,7 @@ def relax_main():
 
 @pytest.fixture(scope="session")
 def assert_same():
-    """Structural equality of two modules, whatever aliases and dead bindings they hold."""
+    """Assert structural equality of two modules, up to aliases and dead bindings."""
     tidy = tvm.transform.Sequential(
         [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     )

@@ -1,4 +1,4 @@
-"""A residual network of four convolutions, as converted, and what it computes."""
+"""A residual network of four convolutions, and its NumPy reference."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def residual_net() -> tvm.IRModule:
 
 
 def inputs() -> np.ndarray:
-    """A random input of :func:`residual_net`."""
+    """Return a random input of :func:`residual_net`."""
     return np.random.default_rng(1).standard_normal(SHAPE).astype("float32")
 
 
 def residual_net_numpy(x: np.ndarray) -> np.ndarray:
-    """What :func:`residual_net` computes."""
+    """Compute :func:`residual_net` with NumPy."""
     first = np.maximum(_conv(x, 0, 1, 1) + BIAS, 0)
     y = np.maximum(_conv(first, 1, 0, 1), 0)
     y = np.maximum(_conv(y, 2, 1, 2), 0)

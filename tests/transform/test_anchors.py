@@ -1,4 +1,4 @@
-"""The numbering of layers: from ONNX nodes, through passes, to every feature."""
+"""Layer numbers: from ONNX nodes, through the passes, to every feature that uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What broadcasts a product's result is a kernel of its own; all else is fused as before."""
+"""An operator that broadcasts the result of a matmul gets its own kernel; other fusion stays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def conv(emit, x, channels, out):
 
 
 def gated(emit, x):
-    """A squeeze-excite block, as MobileNetV3 has it."""
+    """A squeeze-excite block of MobileNetV3."""
     x = conv(emit, x, 24, 24)
     pooled = emit(op.mean(x, axis=[1, 2], keepdims=True))
     gate = emit(nn.relu(conv(emit, pooled, 24, 24)))
@@ -35,7 +35,7 @@ def gated(emit, x):
 
 
 def gated_apart(emit, x):
-    """A gate that is no product of what it multiplies: nothing else is fused there."""
+    """A gate of a tensor that no convolution produces: fusion is unchanged."""
     gate = emit(op.sigmoid(conv(emit, emit(op.mean(x, axis=[1, 2], keepdims=True)), 24, 24)))
     return emit(op.multiply(gate, x))
 
@@ -49,13 +49,13 @@ def residual(emit, x):
 
 
 def enlarged_by_a_product(emit, x):
-    """The larger product ends the kernel: it is read by nothing else."""
+    """The larger matmul has no other reader, so its kernel ends with it."""
     small = conv(emit, emit(op.mean(x, axis=[1, 2], keepdims=True)), 24, 24)
     return emit(op.add(conv(emit, x, 24, 24), small))
 
 
 def until_fused():
-    """The passes before FuseOps, with and without ours."""
+    """Return the passes before FuseOps, without ours."""
     passes = lower_passes(target=GPU.to_tvm())
     at = next(i for i, p in enumerate(passes) if p.info.name == "FuseOps")
     ours = [i for i, p in enumerate(passes[:at]) if isinstance(p, BroadcastApart)]
@@ -89,7 +89,7 @@ def test_the_broadcasting_operator_has_a_kernel_of_its_own(relax_main, network):
 
 
 @pytest.mark.parametrize("network", [gated, gated_apart])
-def test_the_same_is_computed(relax_main, network):
+def test_results_are_equal(relax_main, network):
     mod = relax_main(network, x=IMAGE)
     x = np.random.default_rng(1).standard_normal(IMAGE[0], np.float32)
     wanted, got = (on_cpu(m, x) for m in (mod, lower(mod, GPU.to_tvm())))

@@ -1,4 +1,4 @@
-"""Weights taken out of a module and put back."""
+"""Weights are moved out of a module and back."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_shared_constant_stays_one_parameter(relax_main, assert_same):
     shared = relax.const(W)
 
     def body(emit, x):
-        product = emit(relax.op.matmul(x, shared))
-        return emit(relax.op.add(product, shared))
+        matmul = emit(relax.op.matmul(x, shared))
+        return emit(relax.op.add(matmul, shared))
 
     mod = relax_main(body, **X)
     without, params = split_constants(mod)
@@ -77,7 +77,7 @@ def test_argument_keeps_its_constants(relax_main):
 
 @pytest.fixture
 def branching(make_model):
-    """Imported ``If`` with a weight of its own in each branch."""
+    """Import an ``If`` with a different weight in each branch."""
     import onnx
 
     def branch(name):

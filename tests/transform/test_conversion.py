@@ -1,4 +1,4 @@
-"""Every layout, number format and skip set, on graphs nobody chose: they compile and are right."""
+"""Every layout, dtype and skip set on random graphs: they compile, with right results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYOUTS = ("NCHW", "NHWC", "NCHW4c", "NCHW8c", "HWNC")
 
 @dataclasses.dataclass
 class Builder:
-    """Draws a graph: a chain of blocks on (channels, height, width), then a head."""
+    """Draw a graph: a chain of blocks on (channels, height, width), then a head."""
 
     draw: object
     rng: np.random.Generator
@@ -141,7 +141,7 @@ class Builder:
 
 @st.composite
 def models(draw):
-    """An ONNX model with at least one layer, static shapes."""
+    """Draw an ONNX model with at least one layer and static shapes."""
     builder = Builder(draw, np.random.default_rng(draw(st.integers(0, 2**16))))
     batch = draw(st.sampled_from([1, 1, 2]))
     shape = (draw(st.sampled_from([1, 3, 4, 8])), *draw(st.tuples(*[st.integers(4, 9)] * 2)))
@@ -169,7 +169,7 @@ def _inputs(model, seed):
 
 
 def _output_step(model, output):
-    """Scale of the first output; of one that is not quantised, 1/255 of its span."""
+    """Return the scale of the first output; 1/255 of its range if it is not quantized."""
     (producer,) = (n for n in model.graph.node if model.graph.output[0].name in n.output)
     if producer.op_type == "DequantizeLinear":
         constants = {i.name: i for i in model.graph.initializer}
@@ -178,7 +178,7 @@ def _output_step(model, output):
 
 
 def _without_fusion(model, inputs):
-    """What ONNX Runtime computes when every quantise and dequantise is done as written."""
+    """Return the outputs of ONNX Runtime without fusion of quantize and dequantize."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -207,8 +207,8 @@ def _check(model, dtype, layout, skip):
     if dtype == "int8":
         pairs = zip(Reference(source)(inputs), _without_fusion(source, inputs), strict=True)
         for a, (fused, plain), real in zip(got, pairs, expected, strict=True):
-            # Where ONNX Runtime's integer kernels round otherwise than its float ones (the mean of
-            # four bytes), its own two results differ, and we may lie beside either.
+            # Where ONNX Runtime's integer kernels round unlike its float ones (the mean of
+            # four bytes), its two results differ, and ours may be near either.
             apart = np.abs(fused - plain).max()
             bound = 2.1 * _output_step(source, fused) + apart + 1e-4 * np.abs(fused).max() + 1e-6
             assert min(np.abs(a - exact).max() for exact in (fused, plain)) <= bound
@@ -246,7 +246,7 @@ def test_many_drawn_graphs(dtype, layout, model, skip):
 
 @pytest.mark.slow
 def test_example_in_every_combination():
-    """The bundled model in each number format and layout, the first layer skipped or not."""
+    """Convert the bundled model to each dtype and layout, with and without its first layer."""
     model = onnx.load(str(Path(__file__).parents[2] / "examples/digits_cnn.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     for dtype in DTYPES:

@@ -1,4 +1,4 @@
-"""The fallback of Winograd convolutions in a module: which functions it adds, which it shares."""
+"""Fallback of Winograd convolutions in a module: added functions and shared functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = SPEC.to_tvm()
 
 
 def network(*kernels: int, size: int = 28) -> tvm.IRModule:
-    """Convolutions of 64 channels in NHWC, each with its own weight, each with relu."""
+    """Build 64-channel convolutions in NHWC, each with its own weight and a relu."""
     rng = np.random.default_rng(0)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, size, size, 64), "float32"))
@@ -55,7 +55,7 @@ def test_layers_alike_are_shared_with_their_schedules() -> None:
     scheduled, _ = schedule_module(lowered, SPEC.arch())
     both = add_fallback(scheduled, lowered, direct)
     new = names(both) - names(lowered)
-    assert len(new) == 2 and FALLBACK in new  # both convolutions of 3 x 3 are one function
+    assert len(new) == 2 and FALLBACK in new  # both 3 x 3 convolutions share one function
     for var, func in scheduled.functions_items():
         assert tvm_ffi.structural_equal(func, both[var.name_hint])
     called: set[str] = set()
@@ -113,7 +113,7 @@ def test_a_nan_is_found_wherever_it_is(dtype, place) -> None:
     assert holds_nan([np.zeros(3, dtype), array]) and holds_nan([array[:, ::-1].T])
 
 
-def test_what_holds_no_nan() -> None:
+def test_which_dtypes_hold_no_nan() -> None:
     none = [np.zeros((0, 3), np.float32), np.arange(3), np.ones(2, bool), np.float32(np.inf)]
     assert not holds_nan(np.asarray(array) for array in none)
     assert holds_nan([np.asarray(np.float32(np.nan))])

@@ -1,4 +1,4 @@
-"""Folding with NumPy: modules before and after."""
+"""Constant folding with NumPy: the module before and after."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_cast(folds_to):
 
 
 def test_bounds_of_a_clip(folds_to):
-    # What the importer makes of a bound: NaN stands for no bound.
+    # The importer computes a bound like this; NaN stands for no bound.
     for bound, want in ((0.5, 0.5), (np.nan, -np.inf)):
         value = const(np.float32(bound))
         expr = op.where(op.isnan(value), const(np.float32(-np.inf)), value)

@@ -1,4 +1,4 @@
-"""Max and Min keep NaN: the rewritten functions, their machine code, and ONNX operators."""
+"""Max and min propagate NaN: rewritten functions, machine code, and ONNX operators."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_bound_is_one_instruction_on_x86(bounds) -> None:
     text = _assembly(
         lambda a, b: te.max(te.min(a * b, _SIX) if bounds == 2 else a * b, _ZERO), "x86"
     )
-    products, found = text.count("vmulps"), re.findall(r"vm(?:ax|in)ps", text)
-    assert products and len(found) == bounds * products
+    multiplies, found = text.count("vmulps"), re.findall(r"vm(?:ax|in)ps", text)
+    assert multiplies and len(found) == bounds * multiplies
     assert not re.search(r"vcmp|vblend|\{%k", text)
 
 
@@ -122,7 +122,7 @@ _BOUNDS = {"Clip": (0.0, 6.0), "PRelu": (0.25,), "Max": (0.0,), "Min": (0.0,), "
 
 
 def _operators() -> onnx.ModelProto:
-    """A model with an output for each operator, all of one input."""
+    """Build a model with one output per operator, all of one input."""
     nodes, weights = [], []
     for op in (*_ALONE, *_BOUNDS):
         names = []
@@ -130,8 +130,8 @@ def _operators() -> onnx.ModelProto:
             names.append(f"{op}_{number}")
             weights.append(onnx.numpy_helper.from_array(np.array(value, np.float32), names[-1]))
         nodes.append(helper.make_node(op, ["x", *names], [op]))
-    nodes.append(helper.make_node("Max", ["x", "turned"], ["max_of_tensors"]))
-    weights.append(onnx.numpy_helper.from_array(np.roll(_X, 7), "turned"))
+    nodes.append(helper.make_node("Max", ["x", "rolled"], ["max_of_tensors"]))
+    weights.append(onnx.numpy_helper.from_array(np.roll(_X, 7), "rolled"))
     outputs = [
         helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, [64]) for node in nodes
     ]
@@ -142,7 +142,7 @@ def _operators() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def answers():
-    """What ONNX Runtime and the compiled model give for each operator."""
+    """Return the outputs of ONNX Runtime and of the compiled model, by operator."""
     prepared = prepare(_operators(), {})
     reference = Reference(prepared.reference)
     module = import_onnx(prepared.model, layer_table(prepared.model))

@@ -1,4 +1,4 @@
-"""What the table says of a converted layer: read off small modules."""
+"""Dtype and layout of converted layers, read from small modules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_result_that_two_operators_read(relax_main):
 
 
 def test_both_users_elementwise(relax_main):
-    """x * sigmoid(x) behind a convolution is one kernel: only its result is stored."""
+    """x * sigmoid(x) after a convolution is one kernel: only its result is stored."""
 
     def body(emit, x, w):
         real = emit(relax.op.astype(_conv(emit, x, w, out_dtype="int32"), "float32"))

@@ -1,4 +1,4 @@
-"""Links between layers, and the functions that change layouts on them."""
+"""Tests of the graph of layers, and of layout-conversion functions on its edges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_links_follow_the_tensors() -> None:
 @pytest.mark.parametrize(
     ("source", "target"), [("NHWC", "NCHW16c"), ("NCHW16c", "NHWC"), ("NHWC", "NCHW")]
 )
-def test_a_change_moves_as_numpy_does(source: str, target: str) -> None:
+def test_a_layout_change_equals_numpy(source: str, target: str) -> None:
     forms = forms_of(residual_net(), ["NHWC", "NCHW16c", "NCHW"])
     shape = (1, 4, 6, 32)
     module = change_module(shape, "float32", forms[source], forms[target])
@@ -44,7 +44,7 @@ def test_a_change_moves_as_numpy_does(source: str, target: str) -> None:
     np.testing.assert_array_equal(machine["main"](data).numpy(), held[target])
 
 
-def test_what_moves_nothing_is_no_function() -> None:
+def test_a_layout_change_by_view_needs_no_function() -> None:
     forms = forms_of(residual_net(), ["NHWC", "NCHW16c"])
     assert change_module((1, 4, 4, 16), "float32", forms["NHWC"], forms["NCHW16c"]) is None
     assert change_module((1, 1, 1, 64), "float32", forms["NHWC"], forms["NCHW16c"]) is None

@@ -23,7 +23,7 @@ H200 = {
 
 
 def numpy_conv2d(x, w, strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1):
-    """NCHW and OIHW; summed in float64, or int64 for integers."""
+    """Convolve NCHW with OIHW; accumulate in float64, or int64 for integers."""
     wide = np.int64 if x.dtype.kind in "iu" else np.float64
     x, w = x.astype(wide), w.astype(wide)
     top, left, bottom, right = padding
@@ -98,7 +98,7 @@ def test_integers_are_exact(data, weight, out, layout):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["NCHW8c", "HWNC", "NHWC"])
 def test_halves_are_summed_in_float32(dtype, layout):
-    """4096 products of 1 + 1/128: a sum in the type itself would stop growing long before."""
+    """4096 terms of 1 + 1/128: a 16-bit accumulator would stop growing long before the end."""
     numpy_type = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x = np.ones((1, 256, 4, 4), numpy_type)
     w = np.full((8, 256, 4, 4), 1 + 1 / 128, numpy_type)
@@ -124,7 +124,7 @@ def test_what_tvm_legalises_is_left_to_it():
 
 
 def cuda_kernels(dtype, out_dtype, shape=(2, 32, 14, 14), outputs=64):
-    """A convolution in HWNC for an H200: input, weight and the executable."""
+    """Compile a convolution in HWNC for an H200; return input, weight and executable."""
     from tvm.s_tir import dlight
 
     numpy_type = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -167,7 +167,7 @@ def test_hwnc_compiles_for_cuda(dtype, out_dtype):
     [("float32", "float32"), ("float16", "float16"), ("float16", "float32"), ("int8", "int32")],
 )
 def test_hwnc_on_a_gpu(dtype, out_dtype, monkeypatch):
-    """Small integers, so that every type is exact."""
+    """Operands are small integers, so that every dtype is exact."""
     if shutil.which("nvcc"):
         monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
     x, w, executable = cuda_kernels(dtype, out_dtype)

@@ -1,4 +1,4 @@
-"""Networks whose memory is given to them: the same numbers, nothing allocated by themselves."""
+"""Static memory planning: networks in caller-provided storage compute the same."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Branches:
 
 
 def _planned(mod):
-    """``mod`` where allocations are explicit."""
+    """Return ``mod`` with explicit allocations."""
     passes = [relax.transform.LegalizeOps(), *pipeline.dataflow_lower_passes(TARGET)]
     finish = list(pipeline.finalize_passes(TARGET))
     names = [p.info.name for p in finish]

@@ -1,4 +1,4 @@
-"""Lowering: only calls of TensorIR functions are left, and what is left over is said."""
+"""Lowering leaves only calls of TensorIR functions, and reports operators that remain."""
 
 from __future__ import annotations
 

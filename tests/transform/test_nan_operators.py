@@ -1,4 +1,4 @@
-"""Maxima and minima keep NaN, as ONNX Runtime's do, at the price of no instruction."""
+"""Max and min propagate NaN as in ONNX Runtime, without an extra instruction."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ OPERATORS = {
 
 
 def _kind(array):
-    """0 finite, 1 infinite, 2 negative infinite, 3 NaN."""
+    """Classify values: 0 finite, 1 infinity, 2 negative infinity, 3 NaN."""
     return np.select([np.isnan(array), array == np.inf, array == -np.inf], [3, 1, 2], 0)
 
 
 def _inputs(what):
     rng = np.random.default_rng(1)
     x, z = rng.standard_normal(SHAPE, np.float32), rng.standard_normal(SHAPE, np.float32)
-    if what == "some":  # no two in a row that ReduceMax looks at: there ONNX Runtime may lose one
+    if what == "some":  # no two NaN in a row of ReduceMax, where ONNX Runtime may lose one
         for place, value in enumerate([np.inf, -np.inf, 3e38, -3e38, 1e-40]):
             x.flat[5 + 7 * place] = value
         z.flat[3], x.flat[60] = np.nan, np.nan
@@ -104,7 +104,7 @@ def test_operators_say_nan_where_onnx_runtime_does(name, schedule, make_model, t
         got = main(*map(tvm.runtime.tensor, given.values())).numpy()
         [want] = session.run(None, given)
         if name in ("ReduceMax", "MaxPool") and what == "some":
-            continue  # of a NaN among numbers either may lose some, each others
+            continue  # a NaN among numbers may get lost in either, at different places
         np.testing.assert_array_equal(_kind(got), _kind(want), err_msg=what)
 
 

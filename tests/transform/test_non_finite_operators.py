@@ -1,6 +1,6 @@
-"""Single operators on NaN, infinities, huge and subnormal values, beside ONNX Runtime.
+"""Single operators on NaN, infinities, huge and subnormal values, against ONNX Runtime.
 
-One model has an output for each operator and is compiled once; Hypothesis draws its inputs.
+One model has one output per operator and is compiled once. Hypothesis draws its inputs.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ WEIGHTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """A node of the input ``x``.
+    """A node with input ``x``.
 
     Attributes:
         kind: The ONNX operator.
-        inputs: Names; ``x`` and weights.
-        attributes: Of the node.
-        outputs: How many outputs it has.
-        before: A node that makes ``t`` of ``x``, which ``inputs`` may name.
-        takes: What ``x`` may hold: ``"all"``; ``"one huge"``, and no other, where sums of several
-            overflow in one order only; ``"no huge"``; ``"no nan"``, but all may be, where the place
-            of a NaN among numbers decides; ``"numbers"``, where ONNX Runtime loses even those.
-        avoid: Values that ONNX Runtime treats in a way of its own; see ``OWN_WAYS``.
+        inputs: Names of inputs: ``x`` and weights.
+        attributes: Attributes of the node.
+        outputs: Number of outputs.
+        before: A node that computes ``t`` from ``x``; ``inputs`` may name ``t``.
+        takes: Values that ``x`` may hold. ``"all"``. ``"one huge"``: at most one huge value, as
+            sums of several overflow in some orders only. ``"no huge"``. ``"no nan"``: no NaN among
+            numbers, because the result depends on its place; NaN everywhere is allowed.
+            ``"numbers"``: ONNX Runtime loses even NaN everywhere.
+        avoid: Values that ONNX Runtime treats differently; see ``OWN_WAYS``.
     """
 
     kind: str
@@ -75,9 +76,9 @@ def op(
 
 
 INF = float("inf")
-# ``avoid``, where we do otherwise than ONNX Runtime on purpose. Clip without an upper bound: it
+# ``avoid``: we differ from ONNX Runtime on purpose. Clip without an upper bound: ONNX Runtime
 # clips to 3.4e38. Pow(-inf, 0.5): C says inf, a square root NaN. Gelu by tanh of -inf: -inf times
-# zero, or times what rounding leaves of it. A maximum of nothing but -inf: it may begin with
+# zero, or times its rounding error. A maximum of -inf only: ONNX Runtime may initialise with
 # -3.4e38.
 ELEMENTWISE = {
     kind: op(kind)
@@ -174,7 +175,7 @@ def model_of(operators: dict[str, Op]) -> onnx.ModelProto:
 
 
 def answers(operators: dict[str, Op]):
-    """What gives, for ``x``, the pairs of our output and ONNX Runtime's, by operator."""
+    """Return a function from ``x`` to our output and ONNX Runtime's, by operator."""
     prepared = prepare(model_of(operators), {})
     reference = Reference(prepared.reference)
     module = import_onnx(prepared.model, layer_table(prepared.model))
@@ -194,7 +195,7 @@ SPECIAL = [
 
 @st.composite
 def arrays(draw) -> np.ndarray:
-    """Numbers, and special values at some places; sometimes one value everywhere."""
+    """Draw numbers with special values in some places; sometimes one value everywhere."""
     x = np.random.default_rng(draw(st.integers(0, 99))).standard_normal(SIZE).astype(np.float32)
     if draw(st.integers(0, 7)) == 0:
         x[:] = draw(st.sampled_from(SPECIAL))
@@ -205,7 +206,7 @@ def arrays(draw) -> np.ndarray:
 
 
 def fit(x: np.ndarray, takes: str, avoid: tuple[float, ...] = ()) -> np.ndarray:
-    """``x`` without what an operator does not determine."""
+    """Return ``x`` without values for which the result of an operator is undefined."""
     y = np.where(np.isin(x, np.float32(avoid)), np.float32(1), x)
     if takes != "all":
         huge = np.isfinite(y) & (np.abs(y) > 1e6)

@@ -1,4 +1,4 @@
-"""Zeros around narrow data: written where the data is made, and as many as an instruction wants."""
+"""Zero padding of 8- and 16-bit data: fused into the producer, to the K granularity of the CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def prim_funcs(mod):
 
 
 def before_and_after(relax_main, assert_same, before, after, **inputs):
-    """``PadEarly`` makes ``after`` of ``before``."""
+    """Assert that ``PadEarly`` rewrites ``before`` to ``after``."""
     assert_same(PadEarly()(relax_main(before, **inputs)), relax_main(after, **inputs))
 
 
@@ -81,13 +81,13 @@ def test_channels_are_filled_up_to_whole_groups(
 
 
 def quantised(emit, x):
-    """The beginning of a quantised model: elementwise of a transposed image."""
+    """The input stage of a quantized model: elementwise operators on a transposed image."""
     y = emit(op.permute_dims(x, [0, 2, 3, 1]))
     y = emit(op.round(emit(op.multiply(y, relax.const(np.float32(37.0))))))
     return emit(op.astype(emit(op.clip(y, 0, 255)), "uint8"))
 
 
-def test_what_is_made_elementwise_of_an_input_is_padded(relax_main, assert_same):
+def test_an_elementwise_producer_of_an_input_is_padded(relax_main, assert_same):
     w = weight(7, 7, 3, 16)
 
     def after(emit, x):
@@ -149,7 +149,7 @@ def has_padding(func) -> bool:
 
 
 def test_no_kernel_of_its_own_pads_an_image(relax_main):
-    """The image is quantised and padded by one kernel, and the convolution's has no condition."""
+    """One kernel quantizes and pads the image; the convolution kernel has no bounds check."""
     w = weight(7, 7, 3, 16)
     mod = lower(
         relax_main(
@@ -158,9 +158,9 @@ def test_no_kernel_of_its_own_pads_an_image(relax_main):
         ),
         TARGET,
     )
-    image, product = sorted(prim_funcs(mod), key=lambda func: "T.init()" in func.script())
+    image, convolved = sorted(prim_funcs(mod), key=lambda func: "T.init()" in func.script())
     assert has_padding(image) and "nearbyint" in image.script()
-    assert "T.init()" in product.script() and not has_padding(product)
+    assert "T.init()" in convolved.script() and not has_padding(convolved)
     assert len(prim_funcs(mod)) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_convolution_behind_another_pads_in_its_own_kernel(relax_main):
     assert not has_padding(first) and has_padding(second)
 
 
-# ---- groups of products ----
+# ---- K granularity ----
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_missing_k(dtype, depth, missing):
 
 
 def lowered_depths(mod) -> list[int]:
-    """Extents of the innermost loop of every sum, as legalised."""
+    """Return the innermost loop extent of every reduction after legalization."""
     legal = relax.transform.LegalizeOps(legalize_map())(mod)
     found = []
 
@@ -205,7 +205,7 @@ def run(mod, *arrays):
 
 @pytest.mark.parametrize(("dtype", "padded"), [("uint8", 8), ("bfloat16", 8), ("float32", 7)])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_the_depth_of_a_matmul(relax_main, dtype, padded, batch):
+def test_k_of_a_matmul_is_padded(relax_main, dtype, padded, batch):
     other = {"uint8": "int8"}.get(dtype, dtype)
     out = "int32" if dtype == "uint8" else "float32"
     shapes = {"x": ((*batch, 5, 7), dtype), "w": ((*batch, 7, 16), other)}
@@ -223,8 +223,8 @@ def test_the_depth_of_a_matmul(relax_main, dtype, padded, batch):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("channels", [3, 5, 18])
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
-def test_numbers_of_ragged_channels(relax_main, dtype, channels, behind):
-    """Padded early, or, ``behind`` a sum of its own, in the kernel of the convolution."""
+def test_results_of_ragged_channels(relax_main, dtype, channels, behind):
+    """The data is padded early, or in the convolution kernel when it is ``behind`` a reduction."""
     w = weight(3, 3, channels, 16, dtype="bfloat16" if dtype == "bfloat16" else "int8")
     rng = np.random.default_rng(0)
     shape = (1, 6, 7, channels)

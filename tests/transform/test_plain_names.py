@@ -1,4 +1,4 @@
-"""Names of inputs that CUDA's C++ can hold, all different; everything else as it was."""
+"""Input names become distinct C identifiers; the rest of the module stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: each layer in its own layout and by its own algorithm, with the same numbers."""
+"""Plans: a layout and an algorithm per layer, with the same results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(lowered: tvm.IRModule) -> np.ndarray:
 
 
 def functions(mod: tvm.IRModule) -> set[int]:
-    """Hashes of the TensorIR functions, whatever their names."""
+    """Return hashes of the TensorIR functions, independent of their names."""
     return {
         tvm_ffi.structural_hash(func.without_attr("global_symbol"))
         for _, func in mod.functions_items()
@@ -92,7 +92,7 @@ def test_every_plan_computes_the_same(net, plan) -> None:
 @pytest.mark.parametrize(
     "plan", [{}, {0: W4}, {0: DIRECT, 2: BLOCKED}, dict.fromkeys(range(4), BLOCKED)], ids=str
 )
-def test_by_layer_the_functions_are_the_same_and_know_their_layer(net, plan) -> None:
+def test_functions_record_their_layer_and_are_otherwise_equal(net, plan) -> None:
     found = lower_by_layer(net, TARGET, plan)
     assert functions(found.mod) == functions(lower(net, TARGET, plan=plan))
     assert sorted(found.layer_of.values()) == [0, 1, 2, 3]
@@ -104,7 +104,7 @@ def test_by_layer_the_functions_are_the_same_and_know_their_layer(net, plan) -> 
         weight = WEIGHTS[layer]
         points = {W2: 16, W4: 36}.get(plan.get(layer), weight.shape[0] * weight.shape[1])
         if layer == 0 and layer not in plan:
-            continue  # as the model of costs says
+            continue  # as the cost model predicts
         assert points * weight.shape[2] * weight.shape[3] in sizes
         assert "tvmopt.layer" not in (func.attrs or {})
 

@@ -1,4 +1,4 @@
-"""Powers by small constants are products; all others are as TVM has them."""
+"""Powers with small constant exponents become multiplications; other powers stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def module(relax_main, exponent, dtype="float32", shape=(3, 50)):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0, 4.0, [2.0], [[3.0]]])
-def test_they_are_what_numpy_has(relax_main, exponent, dtype) -> None:
+def test_powers_equal_numpy(relax_main, exponent, dtype) -> None:
     low = 0 if exponent == 0.5 else -3
     x = np.random.default_rng(0).uniform(low, 3, (3, 50)).astype(dtype)
     lowered = lower(module(relax_main, exponent, dtype), CPU)

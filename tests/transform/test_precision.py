@@ -1,4 +1,4 @@
-"""float16 and bfloat16: which types are stored, what stays float32, and the numbers."""
+"""float16 and bfloat16: stored dtypes, operators that stay float32, and results."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _lower(mod):
 
 
 def _stored(mod):
-    """Element type of what each function of a lowered module writes, in order."""
+    """Return the dtype that each function of a lowered module stores, in order."""
     bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
     return [str(b.var.ty.dtype) for b in bindings if isinstance(b.value, relax.Call)]
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Compile a module and run it on arrays; all outputs."""
+    """Compile a module and run it on arrays; return all outputs."""
     count = iter(range(1000))
 
     def compiled(mod, *arrays, folder=tmp_path):
@@ -98,7 +98,7 @@ def test_one_cast_where_a_value_is_stored(relax_main, assert_same, dtype):
     assert_same(to_precision(before, dtype).mod, relax_main(body, x=IMAGE))
 
 
-def test_sum_of_two_layers_is_in_registers(relax_main):
+def test_an_add_of_two_layers_stays_in_registers(relax_main):
     def body(emit, x):
         first = _conv_relu(emit, x)
         return _conv(emit, emit(op.nn.relu(emit(op.add(_conv_relu(emit, first), first)))))
@@ -106,23 +106,23 @@ def test_sum_of_two_layers_is_in_registers(relax_main):
     lowered = _lower(to_precision(relax_main(body, x=IMAGE), "float16").mod)
     # The input, three values between convolutions, the result.
     assert _stored(lowered) == ["float16"] * 3 + ["float32"]
-    sums = re.findall(r"(?:T_add|T_relu|compute)\w* = T.sblock_alloc_buffer(.*)", lowered.script())
-    assert len(sums) > 4
-    assert all("float16" not in shape_and_type for shape_and_type in sums)
+    local = re.findall(r"(?:T_add|T_relu|compute)\w* = T.sblock_alloc_buffer(.*)", lowered.script())
+    assert len(local) > 4
+    assert all("float16" not in shape_and_type for shape_and_type in local)
 
 
 def _from_its_largest(emit, x):
-    # The values stand far from 0 and differ little.
+    # The values are far from 0 and close to each other.
     far = emit(op.add(_conv(emit, x), relax.const(np.float32(1000))))
     return _conv(emit, emit(op.subtract(far, emit(op.max(far, [2, 3], keepdims=True)))))
 
 
-def test_between_exact_values_nothing_is_rounded(relax_main, run):
-    """What a skipped layer gives stays float32 until a converted layer reads it."""
+def test_values_between_float32_operators_are_not_rounded(relax_main, run):
+    """The result of a skipped layer stays float32 until a converted layer reads it."""
     mod = relax_main(_from_its_largest, x=IMAGE)
     lowered = _lower(to_precision(mod, "bfloat16", skip_layers=[0]).mod)
     assert _stored(lowered) == ["float32", "float32", "bfloat16", "float32"]
-    # After a layer that is converted, the value is as inexact as its rounding.
+    # After a converted layer, the value has the rounding error of that layer.
     everywhere = _stored(_lower(to_precision(mod, "bfloat16").mod))
     assert everywhere == ["bfloat16", "bfloat16", "float32", "bfloat16", "float32"]
     x = RNG.standard_normal((1, 4, 8, 8)).astype(np.float32)
@@ -134,7 +134,7 @@ def test_between_exact_values_nothing_is_rounded(relax_main, run):
 
 
 def _squeeze_excite(emit, x):
-    # Two readers in different functions, one a reduction, and an operand broadcast.
+    # Two readers in different functions, one of them a reduction, and a broadcast operand.
     x = _conv_relu(emit, x)
     scale = emit(op.mean(x, [2, 3], keepdims=True))
     scale = emit(op.clip(_conv(emit, scale, _weight(4, 4, 1, 1)), 0, 1))
@@ -142,7 +142,7 @@ def _squeeze_excite(emit, x):
 
 
 def _shortcut(emit, x):
-    # Both sides of the sum end in a convolution: one of them must be stored.
+    # Both operands of the add are convolutions, so one of them must be stored.
     x = _conv_relu(emit, x)
     left, right = _conv(emit, x), emit(op.add(_conv(emit, x, -W), relax.const(B)))
     return _conv(emit, emit(op.nn.relu(emit(op.add(left, right)))))
@@ -167,7 +167,7 @@ def _bilinear(emit, x):
 
 
 def _gated(emit, x):
-    # x * sigmoid(x): two readers that meet again stay in registers.
+    # x * sigmoid(x): both readers are in one kernel, so x stays in registers.
     x = _conv(emit, x)
     return _conv(emit, emit(op.multiply(x, emit(op.clip(x, 0, 1)))))
 
@@ -184,14 +184,14 @@ GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated, _repeat
 
 @BOTH
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_memory_between_layers_is_low(relax_main, run, graph, dtype):
+def test_tensors_between_layers_are_16_bit(relax_main, run, graph, dtype):
     mod = relax_main(graph, x=IMAGE)
     converted = to_precision(mod, dtype).mod
     assert set(_operand_types(converted)) == {(dtype, dtype)}
     lowered = _lower(converted)
     bindings = [b for block in lowered["main"].body.blocks for b in block.bindings]
     wide = [b.var.ty for b in bindings[:-1] if str(b.var.ty.dtype) == "float32"]
-    # Sums of whole planes are few and written in the type they are added up in.
+    # Means of whole planes are few, and stored in the dtype of the accumulator.
     assert all(int(np.prod([int(d) for d in ty.shape])) == 4 for ty in wide)
     assert len(wide) == (1 if graph is _squeeze_excite else 0)
     x = RNG.standard_normal(IMAGE[0]).astype(np.float32)
@@ -204,7 +204,7 @@ def test_values_that_stay_in_registers_are_not_rounded(relax_main):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_what_the_prediction_says_is_stored_is(relax_main, graph):
+def test_predicted_stores_are_the_stores_after_lowering(relax_main, graph):
     mod = relax.transform.CanonicalizeBindings()(relax_main(graph, x=IMAGE))
     predicted = [n for n in dataflow(mod) if isinstance(n.value, relax.Call) and n.stored]
     assert len(predicted) == len(_stored(lower_module.lower(mod, TARGET.to_tvm())))
@@ -264,7 +264,7 @@ def test_skipped_layers_read_what_they_read_before(relax_main, run):
     assert result.skipped == {1: "skip_layers: 1"}
     types = ["float16", "float32", "float16"]
     assert _operand_types(result.mod) == [(t, t) for t in types]
-    # What only a skipped layer reads is not rounded on its way.
+    # A value that only a skipped layer reads is not rounded.
     assert _stored(_lower(result.mod)) == ["float16", "float32", "float16", "float32"]
     x = RNG.standard_normal(IMAGE[0]).astype(np.float32)
     assert _deviation(run(result.mod, x)[0], run(mod, x)[0]) < 2e-3
@@ -314,7 +314,7 @@ def test_layers_of_other_types_and_kinds_stay(relax_main):
 
 
 def _masked(emit, x, mask):
-    # The masked scores are stored for a layer, which is where an infinity would do harm.
+    # A layer reads the masked scores from memory, where an infinity would give NaN.
     scores = emit(op.matmul(x, relax.const(np.eye(8, dtype=np.float32))))
     low = emit(op.multiply(mask, relax.const(np.float32(np.finfo(np.float32).min))))
     scores = emit(op.add(scores, low))
@@ -328,7 +328,7 @@ def test_masks_of_minus_infinity_give_numbers(relax_main, run, dtype):
     mod = relax_main(_masked, x=((4, 8), "float32"), mask=((4, 8), "float32"))
     x = RNG.standard_normal((4, 8)).astype(np.float32)
     mask = np.zeros((4, 8), np.float32)
-    mask[1, 3:] = mask[2] = 1  # some of a row, a whole row
+    mask[1, 3:] = mask[2] = 1  # part of a row, and a whole row
     got, want = (run(m, x, mask)[0] for m in (to_precision(mod, dtype).mod, mod))
     assert np.isfinite(got).all()
     assert np.abs(got - want).max() < TOLERANCE[dtype]
@@ -349,7 +349,7 @@ def test_other_convolutions(relax_main, run, dtype, rank, transpose):
     assert _deviation(run(result.mod, data)[0], run(mod, data)[0]) < TOLERANCE[dtype]
 
 
-def test_embeddings_are_stored_low_for_layers_alone(relax_main):
+def test_embeddings_are_16_bit_for_layers_only(relax_main):
     table = _weight(10, 4)
 
     def body(norm):

@@ -1,4 +1,4 @@
-"""Weights packed when a model is built: once, and only those that are known."""
+"""Weight prepacking at build time: once per weight, for constant weights only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HINT = CpuHint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="
 
 
 def network(weights: list[np.ndarray | None]) -> tvm.IRModule:
-    """Scheduled products of ``x`` with each weight; None makes it a parameter of the network."""
+    """Build scheduled matmuls of ``x`` with each weight; None makes a weight a parameter."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(X.shape, "float32"))
     params = [
@@ -63,7 +63,7 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
 
 
 def calls(mod: tvm.IRModule) -> list[str]:
-    """Names of the functions that ``main`` calls, in order."""
+    """Return names of the functions that ``main`` calls, in order."""
     names: list[str] = []
 
     def visit(expr: relax.Expr) -> None:
@@ -75,8 +75,8 @@ def calls(mod: tvm.IRModule) -> list[str]:
 
 
 def constants(mod: tvm.IRModule) -> list[np.ndarray]:
-    """The constants of ``main``."""
-    found: dict[int, np.ndarray] = {}  # a node that several bindings hold is stored once
+    """Return the constants of ``main``."""
+    found: dict[int, np.ndarray] = {}  # a node in several bindings is stored once
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, GenericConst):
@@ -87,7 +87,7 @@ def constants(mod: tvm.IRModule) -> list[np.ndarray]:
 
 
 def packers(mod: tvm.IRModule) -> list[str]:
-    """Functions that pack a weight, or do so among other things."""
+    """Return functions that pack a weight."""
     return [
         var.name_hint
         for var, func in mod.functions_items()
@@ -116,7 +116,7 @@ def test_constants_are_packed_and_the_numbers_stay() -> None:
 def test_a_packed_constant_is_the_weight_in_the_order_of_use() -> None:
     lanes = SPEC.arch().lanes("float32")
     [packed] = constants(prepack(network([W])))
-    # (tile, step of the reduction, place in the tile), zeros up to a whole vector.
+    # (tile, k, column in the tile), zero-padded to whole vectors.
     expected = np.zeros((2, 24, -(-20 // lanes) * lanes), np.float32)
     expected[..., :20] = W.reshape(24, 2, 20).transpose(1, 0, 2)
     np.testing.assert_array_equal(packed, expected)
@@ -143,7 +143,7 @@ def test_a_weight_that_two_layers_share_is_stored_once() -> None:
 def test_a_weight_that_is_no_constant_stays_packed_at_every_call() -> None:
     mod = network([None, V])
     after = prepack(mod)
-    # Its packing is a call of its own now; that of the constant is gone.
+    # Its packing is now a separate call; the packing of the constant is gone.
     [packer] = packers(after)
     assert calls(after).count(packer) == 1
     assert len(calls(after)) == 3
@@ -204,21 +204,21 @@ def _bare(a: T.Buffer((40, 24), "float32"), b: T.Buffer((40, 24), "float32")):
         b[i, j] = a[i, j] + T.float32(1)
 
 
-def test_functions_without_blocks_are_let_be() -> None:
-    """TVM's pass, which splits the packing off, fails on them: those of top-k and scatter."""
+def test_functions_without_blocks_are_unchanged() -> None:
+    """Functions of top-k and scatter have no block, and TVM's pass for packing fails on them."""
     mod = network([W])
     mod["bare"] = _bare.with_attr("tirx.is_scheduled", True)
     np.testing.assert_allclose(run(prepack(mod), X), np.maximum(X @ W, 0), rtol=1e-4, atol=1e-4)
 
 
 def test_functions_that_only_call_a_library_do_not_disturb(tmp_path) -> None:
-    """TopK lowers to such a function, which TVM's own pass refuses."""
+    """TopK lowers to such a function, and TVM's pass fails on it."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(X.shape, "float32"))
     with builder.function("main", [x], {"num_input": 1}):
         with builder.dataflow():
-            product = builder.emit(relax.op.matmul(x, relax.const(W)))
-            top = builder.emit(relax.op.topk(product, k=3, axis=1, ret_type="values"))
+            matmul = builder.emit(relax.op.matmul(x, relax.const(W)))
+            top = builder.emit(relax.op.topk(matmul, k=3, axis=1, ret_type="values"))
             out = builder.emit_output(top)
         builder.emit_func_output(out)
     lowered = lower(builder.get(), SPEC.to_tvm())

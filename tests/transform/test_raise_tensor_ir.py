@@ -1,4 +1,4 @@
-"""TensorIR that is an operator is recognised, and nothing else is."""
+"""TensorIR functions that equal a Relax operator are raised to it; others stay."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
 
 
 def _raised(compute, *args, name=None):
-    """Name of the operator that ``call_tir`` of ``compute`` becomes, and the call."""
+    """Raise ``call_tir`` of ``compute``; return the name of the operator, and the call."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 4, 5, 6), "float32"))
     hint = {} if name is None else {"primfunc_name_hint": name}

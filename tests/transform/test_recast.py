@@ -1,4 +1,4 @@
-"""Layers on other number formats: structure before and after, numbers of small graphs, messages."""
+"""Recasting of layers to another dtype: module before and after, results, messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmopt.transform.recast import DTYPES, recast
 op = relax.op
 TARGET = resolve_target("host", 1)
 RNG = np.random.default_rng(0)
-# Whole numbers and a fraction that truncation takes away.
+# Integers and a fraction that truncation removes.
 W = (RNG.integers(-3, 4, (4, 4, 3, 3)) + 0.25).astype(np.float32)
 M = RNG.integers(-3, 4, (4, 5)).astype(np.float32)
 IMAGE = {"x": ((1, 4, 6, 6), "float32")}
@@ -110,7 +110,7 @@ def test_prints_and_is_saved(mod, dtype, out_dtype):
 
 def test_int4_constants_stay_casts(mod):
     weight = anchors(recast(mod, "int4", "int32"))[0].call.args[1]
-    assert isinstance(weight, relax.Var)  # TVM holds no tensor of int4
+    assert isinstance(weight, relax.Var)  # TVM has no int4 tensors
     assert str(weight.ty.dtype) == "int4"
 
 
@@ -160,7 +160,7 @@ def test_numbers(mod, tmp_path, dtype, out_dtype):
             array = np.clip(np.trunc(array), info.min, info.max)
         return array.astype(numpy_type).astype(np.float64)
 
-    # uint8 holds no negative sums, so only the first layer: its operands are in range.
+    # uint8 has no negative values, so only the first layer is cast: its operands are in range.
     one = {"skip_layers": [1, 2]}
     y = np.maximum(_convolve(cast(x), cast(W), 1, 1), 0)
     want = _convolve(y, W, 2, 0).transpose(0, 2, 3, 1) @ M

@@ -1,4 +1,4 @@
-"""Kernels that keep their sums when they are rounded."""
+"""Rounding of convolution weights to 16 bits keeps the sum of each kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_taps_move_by_less_than_a_unit_and_sums_come_nearer(dtype, seed, shape):
 
 
 @pytest.mark.parametrize(("dtype", "nearly"), [("bfloat16", 2**-9), ("float16", 2**-12)])
-def test_edge_detectors_stay_blind_to_brightness(dtype, nearly):
+def test_kernels_with_zero_sum_keep_it(dtype, nearly):
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((64, 1, 3, 3)).astype(np.float32)
     weight -= weight.mean(axis=(2, 3), keepdims=True)
@@ -42,7 +42,7 @@ def test_edge_detectors_stay_blind_to_brightness(dtype, nearly):
     assert np.median(sums) < np.median(plain) / 5
 
 
-def test_values_that_fit_stay():
+def test_exact_values_stay():
     weight = np.arange(-8, 10, dtype=np.float32).reshape(2, 1, 3, 3)
     np.testing.assert_array_equal(round_keeping_sums(weight, "bfloat16").astype(np.float32), weight)
 

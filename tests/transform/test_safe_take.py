@@ -1,4 +1,4 @@
-"""Look-ups by computed indices: modules before and after."""
+"""Bounds-safe gathers by computed indices: the module before and after."""
 
 from __future__ import annotations
 

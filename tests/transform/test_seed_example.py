@@ -1,6 +1,6 @@
-"""The six lines of apache/tvm pull request 6748, on Relax: ResNets, HWNC and int8 but for layer 0.
+"""The six lines of apache/tvm pull request 6748 on Relax: ResNets to HWNC and int8, except layer 0.
 
-Structure is compared: what each of the two steps did to each layer, and what it left alone.
+Tests compare what each of the two steps changes in each layer, and what it leaves alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _workload(depth):
 
 
 def _described(mod):
-    """Of every layer: name, data layout, kernel layout, types of data, weight and result."""
+    """Return per layer: name, data layout, kernel layout, dtypes of data, weight and result."""
     rows = []
     for anchor in anchors(mod):
         attrs, (data, weight) = anchor.call.attrs, anchor.call.args[:2]
@@ -66,12 +66,12 @@ def test_six_lines(depth, dtype):
         *[(row[0], "HWNC", "HWOI", dtype, dtype, "int32") for row in before[1:-1]],
         (before[-1][0], "", "", dtype, dtype, "int32"),
     ]
-    # The layer that was skipped is the very call it was, and the function's type is the same.
+    # The skipped layer is the same call, and the function type is unchanged.
     first = [anchors(m)[0].call for m in (_workload(depth), mod)]
     tvm.ir.assert_structural_equal(first[0].attrs, first[1].attrs)
     np.testing.assert_array_equal(first[0].args[1].value.numpy(), first[1].args[1].value.numpy())
     tvm.ir.assert_structural_equal(mod["main"].ret_ty, _workload(depth)["main"].ret_ty)
-    relax.analysis.well_formed(mod)  # raises when it is not
+    relax.analysis.well_formed(mod)  # raises on a difference
     text = mod.script(show_meta=False)
     assert f'dtype="{dtype}"' in text
     again = tvm.ir.load_json(tvm.ir.save_json(mod))
@@ -80,7 +80,7 @@ def test_six_lines(depth, dtype):
 
 @pytest.mark.parametrize("depth", CONVS)
 def test_layer_0_is_found_without_being_told(depth):
-    """Its 3 input channels are too few; the order of the weights shows that the rest moved."""
+    """Its 3 input channels are too few; the weight layouts show that the other layers changed."""
     mod = _workload(depth)
     weights = [anchor.call.args[1].value.numpy() for anchor in anchors(mod)[:-1]]
     moved = anchors(convert_layout(mod, {"nn.conv2d": "HWNC"}))[:-1]

@@ -1,4 +1,4 @@
-"""Which layers ``skip_layers`` means."""
+"""Tests of ``skip_layers``: which layers its patterns select."""
 
 from __future__ import annotations
 

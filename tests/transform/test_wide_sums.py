@@ -1,4 +1,4 @@
-"""Sums of halves are added in float32; all other types are as TVM has them."""
+"""Reductions of 16-bit floats accumulate in float32; other dtypes keep TVM's legalization."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(mod, x):
         ((1, 1), [1], True), ((2, 64, 9, 9), [1, 3, 2], False),
     ],
 )  # fmt: skip
-def test_long_sums_keep_their_digits(relax_main, reduce, shape, axis, keepdims, dtype) -> None:
+def test_long_reductions_are_precise(relax_main, reduce, shape, axis, keepdims, dtype) -> None:
     x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(WIDTH[dtype])
     mod = relax_main(lambda emit, x: emit(reduce(x, axis, keepdims)), x=(shape, dtype))
     wanted = NUMPY[reduce](
@@ -42,13 +42,13 @@ def test_long_sums_keep_their_digits(relax_main, reduce, shape, axis, keepdims, 
     )
     got = run(mod, x)
     assert got.dtype == x.dtype and got.shape == wanted.shape
-    # Half a unit of the last place of the result, and float32's rounding.
+    # Half an ulp of the result, and float32 rounding.
     last = 2.0**-11 if dtype == "float16" else 2.0**-8
     np.testing.assert_allclose(got.astype("float64"), wanted, rtol=1.01 * last, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduce", [op.mean, op.variance, op.std], ids=lambda f: f.__name__)
-def test_more_elements_than_a_half_can_count(relax_main, reduce) -> None:
+def test_more_elements_than_the_largest_float16(relax_main, reduce) -> None:
     x = np.full((2, 300, 300), 2.5, np.float16)
     x[:, ::2] = 4.5
     mod = relax_main(lambda emit, x: emit(reduce(x, [1, 2])), x=(x.shape, "float16"))

@@ -1,4 +1,4 @@
-"""Winograd: the algorithm against the plain convolution, and which convolutions become it."""
+"""Winograd against direct convolution, and the choice between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def module(shape, kernel, dtype="float32", constant=True, layout="NHWC", **settings):
-    """A convolution, then relu."""
+    """Build a convolution with relu."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, dtype))
     weight = RNG.standard_normal(kernel).astype("float32") / 10
@@ -44,7 +44,7 @@ def module(shape, kernel, dtype="float32", constant=True, layout="NHWC", **setti
 
 
 def tiles(mod: tvm.IRModule) -> list[int]:
-    """Tile sizes of the Winograd convolutions in a lowered module."""
+    """Return the tile sizes of the Winograd convolutions in a lowered module."""
     found: list[int] = []
 
     def visit(block: s_tir.SBlock) -> None:
@@ -118,7 +118,7 @@ def test_others_stay_as_they_are(name) -> None:
     assert tiles(lower(mod, SPEC.to_tvm())) == []
 
 
-def test_it_is_left_out_when_asked_and_a_gpu_has_no_such_form() -> None:
+def test_winograd_can_be_disabled_and_is_cpu_only() -> None:
     mod, _ = module((1, 28, 28, 32), (3, 3, 32, 32), padding=1)
     assert tiles(lower(mod, SPEC.to_tvm())) == [4]
     assert tiles(lower(mod, SPEC.to_tvm(), winograd=False)) == []
@@ -136,9 +136,14 @@ def test_the_epilogue_is_fused() -> None:
     ("positions", "channels", "outputs", "m"),
     [
         ((1, 56, 56), 64, 64, 4),  # many tiles: the most arithmetic is saved
-        ((1, 14, 14), 256, 256, 2),  # fewer tiles: the transformed weight counts
-        ((1, 7, 7), 512, 512, 0),  # few: it takes longer to read than what it saves
-        ((1, 1, 1), 512, 512, 0),  # one position: nothing is saved
+        ((1, 14, 14), 256, 256, 2),  # fewer tiles: traffic of the transformed weight counts
+        (
+            (1, 7, 7),
+            512,
+            512,
+            0,
+        ),  # few tiles: reading the weight dominates
+        ((1, 1, 1), 512, 512, 0),  # one pixel: no arithmetic is saved
         ((1, 56, 56), 3, 64, 0),  # no whole vectors
     ],
 )

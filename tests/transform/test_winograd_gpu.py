@@ -1,4 +1,4 @@
-"""Winograd on a GPU: which convolutions become three functions, and what these compute."""
+"""Winograd on a GPU: which convolutions become three kernels, and their results."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ LARGE = Problem((16, 28, 28, 128), 128)
 
 
 def names(mod: tvm.IRModule) -> list[str]:
-    """Of the TensorIR functions, in alphabetical order."""
+    """Return names of the TensorIR functions, in alphabetical order."""
     return sorted(v.name_hint for v, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
 
 
 def calls(mod: tvm.IRModule) -> list[str]:
-    """Functions that ``main`` calls, in order."""
+    """Return functions that ``main`` calls, in order."""
     bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
     return [b.value.args[0].name_hint for b in bindings if isinstance(b.value, relax.Call)]
 
 
 @pytest.mark.parametrize("arch", [H200, T4], ids=lambda gpu: gpu.name)
-def test_it_becomes_three_functions_the_epilogue_in_the_third(arch) -> None:
+def test_a_convolution_becomes_three_functions_with_the_epilogue_in_the_third(arch) -> None:
     lowered = lower(LARGE.module(), arch.to_tvm())
-    data, product, out = calls(lowered)
-    assert data.startswith("winograd_data") and product.startswith("winograd_product")
+    data, gemm, out = calls(lowered)
+    assert data.startswith("winograd_data") and gemm.startswith("winograd_product")
     assert out.startswith("fused_winograd_out_add") and "relu" in out
     assert len(names(lowered)) == 3
-    shapes = [[int(e) for e in p.shape] for p in lowered[product].params]
+    shapes = [[int(e) for e in p.shape] for p in lowered[gemm].params]
     tiles_ = 16 * 7 * 7
     assert shapes == [[36, tiles_, 128], [36, 128, 128], [36, tiles_, 128]]
 
@@ -60,7 +60,7 @@ def test_the_weight_is_transformed_when_it_is_lowered() -> None:
     np.testing.assert_array_equal(call.args[1][1].value.numpy(), LARGE.transformed_weight())
 
 
-def test_it_is_left_out_when_asked() -> None:
+def test_winograd_can_be_disabled() -> None:
     lowered = lower(LARGE.module(), H200.to_tvm(), winograd=False)
     assert len(names(lowered)) == 1 and "winograd" not in names(lowered)[0]
 
@@ -68,9 +68,9 @@ def test_it_is_left_out_when_asked() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "points"), [("direct", 0), ("winograd2", 16), ("winograd4", 36)]
 )
-def test_a_plan_says_how(algorithm, points) -> None:
+def test_a_plan_chooses_the_algorithm(algorithm, points) -> None:
     lowered = lower(LARGE.module(), H200.to_tvm(), plan={0: Implementation("", algorithm)})
-    assert tiles(lowered) == []  # none in the form of a CPU
+    assert tiles(lowered) == []  # no CPU variant
     found = [n for n in names(lowered) if n.startswith("winograd_product")]
     assert len(found) == bool(points)
     if points:
@@ -154,8 +154,8 @@ def test_a_target_names_a_gpu_of_its_capability() -> None:
 
 
 def _run(problem: Problem) -> np.ndarray:
-    """What the kernels of the policy's first choices compute, run on the CPU."""
-    data, product, out = problem.functions()
+    """Run the top-1 kernels on the CPU."""
+    data, gemm, out = problem.functions()
     image, residual = problem.inputs()
 
     def scheduled(func: tirx.PrimFunc, template: str):
@@ -165,10 +165,10 @@ def _run(problem: Problem) -> np.ndarray:
 
     made = scheduled(data, "gpu_winograd_data")
     tiles_ = serial.run(serial.serial(made.mod["main"]), [image])
-    made = scheduled(product, "simt_matmul")
-    products = on_cpu.run(made, [tiles_, problem.transformed_weight()])
+    made = scheduled(gemm, "simt_matmul")
+    transformed = on_cpu.run(made, [tiles_, problem.transformed_weight()])
     back = serial.serial(scheduled(out, "gpu_winograd_out").mod["main"])
-    given = {a.shape: a for a in (products, problem.bias, residual)}
+    given = {a.shape: a for a in (transformed, problem.bias, residual)}
     return serial.run(back, [given[tuple(int(e) for e in p.shape)] for p in back.params[:-1]])
 
 
@@ -177,7 +177,7 @@ def test_the_kernels_compute_the_convolution(m) -> None:
     problem = Problem((2, 13, 10, 24), 20, m, (1, 0, 2, 1))
     wanted = problem.wanted()
     found = _run(problem)
-    # Rounding: of sums of 9 x 24 products, times what the transforms enlarge.
+    # Rounding error of reductions over 9 x 24 terms, amplified by the transforms.
     bound = {2: 3e-6, 4: 2e-5}[m] * np.abs(wanted).max()
     assert found.shape == problem.result and np.abs(found - wanted).max() < bound
 
@@ -190,7 +190,7 @@ def test_every_function_has_a_kernel_made_for_it() -> None:
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def gpu(request) -> CudaArch | None:
-    """The GPU, where there is one; None to emulate one."""
+    """Return the GPU, or None to emulate one."""
     if request.param == "emulated":
         return None
     if not tvm.runtime.cuda(0).exist:
@@ -200,9 +200,9 @@ def gpu(request) -> CudaArch | None:
 
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
-def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
+def test_the_top_1_kernels_compute_the_convolution(shape, m, gpu) -> None:
     problem = Problem(shape, 20, m)
-    functions = dict(zip(("data", "product", "out"), problem.functions(), strict=True))
+    functions = dict(zip(("data", "gemm", "out"), problem.functions(), strict=True))
     kernels = {}
     for name, func in functions.items():
         made = schedule_function(func, gpu or H200)
@@ -220,8 +220,8 @@ def test_the_first_choices_compute_the_convolution(shape, m, gpu) -> None:
         built[name](*sent)
         return sent[-1].numpy()
 
-    products = call("product", call("data", image), problem.transformed_weight())
-    given = {each.shape: each for each in (products, problem.bias, residual)}
+    transformed = call("gemm", call("data", image), problem.transformed_weight())
+    given = {each.shape: each for each in (transformed, problem.bias, residual)}
     wanted = [given[tuple(int(e) for e in p.shape)] for p in functions["out"].params[:-1]]
     found = call("out", *wanted)
     exact = problem.wanted()

@@ -1,4 +1,4 @@
-"""Fused functions with an anchor, with what NumPy says of each; traces of their operators."""
+"""Fused functions with an anchor, their NumPy references, and traces of their operators."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def convolution(
     groups: int = 1,
     types: Types = FLOAT,
 ) -> Drawn:
-    """A convolution and its epilogue.
+    """A convolution with an epilogue.
 
     Args:
         x: Shape of the data in ``layout``.
         w: Shape of the weight: HWIO, or OIHW for NCHW.
-        epilogue: One of those of ``types``.
+        epilogue: Name of an epilogue of ``types``.
         layout: NHWC or NCHW.
-        strides: In both directions.
+        strides: Strides in both directions.
         padding: Top, left, bottom, right.
-        groups: Of channels.
-        types: Of data, weight and sums.
+        groups: Number of channel groups.
+        types: Dtypes of data, weight and accumulator.
     """
     last = layout == "NHWC"
 
@@ -69,7 +69,7 @@ def convolution(
 def matmul(
     x: Shape, w: Shape, epilogue: str = "bias_relu", *, constant: bool = True, types: Types = FLOAT
 ) -> Drawn:
-    """A matrix product and its epilogue, one of those of ``types``."""
+    """A matmul with an epilogue of ``types``."""
     return types.with_epilogue(
         epilogue,
         "matmul",
@@ -82,7 +82,7 @@ def matmul(
 
 
 def after(drawn: Drawn, build: Callable[[Any], Any], numpy: Callable[[Any], Any]) -> Drawn:
-    """``drawn`` followed by one more operator, or a few."""
+    """Append one or more operators to ``drawn``."""
     assert drawn.numpy is not None
     before, values = drawn.build, drawn.numpy
     return Drawn(
@@ -91,7 +91,7 @@ def after(drawn: Drawn, build: Callable[[Any], Any], numpy: Callable[[Any], Any]
 
 
 def residual_first() -> Drawn:
-    """A convolution to which is added what stands before it in the function."""
+    """A convolution plus a residual that is computed before it in the function."""
 
     def build(x: Any, residual: Any, w: Any) -> Any:
         builder = relax.BlockBuilder.current()
@@ -111,7 +111,7 @@ def residual_first() -> Drawn:
 
 
 def mish() -> Drawn:
-    """A product with an epilogue of several stages: too deep to be one expression."""
+    """A matmul with an epilogue of several stages, too deep for one expression."""
 
     def build(y: Any) -> Any:
         builder = relax.BlockBuilder.current()
@@ -128,7 +128,7 @@ def mish() -> Drawn:
 
 
 def spread() -> Drawn:
-    """A product of one row that is added to each of several."""
+    """A matmul of one row that is added to each of several rows."""
     alone = matmul((1, 64), (64, 24), "none")
     assert alone.numpy is not None
     build, numpy = alone.build, alone.numpy
@@ -140,7 +140,7 @@ def spread() -> Drawn:
     )
 
 
-#: A product alone: the operator of :func:`residual_first`.
+#: The convolution alone: the operator of :func:`residual_first`.
 ALONE = convolution((1, 7, 7, 8), (3, 3, 8, 16), "none")
 
 #: Functions with an anchor, by name.
@@ -164,23 +164,23 @@ FUSED: dict[str, Drawn] = {
 
 
 def fused(drawn: Drawn, target: tvm.target.Target = TARGET) -> IRModule:
-    """The lowered module of ``drawn``; its constants come last and are known."""
+    """Lower ``drawn`` to a module; constants are its last arguments."""
     return lowered(drawn, target)
 
 
 def functions(mod: IRModule) -> list[tirx.PrimFunc]:
-    """The TensorIR functions of a module."""
+    """Return the TensorIR functions of a module."""
     return [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
 
 
 def fused_function(drawn: Drawn) -> tirx.PrimFunc:
-    """The one function that ``drawn`` lowers to."""
+    """Return the one function that ``drawn`` lowers to."""
     [func] = functions(fused(drawn))
     return func
 
 
 def sampled_traces(operator: tirx.PrimFunc, count: int, seed: int = 1) -> list[Any]:
-    """The first traces that MetaSchedule would measure of ``operator``."""
+    """Return the first traces that MetaSchedule would measure for ``operator``."""
     mod = IRModule({"main": operator.with_attr("global_symbol", "main")})
     task = Task("operator", mod, 1, 1.0, "", function_arguments(operator), "operator")
     logger = logging.Logger("samples", logging.CRITICAL)

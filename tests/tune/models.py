@@ -1,4 +1,4 @@
-"""Small lowered modules that the tests tune, and the target they are tuned for."""
+"""Small lowered modules for the tuning tests, and their target."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tvm import relax
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
 
-THREADS = 1  # two would wait for each other in every kernel while another test runs beside
+THREADS = 1  # two threads would wait for each other in every kernel while another test runs
 SPEC = resolve_target("host", THREADS)
 TARGET = SPEC.to_tvm()
 ARCH: CpuArch = SPEC.arch()
 
 
 def lower(mod: tvm.IRModule, target: tvm.target.Target = TARGET) -> tvm.IRModule:
-    """Operators to fused TensorIR functions."""
+    """Lower operators to fused TensorIR functions."""
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -79,14 +79,14 @@ def symbolic_net() -> tvm.IRModule:
 
 
 def conv_net_inputs(seed: int = 0) -> list[np.ndarray]:
-    """Random inputs of :func:`conv_net`."""
+    """Draw inputs of :func:`conv_net`."""
     rng = np.random.default_rng(seed)
     shapes = [(1, 8, 14, 14), (16, 8, 3, 3), (16, 16, 1, 1), (16, 8)]
     return [rng.standard_normal(shape).astype("float32") for shape in shapes]
 
 
 def conv_net_numpy(x: np.ndarray, w3: np.ndarray, w1: np.ndarray, wd: np.ndarray) -> np.ndarray:
-    """What :func:`conv_net` computes."""
+    """Compute :func:`conv_net` with NumPy."""
     padded = np.pad(x[0], ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     y = np.maximum(np.einsum("chwij,ocij->ohw", windows, w3), 0)

@@ -31,7 +31,7 @@ def mod():
 
 @pytest.fixture(scope="module")
 def found(mod):
-    """The alternatives, none thought hopeless."""
+    """Return all alternatives, without pruning."""
     before, module._HOPELESS = module._HOPELESS, 1e9
     try:
         return find_alternatives(mod, TARGET, ARCH)
@@ -126,7 +126,7 @@ def test_no_single_layout_is_predicted_to_take_less(found, data) -> None:
 
 
 def test_what_the_model_would_choose_is_a_contender(found) -> None:
-    """Where measured kernels say otherwise; the network decides between both."""
+    """The measurements favour another plan; timing the network decides between both."""
     model = found.modelled[0]
     other = next(implementation for implementation in (DIRECT, W2, W4) if implementation != model)
     latency = {w.workload: 10.0 for w in found.implementations}
@@ -136,7 +136,7 @@ def test_what_the_model_would_choose_is_a_contender(found) -> None:
     assert by_name[module.MODELLED].plan == {layer: found.modelled[layer] for layer in range(4)}
     assert by_name[module.MODELLED].predicted_us == 42.0
     assert by_name["uniform as converted"].predicted_us == 35.0
-    latency[of(found, 0, model)] = 4.0  # then both say the same, and it is listed once
+    latency[of(found, 0, model)] = 4.0  # then both plans are equal, and listed once
     assert module.MODELLED not in {c.name for c in found.contenders(latency)}
 
 

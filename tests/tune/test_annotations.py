@@ -1,4 +1,4 @@
-"""Records may change loops; they may not bring code."""
+"""Validation of tuning records: they may transform loops, not inject code."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_unknown_steps_are_refused(tmp_path):
 
 
 def _with_layout(folder, pad_value=None, width=5):
-    """Database of one record that splits the output into rows of ``width``."""
+    """Write a database of one record that splits the output into rows of ``width``."""
     module = tvm.IRModule({"main": double.with_attr("global_symbol", "main")})
     schedule = tvm.s_tir.Schedule(module)
     schedule.cache_write(schedule.get_sblock("b"), 0, "global")

@@ -1,4 +1,4 @@
-"""Databases of operators, applied to the functions that these anchor."""
+"""Databases of operators, applied to the functions that contain them as anchor."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def net() -> tvm.IRModule:
 
 
 def expected() -> np.ndarray:
-    """What :func:`net` computes of ``_X``."""
+    """Return the result of :func:`net` for ``_X``."""
     padded = np.pad(_X[0].astype("float64"), ((1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(0, 1))
     y = np.maximum(np.einsum("hwcij,ijco->hwo", windows, _W3), 0)
@@ -81,7 +81,7 @@ def expected() -> np.ndarray:
 
 
 def anchored(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The TensorIR functions of :func:`net` that have an anchor, by name."""
+    """Return the TensorIR functions of :func:`net` with an anchor, by name."""
     return {
         var.name_hint: func
         for var, func in mod.functions_items()
@@ -156,11 +156,11 @@ def test_a_library_of_traces_computes_the_same(net, traces_dir: Path, tmp_path: 
 
 
 def test_the_fastest_trace_that_fits_is_applied(net, traces_dir: Path, tmp_path: Path) -> None:
-    """A faster record whose trace the function does not take is passed over."""
+    """A faster record is skipped when its trace does not apply to the function."""
     database = create_database(tmp_path, KEY)
     task = operators(net)[0]
     fits, slower = sampled_traces(task.mod["main"], 2)
-    # It fits the operator, which it leaves in one loop: there is no tile to finish.
+    # It fits the operator, but the reduction is outermost, so no tile can hold the epilogue.
     schedule = tvm.s_tir.Schedule(task.mod)
     block = schedule.get_sblock("conv2d_nhwc")
     loops = schedule.get_loops(block)
@@ -169,7 +169,7 @@ def test_the_fastest_trace_that_fits_is_applied(net, traces_dir: Path, tmp_path:
         commit(database, task, trace, microseconds)
     applied = apply_database(net, tmp_path, KEY, TARGET)
     [name] = applied.served
-    both = apply_database(net, traces_dir, KEY, TARGET)  # the first trace is the fastest there
+    both = apply_database(net, traces_dir, KEY, TARGET)  # there, the first trace is the fastest
     tvm.ir.assert_structural_equal(applied.mod[name], both.mod[name])
     assert set(applied.missing) == set(anchored(net)) - {name} | {*both.missing}
     assert sorted(set(applied.missing.values())) == [NO_ANCHOR, "no record of its operator"]
@@ -277,7 +277,7 @@ def test_a_database_that_knows_no_granularity_is_one_of_subgraphs(tmp_path: Path
 
 
 def tune_and_apply(net, work_dir: Path, strategy: str, tasks: list, **options):
-    """Tune by operator; the rows by task, and what the database gives."""
+    """Tune by operator, and apply; return the rows by task, and the applied module."""
     run = TuneOptions(time_budget_s=0.0, threads=THREADS, granularity="operator", **options)
     result = create_strategy(strategy).tune(tasks, TARGET, ARCH, run, work_dir, lambda *_: None)
     assert result.database_dir is not None

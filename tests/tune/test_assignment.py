@@ -1,4 +1,4 @@
-"""The cheapest choice for every node of a graph."""
+"""Tests of the minimisation of unary and pairwise costs over a graph."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_beyond_its_means_it_is_never_worse_than_a_start(graph) -> None:
 
 
 def test_a_change_is_worth_its_cost_or_not() -> None:
-    """A chain of three whose middle is faster in another layout, by less than two changes."""
+    """In a chain of three, another layout of the middle saves less than two conversions cost."""
     unary = [[10.0, 12.0], [10.0, 7.0], [10.0, 12.0]]
     change = np.array([[0.0, 2.0], [2.0, 0.0]])
     assert minimise(unary, {(0, 1): change, (1, 2): change}).choice == (0, 0, 0)
@@ -70,7 +70,7 @@ def test_a_change_is_worth_its_cost_or_not() -> None:
 
 
 def test_a_long_chain_with_skips_is_exact() -> None:
-    """As a residual network of 200 layers: each block's end also reads the block's beginning."""
+    """The graph is a residual network of 200 layers, with a skip edge per block."""
     rng = np.random.default_rng(0)
     count = 200
     unary = rng.random((count, 3)).tolist()

@@ -1,4 +1,4 @@
-"""Tests of how trials and time are spent."""
+"""Tests of the budget: trials and time per task."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ LENGTH = 30
 
 
 def synthetic(count: int, seed: int, scale_us: float) -> tuple[np.ndarray, np.ndarray]:
-    """Candidates whose latency depends on few of the features, not linearly, with 10 % noise."""
+    """Draw candidates whose latency is a nonlinear function of few features, with 10 % noise."""
     rng = np.random.default_rng(seed)
     features = rng.random((count, LENGTH))
     cost = 1.0 + 4.0 * np.abs(features[:, 3] - 0.4) + 3.0 * features[:, 7] * features[:, 11]

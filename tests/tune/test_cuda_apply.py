@@ -1,4 +1,4 @@
-"""Records of a GPU: kernels are made anew from their configuration."""
+"""Tuning records of a GPU: the configuration of each record is emitted as a kernel again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = TuneOptions(trials=0, time_budget_s=0, threads=1)
 
 @pytest.fixture(scope="module")
 def lowered() -> tvm.IRModule:
-    """A product with a bias and ReLU, then a sum over rows."""
+    """Lower a matmul with bias and ReLU, then a sum over rows."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", R.Tensor((2048, 1024), "float16"))
     weight = relax.const(np.ones((1024, 1024), "float16"))
@@ -39,7 +39,7 @@ def lowered() -> tvm.IRModule:
 
 @pytest.fixture
 def database(lowered, tmp_path):
-    """A database with the policy's choice for each function, of which the last one lost."""
+    """Write a database with the top-1 hint of each function; the last record lost."""
     target = H200.to_tvm()
     create_database(tmp_path / "db", OPTIONS.key(target))
     compared = {}
@@ -59,7 +59,7 @@ def test_every_function_gets_the_kernel_of_its_record(lowered, database) -> None
     assert len(applied.served) == len(tasks) >= 2 and not applied.missing
     kernels = [f for _, f in applied.mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert all(kernel.attrs["tirx.is_scheduled"] for kernel in kernels)
-    assert sum(map(is_generated, kernels)) == 1  # the product
+    assert sum(map(is_generated, kernels)) == 1  # the matmul
 
 
 def test_a_record_that_lost_is_not_applied(lowered, database) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the tuning database: what it refuses, what it repairs, and what it applies."""
+"""Tests of the tuning database: rejected files, repaired files, applied records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KEY = DatabaseKey(target=canonical_target(TARGET), threads=THREADS)
 
 
 def add_record(database, mod: tvm.IRModule, microseconds: float, parallel: bool = True) -> None:
-    """Commit a record that runs the outermost loop of the last block in parallel."""
+    """Commit a record that parallelises the outermost loop of the last block."""
     schedule = s_tir.Schedule(mod)
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
     loops = schedule.get_loops(block)
@@ -67,7 +67,7 @@ def add_record(database, mod: tvm.IRModule, microseconds: float, parallel: bool 
 
 @pytest.fixture
 def database_dir(tmp_path: Path) -> Path:
-    """A database with a record of each task of the network but the last two."""
+    """Write a database with a record of each task of the network except the last two."""
     directory = tmp_path / "database"
     database = create_database(directory, KEY)
     for task in extract_tasks(conv_net(), TARGET)[:-2]:

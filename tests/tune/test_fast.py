@@ -1,4 +1,4 @@
-"""The fast tuner: what it measures, what its database is good for, and what it refuses."""
+"""Tests of the fast tuner: measurements, its database, rejected options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _X = _RNG.standard_normal((1, 12, 12, 8), np.float32)
 
 @pytest.fixture(scope="module")
 def net() -> tvm.IRModule:
-    """Lowered 1x12x12x8 -> conv 3x3 -> conv 1x1 -> mean -> dense, weights known."""
+    """Lower 1x12x12x8 -> conv 3x3 -> conv 1x1 -> mean -> dense, with constant weights."""
     layout = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(_X.shape, "float32"))
@@ -64,7 +64,7 @@ def net() -> tvm.IRModule:
 
 
 def expected() -> np.ndarray:
-    """What :func:`net` computes of ``_X``."""
+    """Return the result of :func:`net` for ``_X``."""
     w3, w1, dense = (w.astype("float64") for w in _WEIGHTS)
     padded = np.pad(_X[0], ((1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(0, 1))
@@ -85,7 +85,7 @@ def tune(mod: tvm.IRModule, work_dir: Path, **changes) -> TuneResult:
 
 
 def scheduled(mod: tvm.IRModule) -> dict[str, bool]:
-    """Whether each TensorIR function is scheduled."""
+    """Return whether every TensorIR function is scheduled."""
     return {
         var.name_hint: bool((func.attrs or {}).get("tirx.is_scheduled", False))
         for var, func in mod.functions_items()
@@ -186,7 +186,7 @@ def test_what_earlier_databases_know_is_not_measured_again(
     assert again.trials == 0
     assert [t.source for t in again.tasks] == [t.source for t in tuned.tasks]
     assert again.database_dir is not None and tuned.database_dir is not None
-    # Given twice, and yet each record is there once.
+    # The database is given twice, but each record is stored once.
     assert len(open_database(again.database_dir, KEY)) == len(
         open_database(tuned.database_dir, KEY)
     )
@@ -205,7 +205,7 @@ def test_a_database_for_two_threads_is_not_used_for_one(
             extract_tasks(net, one.to_tvm()), one.to_tvm(), one.arch(), options, tmp_path / "work",
             lambda *_: None,
         )  # fmt: skip
-    # Threads alone are enough, whatever the target says of cores.
+    # The number of threads decides, whatever cores the target names.
     key = dataclasses.replace(KEY, threads=1)
     with pytest.raises(DatabaseMismatchError, match=r"^threads of the tuning database"):
         apply_database(net, tuned.database_dir, key, TARGET)

@@ -1,4 +1,4 @@
-"""The search itself, with a measurer that is told what to find."""
+"""Tests of the search of the fast tuner, with a fake measurer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .models import ARCH, TARGET
 
 
 class FakeMeasurer:
-    """Latencies made of the configuration's name, on a machine that slows down batch by batch.
+    """Fake latencies, hashed from the configuration, on a machine that slows down per batch.
 
     Args:
-        slower: How many times slower each batch is than the one before.
+        slower: Slow-down factor of each batch over the previous one.
     """
 
     def __init__(self, slower: float = 1.0) -> None:
@@ -104,7 +104,7 @@ def test_top_1_stands_unless_another_is_clearly_faster(workload) -> None:
 
 
 def test_one_that_was_fast_only_in_the_first_round_is_not_taken(workload) -> None:
-    """The first of all is timed at half of what it takes, as any may be by luck."""
+    """The first candidate is timed at half of its latency once, as may happen by luck."""
     measurer = FakeMeasurer()
     lucky: list[CpuHint] = []
 

@@ -1,4 +1,4 @@
-"""Tests of holding Ctrl-C back."""
+"""Tests of the deferral of SIGINT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmopt.tune.interrupt import interrupt_deferred
 
 @pytest.fixture(autouse=True)
 def usual_handler():
-    """That of Python; where tests run in the background, SIGINT may be ignored."""
+    """Set Python's handler, because SIGINT may be ignored when tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,9 +1,8 @@
-"""The seed's inversion on a kernel of int8 ResNet-50: the best schedule of the operator alone is
-not the best of the fused function, by far.
+"""The best schedule of an operator alone is far from the best of its fused function.
 
-The last bottleneck's expansion, 7 x 7 x 512 -> 2048, with its requantisation and its residual.
-Alone it writes int32, and tiles of 5, 6, 12 or 14 rows are the fastest; fused, whatever does not
-divide the 49 rows pays for it in the epilogue. Source: apache/tvm pull request 10650.
+The workload is the last expansion of int8 ResNet-50, 7 x 7 x 512 -> 2048, with requantize and
+residual. Alone it stores int32, and tiles of 5, 6, 12 or 14 rows are fastest. Fused, a tile that
+does not divide the 49 rows pays for it in the epilogue. Source: apache/tvm pull request 10650.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from .models import ARCH, TARGET
 
 ROWS, DEPTH, OUTPUTS = 49, 512, 2048
 DOT = find_dot(ARCH, "uint8", "int8")
-# Tile of rows and columns, and the step of the reduction whose sums are kept in memory.
+# Tile of rows and columns, and the K step between stores of the accumulators to memory.
 TILES = (((6, 64), 128), ((5, 64), 128), ((6, 64), 0), ((12, 32), 0), ((14, 32), 0), ((7, 32), 0))
 
 
 def expansion() -> tvm.IRModule:
-    """The kernel as Relax operators."""
+    """Build the workload from Relax operators."""
     rng = np.random.default_rng(0)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 7, 7, DEPTH), "uint8"))

@@ -1,4 +1,4 @@
-"""Tests of the evolutionary search: budgets, warm start, failures, what it leaves behind."""
+"""Tests of strategy ``metaschedule``: budgets, warm start, failures, its artifacts."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def tune(
 
 
 def no_default(task, arch):
-    """A default schedule that is none, so that every measured record wins."""
+    """Disable the default schedule, so that every measured record wins."""
     return task.mod, "unscheduled: for the test"
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> tuple[TuneResult, Path]:
-    """One search over the network, compared with no schedule at all."""
+    """Run one search over the network, without a default schedule."""
     work_dir = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tvmopt.tune.metaschedule.schedule_task", no_default)
@@ -131,7 +131,7 @@ def test_warm_start_spends_trials_where_nothing_is_known(
 
 
 def _renamed(mod: IRModule, name: str) -> dict:
-    """The functions of ``relu(x @ w)`` as a second entry ``second`` that calls ``name``."""
+    """Add the functions of ``relu(x @ w)`` with an entry ``second`` that calls ``name``."""
     from tvm import relax
 
     builder = relax.BlockBuilder()
@@ -191,7 +191,7 @@ def test_a_wrong_default_schedule_is_called_out(
 
 
 def unbuildable_context(task, target, effort, seed, threads, logger):
-    """A search whose candidates use a GPU's threads, for which no CPU code can be made."""
+    """Return a search whose candidates bind GPU threads, which do not compile for a CPU."""
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule import _ffi_api
 

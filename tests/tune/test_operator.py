@@ -1,4 +1,4 @@
-"""The anchor operator of a fused function: what is cut off, what stays, and what it computes."""
+"""The anchor operator of a fused function: what extraction removes, what it keeps, its results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tensor(name: str, *shape: int) -> relax.Var:
 
 
 def single(build, *shapes: tuple[int, ...]) -> tirx.PrimFunc:
-    """The only function of ``build`` of inputs of these shapes."""
+    """Return the only function of ``build`` for inputs of these shapes."""
     builder = relax.BlockBuilder()
     inputs = [tensor(f"x{n}", *shape) for n, shape in enumerate(shapes)]
     with builder.function("main", inputs, {"num_input": len(inputs)}):
@@ -50,13 +50,13 @@ def cut(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return operator
 
 
-# ---- what is cut ----
+# ---- what is removed ----
 
 CONV, WEIGHT = (1, 9, 9, 8), (3, 3, 8, 16)
 
 
 def in_bfloat16(epilogue: str) -> Drawn:
-    """Summed in float32; the epilogue rounds."""
+    """Accumulate in float32; the epilogue rounds."""
     drawn = matmul((8, 16), (16, 24), "none", types=BFLOAT16)
     if epilogue == "none":
         return drawn
@@ -79,19 +79,19 @@ def in_bfloat16(epilogue: str) -> Drawn:
     ],
 )
 def test_what_is_left_is_the_product_alone(make, epilogue: str, dtype: str) -> None:
-    """Equal to the function of a network that has nothing behind the product."""
+    """It equals the function of a network that ends with the matmul or convolution."""
     func, alone = fused_functions(make(epilogue)), fused_functions(make("none"))
-    # A weight may be prepared, or data padded, by a function of its own; the anchor comes last.
+    # Another function may prepare the weight or pad the data; the anchor is in the last function.
     operator = cut(func[-1])
     assert len(operator_blocks(func[-1])) < len(tir_blocks(func[-1]))
     assert str(operator.params[-1].dtype) == dtype
     tvm.ir.assert_structural_equal(operator, cut(alone[-1]))
-    # An operator is its own operator.
+    # Extraction is idempotent.
     tvm.ir.assert_structural_equal(cut(operator), operator)
 
 
 def fused_functions(drawn: Drawn) -> list[tirx.PrimFunc]:
-    """The functions of ``drawn``, that with the anchor last."""
+    """Return the functions of ``drawn``; the function with the anchor is last."""
     found = functions(fused(drawn))
     return sorted(found, key=lambda f: anchor_block(f) is not None)
 
@@ -119,7 +119,7 @@ def test_the_weight_is_found_where_it_now_is() -> None:
 
 
 def test_a_constant_of_the_epilogue_leaves_no_trace() -> None:
-    """Two activations multiplied, with and without a constant bias."""
+    """Matmuls of two activations, with and without a constant bias."""
     shapes = (8, 16), (16, 24)
     with_bias, without = (
         fused_function(matmul(*shapes, epilogue, constant=False)) for epilogue in ("bias", "clip")
@@ -154,7 +154,7 @@ def test_winograd_is_cut_behind_its_transform_back() -> None:
     tvm.ir.assert_structural_equal(operator, cut(single(build, data)))
 
 
-# ---- what is not ----
+# ---- what is kept ----
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_symbolic_function_has_none_for_another_reason() -> None:
 
 @pytest.fixture(scope="module")
 def net() -> tvm.IRModule:
-    """Convolutions 1x1: two with relu, one with clip, one alone; and the rest of a network."""
+    """1x1 convolutions: two with relu, one with clip, one alone; and the rest of a network."""
     builder = relax.BlockBuilder()
     x, w = tensor("x", 1, 6, 6, 16), tensor("w", 1, 1, 16, 16)
     bias, dense = tensor("b", 1, 1, 1, 16), tensor("d", 16, 5)
@@ -251,12 +251,12 @@ def test_subgraphs_are_the_default(net) -> None:
     assert {t.granularity for t in by_default} == {"subgraph"}
 
 
-# ---- numbers ----
+# ---- results ----
 
 
 @st.composite
 def products(draw: st.DrawFn) -> tuple[Drawn, Drawn]:
-    """A product with an epilogue, and alone."""
+    """Draw a matmul or convolution with an epilogue, and alone."""
     channels, outputs = (draw(st.sampled_from([1, 3, 8, 16])) for _ in "io")
     if draw(st.booleans()):
         shapes = (draw(st.integers(1, 9)), 2 * channels), (2 * channels, outputs)
@@ -284,8 +284,8 @@ def products(draw: st.DrawFn) -> tuple[Drawn, Drawn]:
 def computes_the_product(pair: tuple[Drawn, Drawn]) -> None:
     whole, alone = pair
     found = functions(fused(whole))
-    hypothesis.assume(len(found) == 1)  # else another function pads the data or matches their signs
-    hypothesis.assume(anchor_block(found[0]) is not None)  # one product an element sums nothing up
+    hypothesis.assume(len(found) == 1)  # no other function pads or shifts data
+    hypothesis.assume(anchor_block(found[0]) is not None)  # K = 1 is no reduction
     operator = cut(found[0])
     assert alone.numpy is not None
     rng = np.random.default_rng(0)

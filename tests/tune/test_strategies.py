@@ -1,4 +1,4 @@
-"""What every strategy must do, whatever it does inside."""
+"""The contract of every tuning strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG_FIELDS = {"elapsed_s", "task", "trial", "latency_us", "error", "best_total_u
 
 @pytest.fixture(scope="module", params=sorted(STRATEGIES))
 def ran(request, tmp_path_factory):
-    """One run of a strategy: result, directory, progress calls, hash of the module before."""
+    """Run a strategy; return result, directory, progress calls and initial hash of the module."""
     work_dir = tmp_path_factory.mktemp(request.param)
     calls: list[tuple[int, int, str]] = []
     before = tvm_ffi.structural_hash(conv_net())

@@ -1,4 +1,4 @@
-"""Tests of the list of tasks."""
+"""Tests of task extraction."""
 
 from __future__ import annotations
 

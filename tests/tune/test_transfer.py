@@ -1,4 +1,4 @@
-"""Schedules of an operator on the functions that it anchors: numbers, fusion, and refusals."""
+"""Schedule transfer from an operator to its fused functions: results, fusion, refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .fused import ALONE, FUSED, fused_function, matmul, residual_first, sampled
 from .models import ARCH, SPEC, TARGET
 
 op, nn = relax.op, relax.op.nn
-QUICK = SPEC.to_tvm(opt_level=1)  # the same schedules, compiled in half the time
+QUICK = SPEC.to_tvm(opt_level=1)  # same schedules, half the compile time
 TRACES = 3
 
 
@@ -37,12 +37,12 @@ def cut(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def anchored(drawn: Drawn) -> list[Case]:
-    """The functions of ``drawn`` that have an anchor."""
+    """Return the functions of ``drawn`` with an anchor."""
     return [case for case in cases(drawn, QUICK) if anchor_block(case.func)]
 
 
 def nests(func: tirx.PrimFunc) -> list[list[str]]:
-    """Names of the blocks in each loop nest, in program order."""
+    """Return the names of blocks in each loop nest, in program order."""
     body = func.body.block.body
     found = []
     for nest in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
@@ -52,7 +52,7 @@ def nests(func: tirx.PrimFunc) -> list[list[str]]:
 
 
 def writers(func: tirx.PrimFunc) -> dict[str, int]:
-    """How often each block that writes the result runs, by name; 0 where it is guarded."""
+    """Return the trip count of each block that writes the result, by name; 0 if predicated."""
     found: dict[str, int] = {}
 
     def visit(stmt: tirx.Stmt, runs: int) -> None:
@@ -72,12 +72,12 @@ def writers(func: tirx.PrimFunc) -> dict[str, int]:
 
 
 def assert_in_one_nest(func: tirx.PrimFunc, anchor: str) -> None:
-    """The nest that sums up is the last one, and finishes each element of the result once."""
+    """Assert that the last loop nest holds the reduction, and writes each output element once."""
     last = nests(func)[-1]
     assert {anchor, f"{anchor}_update"} & set(last), nests(func)
     finished = writers(func)
     assert finished and set(finished) <= set(last)
-    if not {f"{anchor}_update", f"{anchor}_init"} & set(finished):  # else it sums up in the result
+    if not {f"{anchor}_update", f"{anchor}_init"} & set(finished):  # not in the accumulator
         assert set(finished.values()) <= {0, math.prod(int(e) for e in func.params[-1].shape)}
 
 
@@ -86,7 +86,7 @@ def assert_in_one_nest(func: tirx.PrimFunc, anchor: str) -> None:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_every_sampled_trace_is_transferred(name: str) -> None:
-    """Each computes what NumPy says, its epilogue within the loops of the tile."""
+    """Each equals NumPy, and its epilogue is inside the tile loops."""
     [case] = anchored(FUSED[name])
     operator = cut(case.func)
     traces = sampled_traces(operator, TRACES)
@@ -99,9 +99,9 @@ def test_every_sampled_trace_is_transferred(name: str) -> None:
     check_numbers(case, scheduled, QUICK, split=False)
 
 
-# Not transposed convolutions: of one input channel TVM rewrites the layout of the weight wrongly,
-# which the tuner finds when it checks the operator's numbers. Nor convolutions of bytes: LLVM takes
-# minutes over some that are unrolled.
+# Without transposed convolutions: for one input channel, TVM rewrites the weight layout wrongly,
+# which the tuner detects in the results of the operator. Without int8 convolutions: LLVM takes
+# minutes for some that are unrolled.
 DRAWN = [
     "convolution", "depthwise", "matmul", "pooling", "reduction", "byte_matmul",
     "bfloat16_convolution", "bfloat16_matmul",
@@ -135,7 +135,7 @@ def test_traces_of_many_functions_are_transferred(kind: str) -> None:
 
 
 def test_what_a_trace_cuts_up_in_parts_that_are_summed_is_finished_once() -> None:
-    """RFactor leaves two blocks that sum up: the epilogue belongs to the second."""
+    """RFactor yields two reduction blocks; the epilogue belongs to the second."""
     [case] = anchored(FUSED["matmul of one row"])
     operator = cut(case.func)
     traces = [
@@ -153,7 +153,7 @@ def test_what_a_trace_cuts_up_in_parts_that_are_summed_is_finished_once() -> Non
 
 
 def test_sampled_traces_of_a_padded_convolution_differ_in_where_they_pad() -> None:
-    """What makes a listing of the blocks depend on the decisions of the trace."""
+    """The list of blocks depends on the decisions of the trace."""
     [case] = anchored(FUSED["convolution in NCHW"])
     operator = cut(case.func)
     scheduled = [
@@ -176,9 +176,9 @@ def renamed(func: tirx.PrimFunc, names: dict[str, str]) -> tirx.PrimFunc:
 
 
 def test_blocks_of_the_operator_may_have_other_names() -> None:
-    """Names are no part of structural equality: records of one function serve the other.
+    """Structural equality ignores names, so records of one function serve the other.
 
-    Here they even have each other's.
+    Here the names are even swapped.
     """
     [case] = anchored(FUSED["convolution in NCHW"])
     operator = renamed(cut(case.func), {"pad_temp": "T_add", "conv2d_nchw": "pad_temp"})
@@ -198,7 +198,7 @@ def test_what_was_found_of_a_product_alone_serves_a_fused_one() -> None:
     scheduled = [transfer_trace(whole.func, cut(alone.func), trace, TARGET) for trace in traces]
     for func in scheduled:
         assert_in_one_nest(func, "conv2d_nhwc")
-    check_numbers(whole, scheduled, QUICK)  # with the weight packed before, too
+    check_numbers(whole, scheduled, QUICK)  # also with weight prepacking
 
 
 def test_what_is_no_product_takes_its_own_trace() -> None:
@@ -212,7 +212,7 @@ def test_what_is_no_product_takes_its_own_trace() -> None:
 
 
 def test_a_damaged_trace_is_refused() -> None:
-    """Each instruction left out: never another error."""
+    """A trace without one of its instructions never raises another error."""
     func = fused_function(FUSED["matmul"])
     [trace] = sampled_traces(cut(func), 1)
     refused = 0
@@ -249,7 +249,7 @@ def test_a_function_without_an_operator_is_refused() -> None:
 
 
 def test_an_epilogue_that_reads_what_is_computed_apart_is_refused() -> None:
-    """A costly vector that every row reads is computed once, before the product."""
+    """An expensive vector that every row reads is computed once, before the matmul."""
     drawn = matmul((16, 32), (32, 24), "bias")
 
     def build(x, w, bias):

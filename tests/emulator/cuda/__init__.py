@@ -1,4 +1,4 @@
-"""CUDA kernels run on a CPU: their numbers, and whether they wait for what they need."""
+"""Run CUDA kernels on a CPU, and check their results and their synchronisation."""
 
 from .process import ORDERS, run
 

@@ -1,6 +1,6 @@
-// What kernels find in CUDA's headers: their place in the grid, and what a warp does together.
+// Built-ins of CUDA's headers: thread indices, barriers, warp shuffles.
 #pragma once
-#include "products.h"
+#include "tensor_cores.h"
 
 #define threadIdx (emu::self->index)
 #define blockIdx (emu::self->block->index)
@@ -18,7 +18,7 @@
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 
-inline void __syncthreads() { emu::meet_all(); }
+inline void __syncthreads() { emu::bar_sync_all(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { emu::exchange(0, mask); }
 inline unsigned __activemask() { return 0xffffffffu; }
 template <class T>

@@ -5,7 +5,7 @@ namespace emu {
 void write(dim3& dimensions, char axis, unsigned value) {
   (axis == 'x' ? dimensions.x : axis == 'y' ? dimensions.y : dimensions.z) = value;
 }
-// Bytes that a block's shared memory takes here: more, to see what is written behind it.
+// Allocated bytes of a block's shared memory, with a guard area to detect writes past its end.
 unsigned taken(unsigned size) { return (size + 2047) / 1024 * 1024; }
 void make_block(Block& block, unsigned rank, unsigned size) {
   block.rank = rank;
@@ -16,7 +16,7 @@ void make_block(Block& block, unsigned rank, unsigned size) {
   block.warps = std::vector<Exchange>((block.live + kWarp - 1) / kWarp);
   block.warpgroups = std::vector<Warpgroup>((block.live + kWarpgroup - 1) / kWarpgroup);
   block.shared.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, taken(size))));
-  std::memset(block.shared.get(), 0xff, taken(size));  // no number, in each of the types
+  std::memset(block.shared.get(), 0xff, taken(size));  // NaN in every float dtype
   for (unsigned n = 0; n < block.live; ++n) {
     Thread& thread = block.threads[n];
     thread.block = &block;
@@ -27,7 +27,7 @@ void make_block(Block& block, unsigned rank, unsigned size) {
 }
 void check_written(const Block& block) {
   for (unsigned n = block.size; n < taken(block.size); ++n) {
-    if (block.shared.get()[n] != 0xff) fault("a thread writes behind the %u bytes of shared memory", block.size);
+    if (block.shared.get()[n] != 0xff) fault("a thread writes past the %u bytes of shared memory", block.size);
   }
 }
 void run_grid() {
@@ -45,7 +45,7 @@ void run_grid() {
     const unsigned across = grid.x / cluster.x;
     machine.blocks = std::vector<Block>(cluster.x);
     machine.cluster = {};
-    machine.under_way.clear();
+    machine.in_flight.clear();
     for (unsigned rank = 0; rank < cluster.x; ++rank) {
       make_block(machine.blocks[rank], rank, size);
       machine.blocks[rank].index = {n % across * cluster.x + rank, n / across % grid.y,

@@ -1,4 +1,4 @@
-// What TVM's host code calls in place of a launch.
+// Entry point that TVM's host code calls instead of a kernel launch.
 #pragma once
 #include <tvm/ffi/c_api.h>
 
@@ -8,9 +8,8 @@
 #include "builtins.h"
 
 namespace emu {
-// ``tags`` are TVM's names of how a kernel is launched, ended by nullptr; those of extents and of
-// shared memory have a value each behind the kernel's own arguments. ``fixed`` is how much shared
-// memory the kernel's variables take.
+// ``tags`` are TVM's launch parameter tags, ended by nullptr. Tags of extents and of shared memory
+// have a value each after the kernel's own arguments. ``fixed`` is the size of static shared memory.
 int run(const char* const* tags, const TVMFFIAny* given, int first, int count, unsigned fixed,
         std::function<void()> kernel);
 

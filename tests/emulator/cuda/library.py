@@ -1,4 +1,4 @@
-"""TVM's CUDA modules on a CPU: kernels are C++ libraries, and the GPU's memory is the CPU's."""
+"""TVM's CUDA modules on a CPU: kernels become C++ libraries, GPU memory becomes host memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .source import emulated
 from .tensor_map import encode_tiled
 
 _FOLDER = Path(__file__).parent
-_MACHINE = ("machine.cc", "memory.cc", "products.cc", "launch.cc")
+_MACHINE = ("machine.cc", "memory.cc", "tensor_cores.cc", "launch.cc")
 _OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 
 
 class Libraries:
-    """The libraries of kernels that this process has built; made once in a process.
+    """The kernel libraries that this process has built; a process makes one instance.
 
     Args:
-        folder: Where they are compiled.
+        folder: Folder for the compiled libraries.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +40,7 @@ class Libraries:
             )
         self._folder = folder
         self._include = Path(tvm_ffi.__file__).parent / "include"
-        #: Why a kernel could not be built; TVM keeps of it the text alone.
+        #: The error of a failed build; TVM keeps only its text.
         self.failure: TvmoptError | None = None
         self._compile(["-x", "c++-header", str(_FOLDER / "launch.h")], folder / "launch.h.gch")
         machine = folder / "machine.so"
@@ -52,7 +52,7 @@ class Libraries:
         register_global_func("ffi.Module.create.cuda", self._create, override=True)
 
     def order(self, when: int, seed: int) -> None:
-        """What is asynchronous is done early (0), late (1) or by chance (2), from now on."""
+        """Complete asynchronous operations early (0), late (1) or at random times (2)."""
         self._machine.emu_set(when, seed)
 
     def _create(self, code: Any, form: str, functions: Mapping[str, Any], *_: Any) -> Any:

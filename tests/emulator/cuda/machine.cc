@@ -1,4 +1,4 @@
-// The threads of a cluster, their barriers, and what is done beside them.
+// The threads of a cluster, their barriers, and asynchronous operations.
 #include "machine.h"
 
 #include <sys/mman.h>
@@ -42,7 +42,7 @@ void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool ev
   if (number >= 16) fault("a barrier must be one of 16, but is %u", number);
   Barrier& barrier = self->block->barriers[number];
   if (barrier.arrived && (barrier.wanted != wanted && !(barrier.everyone && everyone))) {
-    fault("threads meet at a barrier for %u and for %u threads", barrier.wanted, wanted);
+    fault("threads arrive at one barrier for %u and for %u threads", barrier.wanted, wanted);
   }
   barrier.wanted = wanted;
   barrier.everyone = everyone;
@@ -50,19 +50,19 @@ void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool ev
   barrier.arrive(wanted);
   wait(what, [&barrier, mine] { return barrier.generation != mine; });
 }
-void meet(unsigned number, unsigned threads) {
+void bar_sync(unsigned number, unsigned threads) {
   if (threads % kWarp) fault("a barrier must be for whole warps, but is for %u threads", threads);
-  arrive_and_wait("a barrier of its block", number, threads, false);
+  arrive_and_wait("a bar.sync of its block", number, threads, false);
 }
-void meet_all(unsigned number) {
-  arrive_and_wait("all of its block", number, self->block->live, true);
+void bar_sync_all(unsigned number) {
+  arrive_and_wait("all threads of its block", number, self->block->live, true);
 }
 void end_thread() {
   self->ended = true;
   Block& block = *self->block;
   --block.live;
   for (Barrier& barrier : block.barriers) {
-    if (barrier.arrived && barrier.everyone) barrier.go_on_at(block.live);
+    if (barrier.arrived && barrier.everyone) barrier.release_at(block.live);
   }
 }
 
@@ -71,13 +71,13 @@ Slots exchange_bytes(const void* value, size_t bytes, unsigned mask) {
   const unsigned warp = self->number / kWarp, lane = self->number % kWarp;
   const unsigned lanes = std::min<unsigned>(kWarp, block.threads.size() - warp * kWarp);
   const unsigned here = lanes == kWarp ? mask : mask & ((1u << lanes) - 1);
-  if (!(here >> lane & 1)) fault("lane %u calls for the lanes %x, which it is not one of", lane, mask);
-  Exchange& meeting = block.warps[warp];
-  const unsigned mine = meeting.generation;
-  Slots slots = meeting.slots[mine & 1];
+  if (!(here >> lane & 1)) fault("lane %u must be in the lane mask %x of its call", lane, mask);
+  Exchange& rendezvous = block.warps[warp];
+  const unsigned mine = rendezvous.generation;
+  Slots slots = rendezvous.slots[mine & 1];
   std::memcpy(slots[lane], value, bytes);
-  meeting.arrive(__builtin_popcount(here));
-  wait("the other lanes of its warp", [&meeting, mine] { return meeting.generation != mine; });
+  rendezvous.arrive(__builtin_popcount(here));
+  wait("the other lanes of its warp", [&rendezvous, mine] { return rendezvous.generation != mine; });
   return slots;
 }
 
@@ -89,7 +89,7 @@ Copy begin(std::function<void()> act, bool signals) {
     return made;
   }
   made->act = std::move(act);
-  if (signals || machine.when == When::chance) machine.under_way.push_back(made);
+  if (signals || machine.when == When::chance) machine.in_flight.push_back(made);
   return made;
 }
 void finish(Deferred& copy) {
@@ -97,11 +97,11 @@ void finish(Deferred& copy) {
   copy.done = true;
   copy.act();
 }
-void close_group(Groups& groups) {
+void commit_group(Groups& groups) {
   groups.closed.push_back(std::move(groups.open));
   groups.open.clear();
 }
-void fence() {
+void fence_proxy_async() {
   for (uint32_t row : self->unfenced) {
     auto found = self->block->writers.find(row);
     if (found != self->block->writers.end() && found->second == self->number) {
@@ -110,9 +110,9 @@ void fence() {
   }
   self->unfenced.clear();
 }
-void follow() { self->follows = true; }
-void check_follows() {
-  if (machine.overlaps && !self->follows) fault("a copy reads before the kernel before has ended");
+void griddepcontrol_wait() { self->follows = true; }
+void check_previous_kernel_ended() {
+  if (machine.overlaps && !self->follows) fault("a copy reads before the previous kernel has ended");
 }
 void wait_groups(Groups& groups, size_t left) {
   while (groups.closed.size() > left) {
@@ -131,7 +131,7 @@ void enter() {
     }
     if (!self->bulk.open.empty()) fault("a thread ends with copies in no group");
     if (self->block->warpgroups[self->number / kWarpgroup].computed < self->begun) {
-      fault("a thread ends before its products are computed");
+      fault("a thread ends before its wgmmas are complete");
     }
     end_thread();
   } catch (const Fault& error) {
@@ -155,7 +155,7 @@ void resume(Thread& thread) {
   setcontext(&context);
 }
 
-std::string standstill() {
+std::string deadlock() {
   std::map<std::string, unsigned> waiting;
   for (const Block& block : machine.blocks) {
     for (const Thread& thread : block.threads) {
@@ -183,7 +183,7 @@ void Machine::run_cluster() {
     stack_count = all.size();
   }
   while (!all.empty()) {
-    // Warps in an order of chance, and now and then the lanes of all of them.
+    // Warps in random order, or single lanes in random order.
     const size_t step = chance() % 2 ? kWarp : 1;
     const size_t groups = (all.size() + step - 1) / step;
     std::vector<unsigned> order(groups);
@@ -201,7 +201,7 @@ void Machine::run_cluster() {
     }
     all.erase(std::remove_if(all.begin(), all.end(), [](Thread* t) { return t->ended; }), all.end());
     std::vector<Copy> left;
-    for (Copy& copy : under_way) {
+    for (Copy& copy : in_flight) {
       if (copy->done) continue;
       if (by_chance()) {
         finish(*copy);
@@ -210,13 +210,13 @@ void Machine::run_cluster() {
         left.push_back(std::move(copy));
       }
     }
-    under_way = std::move(left);
+    in_flight = std::move(left);
     if (moved || all.empty()) continue;
-    if (under_way.empty()) {
-      failure = standstill();
+    if (in_flight.empty()) {
+      failure = deadlock();
       return;
     }
-    finish(*under_way[chance() % under_way.size()]);
+    finish(*in_flight[chance() % in_flight.size()]);
   }
 }
 }  // namespace emu

@@ -1,8 +1,8 @@
 // A streaming multiprocessor on a CPU: the threads of a cluster of blocks, one running at a time.
 //
-// A thread runs until it must wait; then another one does, in an order drawn anew each round. What
-// the hardware does beside the threads (copies, products of warpgroups) is put off, or done at once:
-// early, late or by chance, all of which a right kernel must bear.
+// A thread runs until it must wait; then another thread runs, in an order drawn anew each round.
+// Asynchronous operations (cp.async, TMA, wgmma) complete early, late or at random times. A right
+// kernel computes the same under all three.
 #pragma once
 #include <setjmp.h>
 
@@ -25,46 +25,46 @@ struct Fault : std::runtime_error { using std::runtime_error::runtime_error; };
 [[noreturn]] void fault(const char* form, ...) __attribute__((format(printf, 1, 2)));
 
 constexpr unsigned kWarp = 32, kWarpgroup = 128;
-// A block's shared memory begins here; what lies below is the system's.
+// Shared memory of a block begins at this address; CUDA reserves the addresses below.
 constexpr unsigned kWindow = 1024;
 enum class When { early, late, chance };
 
-struct Meeting {  // threads wait for each other; the last to arrive lets them go on
+struct Rendezvous {  // threads wait for each other; the last arrival releases them
   unsigned arrived = 0, generation = 0;
 
   void arrive(unsigned wanted) {
     ++arrived;
-    go_on_at(wanted);
+    release_at(wanted);
   }
-  void go_on_at(unsigned wanted) {
+  void release_at(unsigned wanted) {
     if (arrived != wanted) return;
     arrived = 0;
     ++generation;
   }
 };
-struct Barrier : Meeting {  // of some threads of a block, or all that still run
+struct Barrier : Rendezvous {  // bar.sync of some threads of a block, or of all running threads
   unsigned wanted = 0;
   bool everyone = false;
 };
-struct Exchange : Meeting {  // of the lanes of a warp
+struct Exchange : Rendezvous {  // warp shuffle
   alignas(16) unsigned char slots[2][kWarp][64];
 };
-struct Product {  // one wgmma, of which each thread brings its registers
+struct Wgmma {  // one wgmma; each thread of the warpgroup adds its accumulator registers
   std::array<void*, kWarpgroup> registers{};
   unsigned arrived = 0;
   std::function<void(const std::array<void*, kWarpgroup>&)> compute;
   std::array<uint64_t, 3> told{};
 };
 struct Warpgroup {
-  std::vector<Product> products;
+  std::vector<Wgmma> wgmmas;
   size_t computed = 0;
 };
-struct Deferred {  // a copy under way
+struct Deferred {  // an asynchronous copy
   std::function<void()> act;
   bool done = false;
 };
 using Copy = std::shared_ptr<Deferred>;
-struct Groups {  // of copies that one thread has begun
+struct Groups {  // bulk or cp.async groups of one thread
   std::vector<std::vector<Copy>> closed;
   std::vector<Copy> open;
 };
@@ -78,15 +78,15 @@ struct Thread {
   dim3 index{};
   jmp_buf where;
   bool started = false, ended = false, cluster_arrived = false;
-  bool follows = false;  // it has waited for the kernel before
+  bool follows = false;  // after griddepcontrol.wait
   bool (*test)(const void*) = nullptr;
   const void* object = nullptr;
   const char* waits_for = "";
   unsigned cluster_generation = 0;
   Groups copies, bulk;
-  std::vector<size_t> products;  // of its warpgroup's, how many there were at each commit
+  std::vector<size_t> wgmmas;  // number of wgmmas of its warpgroup at each commit
   size_t begun = 0;
-  std::vector<uint32_t> unfenced;  // rows of 16 bytes that it wrote since its last fence
+  std::vector<uint32_t> unfenced;  // 16-byte rows written since its last proxy fence
 };
 struct Block {
   dim3 index{};
@@ -96,18 +96,18 @@ struct Block {
   std::vector<Exchange> warps;
   std::vector<Warpgroup> warpgroups;
   std::map<int, unsigned> variables;
-  std::map<uint32_t, unsigned> writers;  // of rows that the copy engine may not see yet
+  std::map<uint32_t, unsigned> writers;  // writers of 16-byte rows not yet visible to TMA
   std::vector<Thread> threads;
 };
 struct Machine {
-  std::vector<Block> blocks;  // of one cluster
-  Meeting cluster;
-  std::vector<Copy> under_way;
+  std::vector<Block> blocks;  // the thread blocks of one cluster
+  Rendezvous cluster;
+  std::vector<Copy> in_flight;
   std::mt19937 chance{0};
   When when = When::late;
   dim3 grid{}, block_size{}, cluster_size{};
-  bool overlaps = false;  // the kernel may begin before the one before has ended
-  unsigned dynamic = 0, fixed = 0;  // bytes of shared memory: asked for at the launch, declared
+  bool overlaps = false;  // launched with PDL: it may begin before the previous kernel ends
+  unsigned dynamic = 0, fixed = 0;  // bytes of dynamic and static shared memory
   jmp_buf scheduler;
   std::string failure;
   std::function<void()> kernel;
@@ -121,7 +121,7 @@ extern Thread* self;
 
 bool by_chance();
 void yield();
-// The thread goes on when ``test`` holds.
+// Suspends the thread until ``test`` holds.
 template <class Test>
 inline void wait(const char* what, const Test& test) {
   if (test() && !by_chance()) return;
@@ -132,9 +132,9 @@ inline void wait(const char* what, const Test& test) {
   self->test = nullptr;
 }
 
-void meet(unsigned number, unsigned threads);  // at a barrier of the block
-void meet_all(unsigned number = 0);            // with all that still run
-// What every lane of the calling thread's warp gives, by lane; all of ``mask`` must call.
+void bar_sync(unsigned number, unsigned threads);  // bar.sync number, threads
+void bar_sync_all(unsigned number = 0);            // bar.sync of all running threads
+// Values of all lanes of the calling warp, by lane; all lanes of ``mask`` must call.
 using Slots = unsigned char (*)[64];
 Slots exchange_bytes(const void* value, size_t bytes, unsigned mask);
 template <class T>
@@ -146,13 +146,13 @@ template <class T>
 inline const T& given_by(Slots slots, unsigned lane) {
   return *reinterpret_cast<const T*>(slots[lane]);
 }
-// A copy begins: done at once, or put off. One that signals a barrier in memory ends at the latest
-// when no thread can go on without it; any other when a thread waits for it.
+// Begins an asynchronous copy, which completes at once or later. A copy that signals an mbarrier
+// completes at the latest when no thread can run; another one when a thread waits for its group.
 Copy begin(std::function<void()> act, bool signals);
-void close_group(Groups& groups);
-// Waits until no more than ``left`` of the groups that were closed last are under way.
+void commit_group(Groups& groups);
+// Waits until at most the ``left`` last committed groups are in flight.
 void wait_groups(Groups& groups, size_t left);
-void fence();   // what the thread wrote is seen by the copy engine
-void follow();  // the kernel before has ended
-void check_follows();
+void fence_proxy_async();   // makes writes of the thread visible to TMA
+void griddepcontrol_wait();  // waits for the previous kernel
+void check_previous_kernel_ended();
 }  // namespace emu

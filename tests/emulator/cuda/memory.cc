@@ -1,8 +1,8 @@
-// Addresses, barriers in memory, copies.
+// Addresses, mbarriers, copies.
 #include "memory.h"
 
 namespace emu {
-// The part of an address that says where in a block it is.
+// The part of an address that is the offset in its block.
 uint32_t within(uint32_t address) { return address & ((1u << kRank) - 1); }
 Block& block_of(uint32_t address) {
   const unsigned rank = address >> kRank;
@@ -20,51 +20,51 @@ unsigned char* memory_of(Block& block, uint32_t address, unsigned bytes) {
 unsigned char* memory_at(uint32_t address, unsigned bytes) {
   return memory_of(block_of(address), address, bytes);
 }
-uint32_t mapped(uint32_t address, uint32_t rank) {
+uint32_t mapa(uint32_t address, uint32_t rank) {
   return within(address) | (rank + 1) << kRank;
 }
 void* dynamic_shared() { return self->block->shared.get(); }
-// A barrier in memory: 64 bits, so that what else is written there is seen.
-struct MemoryBarrier {
+// An mbarrier of 64 bits, with a mark to detect other writes to it.
+struct Mbarrier {
   uint64_t wanted : 12, pending : 12, phase : 1, mark : 7;
   int64_t bytes : 32;
 };
-static_assert(sizeof(MemoryBarrier) == 8);
+static_assert(sizeof(Mbarrier) == 8);
 constexpr unsigned kMark = 0x5a;
-MemoryBarrier& barrier_of(Block& block, uint32_t address) {
-  if (address % 8) fault("a barrier must be at a multiple of 8 bytes, but is at %u", address);
-  auto& found = *reinterpret_cast<MemoryBarrier*>(memory_of(block, address, 8));
-  if (found.mark != kMark) fault("the barrier at %u was not initialised, or written over", address);
+Mbarrier& barrier_of(Block& block, uint32_t address) {
+  if (address % 8) fault("an mbarrier must be at a multiple of 8 bytes, but is at %u", address);
+  auto& found = *reinterpret_cast<Mbarrier*>(memory_of(block, address, 8));
+  if (found.mark != kMark) fault("the mbarrier at %u is not initialised, or was overwritten", address);
   return found;
 }
-MemoryBarrier& barrier_at(uint32_t address) { return barrier_of(block_of(address), address); }
-void next_phase(MemoryBarrier& barrier) {
+Mbarrier& barrier_at(uint32_t address) { return barrier_of(block_of(address), address); }
+void next_phase(Mbarrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
   barrier.phase ^= 1;
   barrier.pending = barrier.wanted;
 }
-void init_barrier(uint32_t address, uint32_t count) {
-  auto& made = *reinterpret_cast<MemoryBarrier*>(memory_at(address, 8));
-  made = MemoryBarrier{count, count, 0, kMark, 0};
+void mbarrier_init(uint32_t address, uint32_t count) {
+  auto& made = *reinterpret_cast<Mbarrier*>(memory_at(address, 8));
+  made = Mbarrier{count, count, 0, kMark, 0};
 }
-void arrive(uint32_t address, uint32_t count) {
-  MemoryBarrier& barrier = barrier_at(address);
-  if (barrier.pending < count) fault("more threads arrive at a barrier than it waits for");
+void mbarrier_arrive(uint32_t address, uint32_t count) {
+  Mbarrier& barrier = barrier_at(address);
+  if (barrier.pending < count) fault("more threads arrive at an mbarrier than it expects");
   barrier.pending -= count;
   next_phase(barrier);
 }
-void arrive_expecting(uint32_t address, uint32_t bytes) {
+void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes) {
   barrier_at(address).bytes += bytes;
-  arrive(address);
+  mbarrier_arrive(address);
 }
 void landed(Block& block, uint32_t address, uint32_t bytes) {
-  MemoryBarrier& barrier = barrier_of(block, address);
+  Mbarrier& barrier = barrier_of(block, address);
   barrier.bytes -= bytes;
   next_phase(barrier);
 }
-void wait_barrier(uint32_t address, uint32_t phase) {
-  const MemoryBarrier& barrier = barrier_at(address);
-  wait("a barrier in shared memory", [&barrier, phase] { return barrier.phase != (phase & 1); });
+void mbarrier_wait(uint32_t address, uint32_t phase) {
+  const Mbarrier& barrier = barrier_at(address);
+  wait("an mbarrier", [&barrier, phase] { return barrier.phase != (phase & 1); });
 }
 void cluster_arrive() {
   if (self->cluster_arrived) fault("a thread arrives twice at the barrier of its cluster");
@@ -79,7 +79,7 @@ void cluster_wait() {
   wait("its cluster", [mine] { return machine.cluster.generation != mine; });
 }
 
-// What cuTensorMapEncodeTiled is told; written by tensor_map.py.
+// Arguments of cuTensorMapEncodeTiled, written by tensor_map.py.
 struct TensorMap {
   uint32_t mark;
   uint8_t rank, element, swizzle, fill;
@@ -92,10 +92,10 @@ constexpr uint32_t kMapMark = 0x50414d54;
 
 const TensorMap& map_of(const void* map) {
   const auto& found = *static_cast<const TensorMap*>(map);
-  if (found.mark != kMapMark) fault("a copy by the copy engine needs a tensor map");
+  if (found.mark != kMapMark) fault("a TMA copy needs a tensor map");
   return found;
 }
-struct Area {  // of a tensor, copied by one instruction; the map is the kernel's own copy
+struct Box {  // box of a tensor, copied by one TMA instruction; the map is a copy
   TensorMap map;
   std::array<int64_t, 5> start{};
 
@@ -105,8 +105,8 @@ struct Area {  // of a tensor, copied by one instruction; the map is the kernel'
     for (unsigned axis = 0; axis < map.rank; ++axis) count *= elements(axis);
     return count;
   }
-  // Calls ``act`` with where each element is in shared memory, from the box's start, and in the
-  // tensor, or with nullptr where that is outside.
+  // Calls ``act`` with the address of each element in shared memory, and in the tensor (nullptr
+  // out of bounds).
   template <class Act>
   void each(uint32_t from, const Act& act) const {
     std::array<unsigned, 5> at{};
@@ -123,52 +123,52 @@ struct Area {  // of a tensor, copied by one instruction; the map is the kernel'
     }
   }
 };
-Area area_of(const void* map, std::initializer_list<int> start, uint32_t address) {
-  Area made{map_of(map)};
+Box box_of(const void* map, std::initializer_list<int> start, uint32_t address) {
+  Box made{map_of(map)};
   if (start.size() != made.map.rank) fault("a copy must have the rank of its map, %u", made.map.rank);
   std::copy(start.begin(), start.end(), made.start.begin());
   const unsigned whole = made.map.swizzle ? 128u : 16u;
   if (address % whole) fault("a copy must be at a multiple of %u bytes, but is at %u", whole, address);
   return made;
 }
-void load_area(uint32_t to, const void* map, std::initializer_list<int> start, uint32_t bar,
+void tma_load(uint32_t to, const void* map, std::initializer_list<int> start, uint32_t bar,
                unsigned blocks) {
-  check_follows();
-  const Area area = area_of(map, start, to);
+  check_previous_kernel_ended();
+  const Box box = box_of(map, start, to);
   const unsigned target = blocks ? blocks : 1u << block_of(to).rank;
   begin([=] {
     for (Block& block : machine.blocks) {
       if (!(target >> block.rank & 1)) continue;
       const uint32_t from = within(to);
-      memory_of(block, from, area.bytes());
-      area.each(from, [&](uint32_t at, const unsigned char* place) {
-        unsigned char* put = memory_of(block, at, area.map.element);
-        if (place) std::memcpy(put, place, area.map.element);
-        else std::memset(put, 0, area.map.element);
+      memory_of(block, from, box.bytes());
+      box.each(from, [&](uint32_t at, const unsigned char* place) {
+        unsigned char* put = memory_of(block, at, box.map.element);
+        if (place) std::memcpy(put, place, box.map.element);
+        else std::memset(put, 0, box.map.element);
       });
       const bool remote = !blocks && bar >> kRank;
-      landed(remote ? machine.blocks[(bar >> kRank) - 1] : block, bar, area.bytes());
+      landed(remote ? machine.blocks[(bar >> kRank) - 1] : block, bar, box.bytes());
     }
   }, true);
 }
-void store_area(const void* map, std::initializer_list<int> start, uint32_t from) {
-  const Area area = area_of(map, start, from);
+void tma_store(const void* map, std::initializer_list<int> start, uint32_t from) {
+  const Box box = box_of(map, start, from);
   Block& block = block_of(from);
-  area.each(from, [&](uint32_t at, const unsigned char* place) {
+  box.each(from, [&](uint32_t at, const unsigned char* place) {
     const auto found = block.writers.find(at / 16);
     if (place && found != block.writers.end()) {
-      fault("a copy reads what thread %u wrote without a fence", found->second);
+      fault("a TMA store reads what thread %u wrote without a proxy fence", found->second);
     }
   });
   self->bulk.open.push_back(begin([=, &block] {
-    area.each(within(from), [&](uint32_t at, unsigned char* place) {
-      if (place) std::memcpy(place, memory_of(block, at, area.map.element), area.map.element);
+    box.each(within(from), [&](uint32_t at, unsigned char* place) {
+      if (place) std::memcpy(place, memory_of(block, at, box.map.element), box.map.element);
     });
   }, false));
 }
 
-void copy_async(uint32_t to, const void* from, unsigned bytes, unsigned given) {
-  check_follows();
+void cp_async(uint32_t to, const void* from, unsigned bytes, unsigned given) {
+  check_previous_kernel_ended();
   if (to % bytes) fault("a copy of %u bytes must be aligned, but is at %u", bytes, to);
   if (given && reinterpret_cast<uintptr_t>(from) % bytes) fault("a copy reads what is not aligned");
   unsigned char* put = memory_at(to, bytes);

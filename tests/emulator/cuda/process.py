@@ -1,4 +1,4 @@
-"""Calls of emulated kernels, by a process that lives as long as this one."""
+"""Call emulated kernels in a worker process that lives as long as this process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tvmopt.errors import ArtifactError, ConfigError, LimitError
 
 from .arrays import read_array, write_array
 
-#: When what runs beside the threads, copies and products of warpgroups, is done.
+#: When asynchronous operations (async copies, TMA, wgmma) complete.
 ORDERS = ("early", "late", "chance")
 _LOCK = threading.Lock()
-# The worker is a module of the tests, which no installation holds: it is found from here.
+# The worker is a test module and not installed, so it runs from the repository root.
 _ROOT = Path(__file__).parents[3]
 
 
@@ -42,35 +42,35 @@ def run(
     seed: int = 0,
     timeout_s: float = 300.0,
 ) -> list[np.ndarray]:
-    """Call a kernel, scheduled or generated for ``arch``, on this CPU.
+    """Run a scheduled or generated GPU kernel on this CPU.
 
-    Threads run one at a time, in an order drawn from ``seed``, each until it must wait. What the
-    hardware does beside them (copies into shared memory and out of it, products of warpgroups) is
-    done as soon as it is asked for, as late as the kernel's own waiting allows, or by chance: a
-    kernel whose numbers are right in each of these orders waits for what it needs. A kernel in
-    which no thread can go on is refused, with what they wait for.
+    Threads run one at a time, in an order drawn from ``seed``; each runs until it must wait.
+    Asynchronous operations (async copies, TMA, wgmma) complete at once (``"early"``), as late as
+    the kernel's own waits allow (``"late"``), or at random times (``"chance"``). A kernel that is
+    right in all three orders waits for everything that it needs. A deadlock is an error, and its
+    message says what the threads wait for.
 
-    Not emulated: how fast anything is, fences (memory is in order here), the bounds of global
-    memory, and rounding inside the tensor cores, whose sums hold more or fewer bits than float32.
+    Not emulated: timing; fences (memory is sequentially consistent here); bounds of global memory;
+    rounding inside the tensor cores, whose accumulators are wider or narrower than float32.
 
     Args:
-        func: The kernel, a function of tensors alone.
+        func: The kernel, a function of tensors only.
         inputs: Its first arguments.
-        outputs: The others, with what they hold before the call; they stay as they are.
-        arch: The GPU it was made for.
+        outputs: Its last arguments, with their contents before the call; they are not changed.
+        arch: The GPU that the kernel was made for.
         order: ``"early"``, ``"late"`` or ``"chance"``.
-        seed: Of the threads' order, and of what is done by chance.
-        timeout_s: Seconds that the call may take, compiling included.
+        seed: Seed of the order of threads, and of random completion times.
+        timeout_s: Time limit of the call in seconds, including compilation.
 
     Returns:
-        What the kernel left in ``outputs``, new arrays of the same shapes and types.
+        New arrays with the contents of ``outputs`` after the call.
 
     Raises:
-        ConfigError: When ``order`` is none, or an instruction is not emulated.
+        ConfigError: When ``order`` is unknown, or an instruction is not emulated.
         BuildError: When the kernel does not compile.
-        ArtifactError: When it reads or writes outside of shared memory, uses a barrier wrongly,
-            comes to a standstill or dies.
-        LimitError: When it takes too long.
+        ArtifactError: When the kernel accesses memory outside shared memory, misuses a barrier,
+            deadlocks or crashes.
+        LimitError: When the call exceeds the time limit.
     """
     if order not in ORDERS:
         raise ConfigError(f"order must be one of {', '.join(ORDERS)}, but got {order!r}")
@@ -98,7 +98,7 @@ def _worker() -> _Worker:
 
 
 class _Worker:
-    """The process and the two pipes to it."""
+    """The worker process and the two pipes to it."""
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
@@ -112,8 +112,8 @@ class _Worker:
         atexit.register(self.stop)
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer to one request; a worker that gives none is replaced by the next call."""
-        with contextlib.suppress(OSError):  # a dead worker is told by the answer that is missing
+        """Return the answer to one request; the next call replaces a silent worker."""
+        with contextlib.suppress(OSError):  # a dead worker is detected by its missing answer
             self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
         with selectors.DefaultSelector() as selector:
@@ -136,7 +136,7 @@ class _Worker:
         )
 
     def stop(self) -> None:
-        """End the process; safe to call twice."""
+        """Kill the process; safe to call twice."""
         self._process.kill()
         self._process.wait()
         atexit.unregister(self.stop)

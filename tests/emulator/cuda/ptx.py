@@ -1,4 +1,4 @@
-"""PTX in CUDA source -> calls of the emulator; a line an instruction, operands as in the manual."""
+"""Translate inline PTX to calls of the emulator: one table row per instruction."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ _TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8")
 _STORED = {"f32": "float", "u32": "uint32_t", "s32": "int", "b32": "uint32_t"}
 _AREA = rf"\[{_REG}, {_LIST}\]"
 
-# Without effect here: what orders memory, which is in order; hints; registers and launches.
+# No-ops here: fences (memory is sequentially consistent), prefetch, register counts, PDL.
 _NOTHING = re.compile(
     r"(fence\.mbarrier_init|prefetch|setmaxnreg|griddepcontrol\.launch_dependents|wgmma\.fence)\b.*"
 )
 
-# An instruction and the call that does it. ``&{...}`` are the places of a list of results.
+# Instruction pattern, and the call that emulates it. ``&{...}`` takes the address of each result.
 _CALLS = [
-    (rf"mbarrier\.init\.shared\.b64 \[{_REG}\], {_REG}", r"emu::init_barrier(\1, \2)"),
+    (rf"mbarrier\.init\.shared\.b64 \[{_REG}\], {_REG}", r"emu::mbarrier_init(\1, \2)"),
     (
         rf"mbarrier\.arrive\.expect_tx\.shared\.b64 _, \[{_REG}\], {_REG}",
-        r"emu::arrive_expecting(\1, \2)",
+        r"emu::mbarrier_arrive_expect_tx(\1, \2)",
     ),
-    (rf"mbarrier\.arrive\.shared\.b64 _, \[{_REG}\], {_REG}", r"emu::arrive(\1, \2)"),
-    (rf"mbarrier\.arrive\.shared(?:::cluster)?\.b64 _, \[{_REG}\]", r"emu::arrive(\1)"),
+    (rf"mbarrier\.arrive\.shared\.b64 _, \[{_REG}\], {_REG}", r"emu::mbarrier_arrive(\1, \2)"),
+    (rf"mbarrier\.arrive\.shared(?:::cluster)?\.b64 _, \[{_REG}\]", r"emu::mbarrier_arrive(\1)"),
     (
         rf".*\bmbarrier\.try_wait\.parity[\w.:]* \w+, \[{_REG}\], {_REG}, .*bra.*",
-        r"emu::wait_barrier(\1, \2)",
+        r"emu::mbarrier_wait(\1, \2)",
     ),
-    (r"fence\.proxy\.async[\w.:]*", r"emu::fence()"),
-    (r"griddepcontrol\.wait", r"emu::follow()"),
-    (rf"bar\.sync {_REG}, {_REG}", r"emu::meet(\1, \2)"),
-    (rf"bar\.sync {_REG}", r"emu::meet_all(\1)"),
+    (r"fence\.proxy\.async[\w.:]*", r"emu::fence_proxy_async()"),
+    (r"griddepcontrol\.wait", r"emu::griddepcontrol_wait()"),
+    (rf"bar\.sync {_REG}, {_REG}", r"emu::bar_sync(\1, \2)"),
+    (rf"bar\.sync {_REG}", r"emu::bar_sync_all(\1)"),
     (r"barrier\.cluster\.arrive[\w.]*", r"emu::cluster_arrive()"),
     (r"barrier\.cluster\.wait[\w.]*", r"emu::cluster_wait()"),
     (
         rf"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
         rf" \[{_REG}\], {_AREA}, \[{_REG}\]",
-        r"emu::load_area(\1, \2, {\3}, \4)",
+        r"emu::tma_load(\1, \2, {\3}, \4)",
     ),
     (
         rf"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
         rf"\.multicast::cluster \[{_REG}\], {_AREA}, \[{_REG}\], {_REG}",
-        r"emu::load_area(\1, \2, {\3}, \4, \5)",
+        r"emu::tma_load(\1, \2, {\3}, \4, \5)",
     ),
     (
         rf"cp\.async\.bulk\.tensor\.\dd\.global\.shared::cta(?:\.tile)?\.bulk_group"
         rf" {_AREA}, \[{_REG}\]",
-        r"emu::store_area(\1, {\2}, \3)",
+        r"emu::tma_store(\1, {\2}, \3)",
     ),
-    (r"cp\.async\.bulk\.commit_group", r"emu::close_group(emu::self->bulk)"),
+    (r"cp\.async\.bulk\.commit_group", r"emu::commit_group(emu::self->bulk)"),
     (rf"cp\.async\.bulk\.wait_group(?:\.read)? {_REG}", r"emu::wait_groups(emu::self->bulk, \1)"),
     (
         rf"cp\.async\.c[ag]\.shared\.global[\w.:]* \[{_REG}\], \[{_REG}\], {_REG}",
-        r"emu::copy_async(\1, \2, \3, \3)",
+        r"emu::cp_async(\1, \2, \3, \3)",
     ),
     (
         rf"cp\.async\.c[ag]\.shared\.global[\w.:]* \[{_REG}\], \[{_REG}\], {_REG}, {_REG}",
-        r"emu::copy_async(\1, \2, \3, \4)",
+        r"emu::cp_async(\1, \2, \3, \4)",
     ),
-    (r"cp\.async\.commit_group", r"emu::close_group(emu::self->copies)"),
+    (r"cp\.async\.commit_group", r"emu::commit_group(emu::self->copies)"),
     (rf"cp\.async\.wait_group {_REG}", r"emu::wait_groups(emu::self->copies, \1)"),
-    (rf"mapa\.shared::cluster\.u32 {_REG}, {_REG}, {_REG}", r"\1 = emu::mapped(\2, \3)"),
+    (rf"mapa\.shared::cluster\.u32 {_REG}, {_REG}, {_REG}", r"\1 = emu::mapa(\2, \3)"),
     (rf"mov\.u32 {_REG}, %+clusterid\.x", r"\1 = blockIdx.x / emu::machine.cluster_size.x"),
     (rf"mov\.u32 {_REG}, %+cluster_ctarank", r"\1 = emu::self->block->rank"),
     (r".*\belect\.sync _\|\w+, 0xffffffff; selp\.b32 (%\d+), 1, 0, .*", r"\1 = emu::elected()"),
@@ -102,10 +102,10 @@ _GUARDED = re.compile(rf"\{{ \.reg \.pred (\w+); setp\.ne\.b32 \1, {_REG}, 0; @\
 
 
 def call_of(text: str, operands: Sequence[str]) -> str:
-    """The statement that does what an ``asm`` statement says.
+    """Return the C++ statement that emulates an ``asm`` statement.
 
     Args:
-        text: Its template.
+        text: Template of the ``asm`` statement.
         operands: C++ expressions of ``%0``, ``%1``, ...: outputs, then inputs.
 
     Raises:
@@ -140,16 +140,16 @@ def _call(text: str) -> str:
         lists = ", ".join(f"{{{each}}}" for each in given)
         return f"emu::mma<{_type(a)}, {_type(b)}>(&{{{results}}}, {lists})"
     if found := _WGMMA.fullmatch(text):
-        _, adds, columns, a, b, registers, of_a, of_b, turned_a, turned_b = found.groups()
-        turned = f"{turned_a or 0}, {turned_b or 0}"
+        _, adds, columns, a, b, registers, of_a, of_b, transposed_a, transposed_b = found.groups()
+        transposed = f"{transposed_a or 0}, {transposed_b or 0}"
         return (
             f"emu::wgmma<{columns}, {_type(a)}, {_type(b)}>"
-            f"(&{{{registers}}}, {of_a}, {of_b}, {adds}, {turned})"
+            f"(&{{{registers}}}, {of_a}, {of_b}, {adds}, {transposed})"
         )
     raise ConfigError(f"an instruction must be one that the emulator knows, but got {text!r}")
 
 
 def _type(name: str) -> str:
     if name not in _TYPES:
-        raise ConfigError(f"products must be of {', '.join(_TYPES)} to be emulated, but got {name}")
+        raise ConfigError(f"operands must be {', '.join(_TYPES)} to be emulated, but got {name}")
     return f"emu::Type::{name.upper()}"

@@ -1,4 +1,4 @@
-"""CUDA source -> C++ in which the same kernel text runs on a CPU."""
+"""Translate CUDA source to C++ that runs the same kernel on a CPU."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _SHARED = re.compile(
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _LITERAL = re.compile(r"\s*(?://[^\n]*\n\s*)*" + _STRING.pattern)
 _OPERAND = re.compile(r'[\s,]*"[^"]*"\s*\(')
-_ALIGNED = 128  # bytes to which a variable in shared memory is, at most
+_ALIGNED = 128  # largest alignment of a shared-memory variable in bytes
 
 
 def emulated(source: str, kernels: Mapping[str, Sequence[str]]) -> str:
-    """C++ with a function ``__tvm_ffi_<kernel>`` for each kernel of CUDA ``source``.
+    """Return C++ with a function ``__tvm_ffi_<kernel>`` for each kernel of CUDA ``source``.
 
     Args:
-        source: As TVM writes it.
-        kernels: Of each kernel TVM's names of how it is launched; its arguments are followed by
-            the values of those that have one.
+        source: CUDA source as TVM emits it.
+        kernels: TVM's launch parameter tags of each kernel. The values of tags that have one follow
+            the arguments of the kernel.
 
     Raises:
-        ConfigError: When it has an instruction that the emulator does not know.
+        ConfigError: When the source has an instruction that the emulator does not know.
     """
     text = _INCLUDE.sub("", source)
     text = _DYNAMIC.sub(r"\1* \2 = static_cast<\1*>(emu::dynamic_shared());", text)
@@ -65,7 +65,7 @@ def _without_asm(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the parenthesis that is open at ``at`` closes; strings are passed over."""
+    """Return the position of the parenthesis that closes the one open at ``at``; skip strings."""
     depth = 1
     while True:
         if text[at] == '"':
@@ -96,7 +96,7 @@ def _statement(body: str) -> str:
 
 
 def _sections(text: str) -> list[str]:
-    """Outputs, inputs and clobbers, which colons begin; those in parentheses are expressions'."""
+    """Split at top-level colons into outputs, inputs and clobbers."""
     sections: list[str] = []
     depth = 0
     for letter in text:

@@ -1,4 +1,4 @@
-"""``cuTensorMapEncodeTiled`` as TVM calls it, writing what ``memory.h`` reads."""
+"""``cuTensorMapEncodeTiled`` as TVM calls it: encode the TMA descriptor that ``memory.h`` reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from tvmopt.errors import ConfigError
 
 _MARK = 0x50414D54
-_MOST = 5  # dimensions of a tensor map
-_BYTES = 128  # of a tensor map
+_MOST = 5  # most dimensions of a tensor map
+_BYTES = 128  # size of a tensor map
 _LARGEST_BOX = 256
 
 
@@ -29,18 +29,18 @@ class _TensorMap(ctypes.Structure):
 
 
 def encode_tiled(place: Any, dtype: str, rank: int, base: Any, *numbers: int) -> None:
-    """Write the map of a tensor to ``place``, checked as the driver checks it.
+    """Encode a tensor map at ``place``, with the checks of the CUDA driver.
 
     Args:
         place: Address of 128 bytes.
-        dtype: The type of an element.
-        rank: Dimensions.
+        dtype: The dtype of an element.
+        rank: Number of dimensions.
         base: Address of the tensor.
-        numbers: ``rank`` extents, ``rank - 1`` strides in bytes, ``rank`` extents of the box,
-            ``rank`` steps in elements; then interleaving, swizzle, promotion in L2 and filling.
+        numbers: ``rank`` extents, ``rank - 1`` strides in bytes, ``rank`` box extents, ``rank``
+            element strides; then interleave, swizzle, L2 promotion and out-of-bounds fill.
 
     Raises:
-        ConfigError: When the driver would refuse it.
+        ConfigError: When the driver would reject the arguments.
     """
     import tvm_ffi
 

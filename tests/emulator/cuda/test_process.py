@@ -1,4 +1,4 @@
-"""Calls of emulated kernels: what they take, what goes wrong, and that the next one works."""
+"""Tests of calls of emulated kernels: arguments, errors, and recovery after an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _calling(text: str) -> tirx.PrimFunc:
 
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_every_number_is_widened_and_rounded_as_by_numpy(narrow: str) -> None:
+def test_casts_round_every_value_as_numpy_does(narrow: str) -> None:
     dtype = np.dtype(narrow)
     every = np.arange(65536, dtype=np.uint16).view(dtype)
     [wide] = run(_cast(narrow, "float32"), [every], [np.zeros(65536, np.float32)], H200)
@@ -58,12 +58,12 @@ def test_every_number_is_widened_and_rounded_as_by_numpy(narrow: str) -> None:
     np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
 
 
-def test_the_order_must_be_one() -> None:
+def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ConfigError, match="order must be one of early, late, chance, but got 'x'"):
         run(_cast("float32", "float16"), [], [], H200, order="x")
 
 
-def test_arguments_must_be_the_kernels() -> None:
+def test_arguments_of_another_shape_are_refused() -> None:
     with pytest.raises(ArtifactError, match=r"the emulated kernel fails: .*shape"):
         run(_cast("float32", "float16", 64), [np.zeros(32, "f4")], [np.zeros(64, "f2")], H200)
 
@@ -77,7 +77,7 @@ def test_arguments_must_be_the_kernels() -> None:
     ],
     ids=["it dies", "an unknown instruction", "it does not compile"],
 )
-def test_what_goes_wrong_is_told_and_the_next_call_works(text, error, said) -> None:
+def test_an_error_is_reported_and_the_next_call_works(text, error, said) -> None:
     with pytest.raises(error, match=said):
         run(_calling(text), [np.zeros(64, "f4")], [np.zeros(64, "f4")], H200)
     numbers = np.arange(64, dtype="f4")
@@ -85,7 +85,7 @@ def test_what_goes_wrong_is_told_and_the_next_call_works(text, error, said) -> N
     np.testing.assert_array_equal(got, numbers)
 
 
-def test_a_call_may_take_no_longer_than_told() -> None:
+def test_a_call_has_a_time_limit() -> None:
     func = row("matmul_nt-2048-2048-2048-float16").func
     kernel = schedule_function(func, H200).func
     matrix = np.zeros((2048, 2048), np.float16)
@@ -102,7 +102,7 @@ def test_a_call_may_take_no_longer_than_told() -> None:
         ({"steps": [1, 9]}, "steps must be 1 to 8, but got"),
     ],
 )
-def test_maps_are_refused_as_by_the_driver(changed: dict[str, list[int]], said: str) -> None:
+def test_invalid_tensor_maps_are_refused(changed: dict[str, list[int]], said: str) -> None:
     place, base = np.zeros(256, np.uint8), np.zeros(64, np.float16)
     address = (place.ctypes.data + 63) // 64 * 64
     told = {"extents": [64, 64], "strides": [128], "box": [64, 8], "steps": [1, 1], **changed}

@@ -1,4 +1,4 @@
-"""Instructions: what becomes of their text."""
+"""Tests of the translation of inline PTX to calls of the emulator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tvmopt.errors import ConfigError
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("mbarrier.init.shared.b64 [%0], %1;", "emu::init_barrier((x), (y));"),
-        ("bar.sync %0, 128;", "emu::meet((x), 128);"),
+        ("mbarrier.init.shared.b64 [%0], %1;", "emu::mbarrier_init((x), (y));"),
+        ("bar.sync %0, 128;", "emu::bar_sync((x), 128);"),
         ("mov.u32 %0, %%cluster_ctarank;", "(x) = emu::self->block->rank;"),
         (
             "{ .reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared.b64 _, [%0], 1; }",
-            "if ((y)) { emu::arrive((x), 1); };",
+            "if ((y)) { emu::mbarrier_arrive((x), 1); };",
         ),
         (
             "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32{%0, %1}, {%0}, {%1}, {%1, %1};\\n",
@@ -36,7 +36,7 @@ def test_an_unknown_instruction_is_refused(text: str) -> None:
         call_of(text, ["x", "y"])
 
 
-def test_products_of_other_types_are_refused() -> None:
+def test_mma_of_other_dtypes_is_refused() -> None:
     text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
     with pytest.raises(ConfigError, match="to be emulated, but got tf32"):
         call_of(text, ["x", "y"])
@@ -50,10 +50,10 @@ void f(unsigned a, bool b) {
 }
 """
     made = emulated(source, {})
-    assert 'emu::meet((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
+    assert 'emu::bar_sync((b ? g("a:(") : h(a, 3)), (a));' in made and "asm" not in made
 
 
-def test_shared_memory_is_the_blocks() -> None:
+def test_shared_variables_become_references_into_the_block() -> None:
     source = """#include <cuda_fp16.h>
 extern "C" __global__ void main_kernel() {
   extern __shared__ __align__(64) uchar all[];

@@ -1,4 +1,4 @@
-"""What the policy ranks, of functions drawn by chance, computes what TVM does on the CPU."""
+"""Ranked GPU kernels of random functions, emulated, equal the same functions on the CPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.policies import policy_of
 
 _TOLERANCES = {"float32": 1e-4, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0.0}
-_MOST = 40  # configurations of a ranking that are drawn from
+_MOST = 40  # the test draws from this many configurations of a ranking
 _EXTENTS = st.one_of(st.integers(1, 40), st.sampled_from([48, 64, 77, 100, 128, 136, 200, 333]))
-_PRODUCTS = st.builds(
+_MATMULS = st.builds(
     "matmul_{}-{}-{}-{}-{}".format,
     st.sampled_from(["nt", "nn", "tn"]), _EXTENTS, _EXTENTS, _EXTENTS,
     st.sampled_from(["float16", "bfloat16", "int8", "float32"]),
@@ -48,7 +48,7 @@ def _inputs(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.one_of(_PRODUCTS, _CONVOLUTIONS, _OTHERS),
+    name=st.one_of(_MATMULS, _CONVOLUTIONS, _OTHERS),
     gpu=st.sampled_from(["nvidia-h200", "nvidia-h200", "nvidia-a100"]),
     place=st.integers(0, _MOST - 1),
     order=st.sampled_from(ORDERS),
@@ -61,7 +61,7 @@ def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order,
     try:
         kernel = emit_kernel(func, hint)
     except NotApplicable:
-        return  # said for one candidate of several; the policy's own tests count those
+        return  # a refused candidate; tests of the ranking limit how many are refused
     inputs = _inputs(func, np.random.default_rng(seed))
     want = serial.run(func, inputs).astype(np.float64)
     [got] = run(kernel, inputs, [serial.empty_of(func)], arch, order=order, seed=seed)

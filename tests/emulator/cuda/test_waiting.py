@@ -1,4 +1,4 @@
-"""Kernels that wait for less than they need: each is noticed, whatever it lacks."""
+"""Mutation test of kernel synchronisation: the emulator detects each wait that is removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRODUCTS = {
         gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1),
     ),
 }
-# What makes one thread wait for another, or lets it go on; and what makes a copy wait.
+# Calls that make a thread wait, that release a waiting thread, or that order an async copy.
 _WAITING = (
     "cta_sync", "mbarrier_wait", "warpgroup_sync", "wait_group", "cluster_sync", "sync_cluster",
     "mbarrier_arrive", "fence_proxy", "commit_group",
@@ -50,7 +50,7 @@ def _kernel(name: str) -> tirx.PrimFunc:
 
 
 def _called(statement: tirx.Evaluate) -> str:
-    """The instruction, or function of CUDA text, that a statement calls."""
+    """Return the instruction or inline CUDA function that a statement calls."""
     call = statement.value
     if not isinstance(call, ir.Call):
         return ""
@@ -60,7 +60,7 @@ def _called(statement: tirx.Evaluate) -> str:
 
 
 def _waits(name: str) -> list[tuple[str, str, int]]:
-    """The statements of a kernel that make someone wait: kernel, instruction, which of its kind."""
+    """Return the synchronisation statements of a kernel: kernel, instruction, index of its kind."""
     found: list[tuple[str, str, int]] = []
 
     def on_statement(statement: tirx.Evaluate) -> None:
@@ -73,7 +73,7 @@ def _waits(name: str) -> list[tuple[str, str, int]]:
 
 
 def _without(func: tirx.PrimFunc, called: str, which: int) -> tirx.PrimFunc:
-    """``func`` without the statement number ``which`` of those that call ``called``."""
+    """Return ``func`` without statement number ``which`` of all calls of ``called``."""
     left = [which]
 
     def on_statement(statement: tirx.Evaluate) -> tirx.Evaluate:
@@ -89,7 +89,7 @@ def _without(func: tirx.PrimFunc, called: str, which: int) -> tirx.PrimFunc:
 
 
 def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
-    """What is wrong with the kernel in an order; empty when nothing is."""
+    """Return the error of the kernel under one completion order; empty when it is right."""
     problem, _ = PRODUCTS[name]
     a = RNG.standard_normal((problem.m, problem.k)).astype(np.float16)
     b = RNG.standard_normal((problem.n, problem.k)).astype(np.float16)
@@ -99,23 +99,23 @@ def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     except ArtifactError as error:
         return str(error)
     close = np.isclose(got, a.astype("f4") @ b.astype("f4").T, rtol=2e-3, atol=2e-2)
-    return "" if close.all() else "wrong numbers"
+    return "" if close.all() else "wrong results"
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_the_kernel_as_it_is_waits_enough(name: str) -> None:
+def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
     assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
 
 
 @pytest.mark.parametrize(
     ("name", "called", "which"), [each for name in PRODUCTS for each in _waits(name)]
 )
-def test_every_wait_is_needed(name: str, called: str, which: int) -> None:
+def test_removing_any_wait_is_detected(name: str, called: str, which: int) -> None:
     less = _without(_kernel(name), called, which)
     assert any(_wrong(less, name, order) for order in reversed(ORDERS))
 
 
-def test_what_is_needless_is_so() -> None:
+def test_needless_waits_can_be_removed() -> None:
     for name, called, which in _NEEDLESS:
         less = _without(_kernel(name), called, which)
         assert not any(_wrong(less, name, order) for order in ORDERS)

@@ -1,4 +1,4 @@
-"""``python -m tests.emulator.cuda.worker`` runs kernels: a JSON line each, until its input ends."""
+"""``python -m tests.emulator.cuda.worker``: run kernels; one JSON request per line of input."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tvmopt.kernels.cuda.build import build_kernels
 from .arrays import read_array, write_array
 from .library import Libraries
 
-_KEPT = 8  # kernels that stay built: each is called in several orders
+_KEPT = 8  # cached builds, because each kernel is called under several completion orders
 
 
 def main() -> None:
-    """Answer requests; what kernels print goes to the error stream."""
+    """Answer requests; output of kernels goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="tvmopt-emulate-") as folder:
@@ -43,14 +43,14 @@ class _Runner:
         self._built = functools.lru_cache(_KEPT)(self._build)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Call the kernel of a request; its results lie where the arrays given lay."""
+        """Call the kernel of a request; results overwrite the files of the input arrays."""
         built = self._built(request["module"], json.dumps(request["arch"]))
         self._libraries.order(request["order"], request["seed"])
         arrays = [read_array(about) for about in request["arrays"]]
         sent = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in arrays]
         try:
             built["main"](*sent)
-        except Exception as error:  # TVM raises what the emulator and the host code say, as it is
+        except Exception as error:  # the emulator or the host code
             raise ArtifactError(f"the emulated kernel fails: {_first_line(error)}") from error
         first = len(sent) - request["results"]
         places = [Path(about["path"]) for about in request["arrays"]]
@@ -64,7 +64,7 @@ class _Runner:
             return build_kernels(
                 {"main": tvm.ir.load_json(module)["main"]}, CudaArch(**json.loads(arch))
             )
-        except Exception as error:  # TVM wraps what the library says; anything else is TVM's
+        except Exception as error:  # TVM wraps errors of the library
             if self._libraries.failure is not None:
                 raise self._libraries.failure from error
             raise BuildError(f"a kernel must compile, but: {_first_line(error)}") from error

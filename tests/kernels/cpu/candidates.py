@@ -1,4 +1,4 @@
-"""Run many candidates of one function and compare them: all are functions of one library."""
+"""Build many candidates of one function into one library, run them, and compare the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THREADS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """What a function is scheduled and compiled for."""
+    """A CPU descriptor for scheduling, and a target for compilation."""
 
     name: str
     arch: CpuArch
@@ -40,14 +40,14 @@ class Cpu:
 
 
 def cpus() -> list[Cpu]:
-    """Wide and narrow vectors, one thread and two; the code of all of them runs here."""
+    """Return CPUs with wide and narrow vectors, one thread and two; code for all runs here."""
     spec = resolve_target("host", THREADS)
     narrow = resolve_target("haswell", THREADS) if host.isa() == "x86_64" else spec
     if narrow.missing_on_host():
         narrow = spec
     wide = dataclasses.replace(spec.arch(), simd_bits=512, vector_registers=32)
     small = dataclasses.replace(narrow.arch(), simd_bits=256, vector_registers=16)
-    # Code that is optimised less is compiled in half the time; the schedules are the same.
+    # A lower optimisation level halves the compile time; the schedules are the same.
     return [
         Cpu("512 bits, 2 threads", wide, spec.to_tvm(opt_level=1)),
         Cpu("512 bits, 1 thread", dataclasses.replace(wide, cores=1), spec.to_tvm(opt_level=1)),
@@ -57,12 +57,12 @@ def cpus() -> list[Cpu]:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One function of a drawn module, with inputs and what it must give.
+    """One function of a drawn module, with inputs and the expected result.
 
     Attributes:
         func: The function.
-        inputs: Values of all arguments but the last.
-        expected: What NumPy says; None where the function as TVM lowered it is the reference.
+        inputs: Values of all arguments except the last.
+        expected: Result of NumPy; None if the unscheduled function is the reference.
     """
 
     func: tirx.PrimFunc
@@ -71,7 +71,7 @@ class Case:
 
 
 def lowered(drawn: Drawn, target: Target) -> tvm.IRModule:
-    """The lowered module of ``drawn``; its constants come last and are known."""
+    """Lower ``drawn`` to a module; constants are its last arguments."""
     order = sorted(range(len(drawn.operands)), key=lambda n: drawn.operands[n].constant)
     params = {
         n: relax.Var(f"x{n}", relax.TensorType(drawn.operands[n].shape, drawn.operands[n].dtype))
@@ -88,7 +88,7 @@ def lowered(drawn: Drawn, target: Target) -> tvm.IRModule:
 
 
 def cases(drawn: Drawn, target: Target, seed: int = 0) -> list[Case]:
-    """The functions that ``drawn`` lowers to; its weights are known to be constants."""
+    """Return the functions that ``drawn`` lowers to; weights are marked as constants."""
     mod = lowered(drawn, target)
     values = {
         f"x{n}": _values(operand.shape, operand.dtype, seed + n, drawn.coarse)
@@ -116,7 +116,7 @@ def cases(drawn: Drawn, target: Target, seed: int = 0) -> list[Case]:
 
 
 def _calls(mod: tvm.IRModule) -> list[tuple[str, list[str]]]:
-    """Each call of a TensorIR function: its name and those of its arguments."""
+    """Return each call of a TensorIR function: its name and the names of its arguments."""
     calls: list[tuple[str, list[str]]] = []
 
     def visit(expr: relax.Expr) -> None:
@@ -129,7 +129,7 @@ def _calls(mod: tvm.IRModule) -> list[tuple[str, list[str]]]:
 
 
 def _values(shape: tuple[int, ...], dtype: str, seed: int, coarse: bool) -> np.ndarray:
-    """Random values: bytes of their whole range, other integers such that they serve as indices."""
+    """Draw 8-bit integers from the whole range, other integers as valid indices."""
     rng = np.random.default_rng(seed)
     if dtype in ("int8", "uint8"):
         limits = np.iinfo(dtype)
@@ -142,7 +142,7 @@ def _values(shape: tuple[int, ...], dtype: str, seed: int, coarse: bool) -> np.n
 
 
 def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[CpuHint]:
-    """For every template the policy's first, middle and last hint, and one without a tile."""
+    """Return the first, middle and last ranked hint of every template, and one without a tile."""
     ranked = [r.hint for r in DefaultPolicy(func, arch).ranked]
     hints: dict[CpuHint, None] = {}
     for name in (family.name for family in families_of(arch)):
@@ -156,13 +156,13 @@ def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[CpuHint]:
 def check_numbers(
     case: Case, candidates: Sequence[tirx.PrimFunc], target: Target, split: bool = True
 ) -> None:
-    """Assert that each candidate computes what ``case`` says, its weights packed before or not.
+    """Assert that each candidate computes ``case.expected``, with and without weight prepacking.
 
     Args:
-        case: The function, its inputs and its result.
-        candidates: The function under schedules.
+        case: The function, its inputs and its expected result.
+        candidates: The scheduled functions.
         target: Target to compile for.
-        split: Whether each that packs a weight is also run with its packing taken out.
+        split: Whether to also run each candidate with its weight packing split off.
     """
     functions = {"reference": case.func}
     packed: dict[int, tuple[int, ...]] = {}
@@ -180,7 +180,7 @@ def check_numbers(
     shape, dtype = tuple(int(e) for e in out.shape), str(out.dtype)
 
     def run(name: str, arguments: list[Any]) -> np.ndarray:
-        # What was there before must not show: a candidate may forget to write.
+        # Overwrite old contents, so that a missing store shows.
         result = tvm.runtime.tensor(np.full(shape, 77).astype(dtype))
         built[name](*arguments, result)
         return result.numpy()
@@ -206,9 +206,9 @@ def check_numbers(
 
 @pytest.fixture(scope="module")
 def two_threads() -> Iterator[concurrent.futures.Executor]:
-    """A thread in which kernels run on two cores, so that a race can show.
+    """Return a thread in which kernels run on two cores, so that a data race can show.
 
-    TVM's pool belongs to the thread that calls the kernel, and reads the variable when it starts.
+    TVM's thread pool belongs to the calling thread, and reads the variable when it starts.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "TVM_NUM_THREADS", str(THREADS))

@@ -1,8 +1,8 @@
-"""One contract for every template: whatever the function and the hint, the numbers stay.
+"""The contract of every kernel template: each schedule computes what its function computes.
 
-A template gives a schedule or says that it does not fit. What it gives computes the same, with its
-weights packed before or within; its trace replays, since that is what a tuning database keeps; and
-its hint survives JSON.
+For each function and hint, a template emits a schedule or refuses with a reason. An emitted
+schedule gives the same results, with weights packed at build time or at each call. Its trace
+replays, because a tuning database stores traces. Its hint survives JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvmopt.kernels.first_choice import schedule_function
 
 
 def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
-    """The trace, as a database keeps it, gives the same module again."""
+    """Assert that the trace, as a database stores it, replays to the same module."""
     again = s_tir.Schedule(tvm.IRModule({"main": func}))
     s_tir.schedule.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
     tvm.ir.assert_structural_equal(again.mod, schedule.mod)
@@ -34,11 +34,11 @@ def assert_survives_json(hint: CpuHint) -> None:
 
 
 def keep_contract(drawn: Drawn, cpu: Cpu) -> collections.Counter[str]:
-    """Hold every template to the contract on ``drawn``; count the schedules of each."""
+    """Assert the contract of every template on ``drawn``; count the schedules of each."""
     served: collections.Counter[str] = collections.Counter()
     for case in cases(drawn, cpu.target):
         if not any(int(e) > 1 for p in case.func.params for e in p.shape):
-            continue  # a scalar: nothing to schedule
+            continue  # a scalar has no loops to schedule
         schedules = []
         for hint in chosen_hints(case.func, cpu.arch):
             assert_survives_json(hint)
@@ -50,7 +50,7 @@ def keep_contract(drawn: Drawn, cpu: Cpu) -> collections.Counter[str]:
             served[hint.template] += 1
             assert_replays(schedule, case.func)
             schedules.append(schedule.mod["main"])
-        # Nothing is left as it was: there is a template for every function.
+        # Some template schedules every function.
         assert not schedule_function(case.func, cpu.arch).rule.startswith("unscheduled")
         check_numbers(case, schedules, cpu.target)
     return served

@@ -1,6 +1,6 @@
-"""Functions drawn at random: what :mod:`tests.kernels.cpu.test_templates` holds every template to.
+"""Random functions for the contract tests in :mod:`tests.kernels.cpu.test_templates`.
 
-Each comes with what NumPy, in float64, says that it computes. Shapes are small, ragged and prime.
+Each function has a float64 NumPy reference. Shapes are small, prime or ragged.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tvm import relax
 op, nn = relax.op, relax.op.nn
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-#: Channels: single, few, ragged and whole against 8 and 16 lanes, one longer than a register tile.
+#: Channels: one, few, ragged and whole for 8 and 16 lanes, one larger than a register tile.
 CHANNELS = st.sampled_from([1, 2, 3, 5, 8, 13, 16, 17, 24, 32, 40, 67])
 SIZES = st.integers(1, 13)
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An argument; ``constant`` ones are weights, known when a model is built."""
+    """An argument; a ``constant`` one is a weight, known at build time."""
 
     shape: tuple[int, ...]
     constant: bool = False
@@ -32,14 +32,14 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Drawn:
-    """A few operators.
+    """A few operators, and their NumPy reference.
 
     Attributes:
-        text: What it is, for the report of a failure.
-        operands: Its arguments.
-        build: Gives the result from relax variables.
-        numpy: The same from arrays of float64; None where TVM's own form is the only reference.
-        coarse: Whether inputs are rounded, so that equal ones occur.
+        text: Description, for the report of a failure.
+        operands: The arguments.
+        build: Builds the result from Relax variables.
+        numpy: Computes the result from float64 arrays; None if only TVM's lowering is a reference.
+        coarse: Whether inputs are rounded to integers, so that equal values occur.
     """
 
     text: str
@@ -84,15 +84,15 @@ def with_epilogue(
     out: tuple[int, ...],
     bias: tuple[int, ...],
 ) -> Drawn:
-    """``build`` followed by what ``name`` says.
+    """Return ``build`` with the epilogue ``name``.
 
     Args:
         name: One of ``EPILOGUES``.
-        text: What ``build`` is.
-        operands: Its operands.
-        build: Gives the tensor.
-        numpy: Gives it in NumPy.
-        out: Its shape.
+        text: Description of ``build``.
+        operands: Operands of ``build``.
+        build: Builds the tensor before the epilogue.
+        numpy: Computes the same tensor in NumPy.
+        out: Shape of the tensor.
         bias: Shape of a bias.
     """
     extra: list[Operand] = []
@@ -133,9 +133,9 @@ def with_integer_epilogue(
     out: tuple[int, ...],
     bias: tuple[int, ...],
 ) -> Drawn:
-    """Sums in int32 followed by what ``name`` of ``INTEGER_EPILOGUES`` says, exact to the bit.
+    """Return an int32 accumulator with the epilogue ``name`` of ``INTEGER_EPILOGUES``, bit-exact.
 
-    NumPy does the arithmetic of floats in float32, as the kernel does.
+    NumPy computes floats in float32, as the kernel does.
     """
     assert numpy is not None
     extra: list[Operand] = []
@@ -185,13 +185,13 @@ INTEGER_EPILOGUES = (
 
 @dataclasses.dataclass(frozen=True)
 class Types:
-    """Types of a product, and what may follow it.
+    """Dtypes of a matmul or convolution, and its possible epilogues.
 
     Attributes:
-        data: Type of the data.
-        weight: Type of the weight.
-        sums: Type of the result; None for that of the operands.
-        epilogues: What may follow.
+        data: Dtype of the data.
+        weight: Dtype of the weight.
+        sums: Dtype of the accumulator; None for the dtype of the operands.
+        epilogues: Names of the possible epilogues.
         with_epilogue: Appends one of them.
     """
 

@@ -1,4 +1,4 @@
-"""Elementwise operators and movements of data drawn at random."""
+"""Random elementwise functions and data movement."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _COSTLY = ("sigmoid", "tanh", "exp", "hard_swish")
 
 @st.composite
 def elementwise(draw: Draw) -> Drawn:
-    """Chains of arithmetic on one tensor and others that are broadcast to it."""
+    """Draw chains of arithmetic on one tensor and on tensors broadcast to it."""
     shape = tuple(
         draw(st.lists(st.sampled_from([1, 2, 3, 7, 8, 16, 17, 50]), min_size=1, max_size=4))
     )
     while math.prod(shape) > 20_000:
         shape = shape[1:]
     steps = draw(st.lists(st.sampled_from([*_CHAIN, "add", "multiply"]), min_size=1, max_size=4))
-    # A few of these in one expression take the code generator many seconds.
+    # LLVM takes many seconds for a few of these in one expression.
     costly = [step for step in steps if step in _COSTLY]
     steps = [step for step in steps if step not in costly[2:]]
     operands = [Operand(shape)]
@@ -79,7 +79,7 @@ def elementwise(draw: Draw) -> Drawn:
 
 @st.composite
 def movements(draw: Draw) -> Drawn:
-    """Transpose, concat, pad, resize, gather and slice."""
+    """Draw transpose, concat, pad, resize, gather and slice."""
     kind = draw(st.sampled_from(["transpose", "concat", "pad", "resize", "take", "slice"]))
     extents = st.sampled_from([1, 2, 3, 5, 8, 13, 16, 24])
     shape = tuple(draw(st.lists(extents, min_size=2, max_size=4)))

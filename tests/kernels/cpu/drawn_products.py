@@ -1,4 +1,4 @@
-"""Products drawn at random: convolutions of all kinds, matrix products."""
+"""Random convolutions of all kinds, and random matmuls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def conv2d_numpy(
     dilation: Sequence[int],
     groups: int,
 ) -> np.ndarray:
-    """Convolution: x (n, h, w, c), w (kh, kw, c / groups, o) -> (n, oh, ow, o)."""
+    """Convolve x (n, h, w, c) with w (kh, kw, c / groups, o) -> (n, oh, ow, o)."""
     top, left, bottom, right = padding
     x = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
     kh, kw, inputs, outputs = w.shape
@@ -61,7 +61,7 @@ def convolutions(
     grouping: str | None = None,
     types: Types = FLOAT,
 ) -> Drawn:
-    """2-d convolutions in three layouts, with every setting."""
+    """Draw 2-d convolutions in three layouts, with all attributes."""
     layout = layout or draw(st.sampled_from(["NHWC", "NHWC", "NCHW", "NCHW16c"]))
     kernel = [draw(st.sampled_from([1, 2, 3, 3, 5, 7])) for _ in "hw"]
     if draw(st.booleans()):
@@ -132,7 +132,7 @@ def convolutions(
         return nn.conv2d(x, w, strides, padding, dilation, groups, *layouts, types.sums)
 
     text = f"conv2d {layout} stride {strides} padding {padding} dilation {dilation} groups {groups}"
-    # The weight of an activation product is no constant.
+    # A convolution of two activations has no constant weight.
     constant = draw(st.sampled_from([True] * 4 + [False]))
     operands = Operand(shapes[0], dtype=types.data), Operand(shapes[1], constant, types.weight)
     name = draw(st.sampled_from(types.epilogues))
@@ -141,7 +141,7 @@ def convolutions(
 
 @st.composite
 def winograd_convolutions(draw: Draw) -> Drawn:
-    """3 x 3 convolutions in tiles; the weight is transformed already."""
+    """Draw 3 x 3 Winograd convolutions, with an already transformed weight."""
     m = draw(st.sampled_from([2, 4]))
     matrices, side = MATRICES[m], m + 2
     bt, at = np.array(matrices.bt), np.array(matrices.at)
@@ -166,7 +166,7 @@ def winograd_convolutions(draw: Draw) -> Drawn:
         return y.reshape(batch, tiles[0] * m, tiles[1] * m, outputs)[:, :high, :wide]
 
     return with_epilogue(
-        # The values are large: cut off, they would leave no scale for the error.
+        # The values are large: a clip would leave no scale for the error.
         draw(st.sampled_from([e for e in EPILOGUES if e not in ("clip", "sigmoid")])),
         f"winograd convolution m {m} padding {padding}",
         (
@@ -182,7 +182,7 @@ def winograd_convolutions(draw: Draw) -> Drawn:
 
 @st.composite
 def matmuls(draw: Draw, types: Types = FLOAT) -> Drawn:
-    """Products of matrices, plain and transposed, batched or not, of one row too."""
+    """Draw matmuls: plain or transposed, batched or not, also of one row."""
     rows = draw(st.sampled_from([1, 1, 2, 5, 7, 16, 29, 48, 97]))
     columns = draw(st.sampled_from([1, 3, 8, 13, 16, 31, 48, 64, 100]))
     depth = draw(st.sampled_from([1, 2, 7, 16, 33, 64, 130]))
@@ -191,7 +191,7 @@ def matmuls(draw: Draw, types: Types = FLOAT) -> Drawn:
     batch = (draw(st.integers(2, 4)),) if kind != "plain" else ()
     weight = (columns, depth) if transposed else (depth, columns)
     right = (batch if kind == "batched" else ()) + weight
-    # Attention multiplies two activations; a dense layer an activation and a weight.
+    # Attention multiplies two activations, a dense layer an activation and a weight.
     constant = (
         draw(st.booleans()) if kind == "batched" else draw(st.sampled_from([True, True, False]))
     )
@@ -220,7 +220,7 @@ def matmuls(draw: Draw, types: Types = FLOAT) -> Drawn:
 
 @st.composite
 def transposed_convolutions(draw: Draw) -> Drawn:
-    """Transposed 2-d convolutions in two layouts."""
+    """Draw transposed 2-d convolutions in two layouts."""
     layout = draw(st.sampled_from(["NHWC", "NCHW"]))
     kernel = [draw(st.sampled_from([1, 2, 3, 4]))] * 2
     strides = [draw(st.integers(1, 3))] * 2

@@ -1,4 +1,4 @@
-"""Pooling and reductions drawn at random."""
+"""Random pooling and reductions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ op, nn = relax.op, relax.op.nn
 
 @st.composite
 def poolings(draw: Draw) -> Drawn:
-    """Maximum and average over windows, or over the whole image."""
+    """Draw max and average pooling over windows, or over the whole image."""
     layout = draw(st.sampled_from(["NHWC", "NHWC", "NCHW"]))
     kind = draw(st.sampled_from(["max", "max", "avg", "global"]))
     batch, channels = draw(st.sampled_from([1, 2])), draw(CHANNELS)
@@ -88,7 +88,7 @@ def _softmax_numpy(x: np.ndarray, axis: int) -> np.ndarray:
 
 @st.composite
 def reductions(draw: Draw) -> Drawn:
-    """Sums, maxima, means, softmax, normalisation and argmax over any axis."""
+    """Draw sum, max, mean, softmax, normalization and argmax over any axis."""
     extents = st.sampled_from([1, 2, 3, 5, 7, 8, 16, 17, 33, 48, 64, 130])
     shape = tuple(draw(st.lists(extents, min_size=1, max_size=4)))
     while math.prod(shape) > 20_000:

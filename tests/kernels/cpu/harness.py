@@ -1,4 +1,4 @@
-"""Lower a few operators, schedule them, and compare with the same functions left as they were."""
+"""Lower operators, schedule them, and compare with the unscheduled functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tvmopt.transform.lower import lower as lower_module
 
 ARCH = CpuArch("skylake-avx512", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
 NARROW = CpuArch("haswell", "x86_64", 4, 256, 16, 32 * 1024, 256 * 1024)
-# The host's own instructions run the code, whatever the schedule was made for.
+# Code is compiled for the host, whatever CPU the schedule was made for.
 TARGET = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("cpu").attrs)})
 
 Operand = tuple[tuple[int, ...], str]
 
 
 def lower(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tvm.IRModule:
-    """The fused TensorIR module of ``build(*operands)``."""
+    """Lower ``build(*operands)`` to fused TensorIR functions."""
     builder = relax.BlockBuilder()
     params = [
         relax.Var(f"x{n}", relax.TensorType(shape, dtype))
@@ -39,7 +39,7 @@ def lower(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tvm.
 
 
 def matmul(rows: int, depth: int, columns: int, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Product with a weight that does not change between calls."""
+    """Return a lowered matmul with a constant weight."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((rows, depth), "float32"))
     w = relax.Var("w", relax.TensorType((depth, columns), "float32"))
@@ -55,7 +55,7 @@ def matmul(rows: int, depth: int, columns: int, target: tvm.target.Target) -> ti
 
 
 def values(operands: Sequence[Operand], seed: int = 0) -> list[np.ndarray]:
-    """Random inputs; integers are small and not negative, so that they serve as indices."""
+    """Draw random inputs; integers are small and not negative, as valid indices."""
     rng = np.random.default_rng(seed)
     made = []
     for shape, dtype in operands:
@@ -83,9 +83,9 @@ def check(
     arch: CpuArch = ARCH,
     template: str | None = None,
 ) -> tuple[tvm.IRModule, dict[str, str]]:
-    """Schedule ``build``; assert that its results stay the same; give the module and the rules.
+    """Schedule ``build``, and assert equal results; return the module and the templates.
 
-    Every function by the policy's first choice, or by the ``template`` that is named.
+    Each function gets its top-1 schedule, or the schedule of ``template``.
     """
     mod = lower(build, operands)
     if template is None:
@@ -99,7 +99,7 @@ def check(
 
 
 def apply_template(mod: tvm.IRModule, template: str, arch: CpuArch = ARCH) -> tvm.IRModule:
-    """``mod`` with each TensorIR function scheduled by ``template``, which must take it."""
+    """Schedule each TensorIR function of ``mod`` by ``template``, which must accept it."""
     out = mod.clone()
     for var, func in prim_funcs(mod).items():
         schedule = emit(func, CpuHint(template, arch))
@@ -108,7 +108,7 @@ def apply_template(mod: tvm.IRModule, template: str, arch: CpuArch = ARCH) -> tv
 
 
 def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The TensorIR functions of ``mod``, by name."""
+    """Return the TensorIR functions of ``mod`` by name."""
     return {
         var.name_hint: func
         for var, func in mod.functions_items()
@@ -117,7 +117,7 @@ def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
 
 
 def assert_close(got: np.ndarray, expected: np.ndarray) -> None:
-    """Equal but for rounding, relative to the largest value: sums run in another order."""
+    """Assert equality up to rounding, relative to the largest value: reductions are reordered."""
     assert got.dtype == expected.dtype
     if not np.issubdtype(expected.dtype, np.floating) and expected.dtype != ml_dtypes.bfloat16:
         np.testing.assert_array_equal(got, expected)
@@ -130,6 +130,6 @@ def assert_close(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def loop_kinds(mod: tvm.IRModule) -> set[str]:
-    """Which of ``parallel``, ``vectorized`` and ``unroll`` occur in the TensorIR of ``mod``."""
+    """Return the kinds of loops in ``mod``: ``parallel``, ``vectorized``, ``unroll``."""
     text = "".join(func.script() for func in prim_funcs(mod).values())
     return {kind for kind in ("parallel", "vectorized", "unroll") if f"T.{kind}(" in text}

@@ -1,4 +1,4 @@
-"""Every kind of function drawn at random, by name."""
+"""Strategies of random functions, by kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS: dict[str, st.SearchStrategy[Drawn]] = {
     "movement": movements(),
 }
 
-#: The same of narrow numbers, which instructions of some CPUs multiply and add several at once.
+#: The same in 8- and 16-bit dtypes, for which some CPUs have dot-product instructions.
 NARROW: dict[str, st.SearchStrategy[Drawn]] = {
     "byte_convolution": convolutions(types=BYTES),
     "byte_matmul": matmuls(BYTES),

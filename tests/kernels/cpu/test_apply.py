@@ -1,4 +1,4 @@
-"""The module level: what is passed through, what is reported, and that schedules take hold."""
+"""Tests of scheduling a whole module: untouched functions, refusals, parallel and vector loops."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_long_chain_of_activations() -> None:
 
 
 def test_a_pad_in_bfloat16() -> None:
-    """Its zeros are a constant, of which TVM stores no vector in this type."""
+    """The zeros are a constant, and TVM cannot store a bfloat16 vector constant."""
     mod = lower(lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 1]), [((2, 3, 3), "bfloat16")])
     scheduled, rules = schedule_module(mod, ARCH)
     assert list(rules.values()) == ["elementwise"]
@@ -162,7 +162,7 @@ def test_a_pad_in_bfloat16() -> None:
 
 
 class _Refuses(UnmodelledFamily):
-    """Raises what TVM's primitives raise."""
+    """A template that raises the exception of a TVM schedule primitive."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -174,7 +174,7 @@ class _Refuses(UnmodelledFamily):
 
 
 class _Unfit(UnmodelledFamily):
-    """Never fits."""
+    """A template that never applies."""
 
     name = "unfit"
 

@@ -1,4 +1,4 @@
-"""bfloat16 as 16 bits: right for every number, in narrow buffers, and in vectors."""
+"""bfloat16 legalised as uint16: right for every value, in 16-bit buffers, and vectorised."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 
 def scheduled(build: Callable[..., relax.Expr], operands: Sequence[Operand]) -> tirx.PrimFunc:
-    """The one function of ``build(*operands)`` by the policy's first choice."""
+    """Return the one function of ``build(*operands)`` with its top-1 schedule."""
     [func] = prim_funcs(lower(build, operands)).values()
     return schedule_function(func, ARCH).func.with_attr("global_symbol", "main")
 
@@ -36,7 +36,7 @@ def compiled(func: tirx.PrimFunc) -> Any:
 
 
 def call(func: tirx.PrimFunc, *arrays: np.ndarray) -> np.ndarray:
-    """What ``func`` makes of ``arrays``."""
+    """Run ``func`` on ``arrays``."""
     out = func.params[-1]
     shape = tuple(int(e) for e in out.shape)
     result = tvm.runtime.tensor(np.full(shape, 77).astype(str(out.dtype)))
@@ -45,7 +45,7 @@ def call(func: tirx.PrimFunc, *arrays: np.ndarray) -> np.ndarray:
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """Bits of float32 ``x`` as bfloat16: nearest even, a NaN's upper half made quiet."""
+    """Round float32 ``x`` to bfloat16 bits: to nearest even; a NaN becomes quiet."""
     bits = x.view(np.uint32)
     upper = bits >> 16
     odd = upper & 1
@@ -70,7 +70,7 @@ def test_every_bfloat16_is_widened_exactly() -> None:
 
 
 def test_every_bfloat16_and_what_is_beside_it_is_rounded() -> None:
-    """Below and above each: a quarter, a tie, and what is next to the tie."""
+    """Test below and above each value: a quarter ulp, a tie, and the neighbours of the tie."""
     offsets = np.uint32([0, 1, 0x4000, 0x7FFF, 0x8000, 0x8001, 0xC000, 0xFFFF])
     x = (EVERY.astype(np.uint32)[:, None] << 16 | offsets).reshape(-1).view(np.float32)
     got = call(scheduled(narrow, [(x.shape, "float32")]), x).view(np.uint16)
@@ -155,7 +155,7 @@ COUNT = 1024
 
 
 def operands(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of all sizes; sums and products of which most must be rounded."""
+    """Draw values of all magnitudes, for which most sums and products must be rounded."""
     rng = np.random.default_rng(seed)
     x, y = (rng.standard_normal(COUNT) * 2.0 ** rng.integers(-3, 4, COUNT) for _ in "xy")
     y[:7] = [0.0, -0.0, 1.0, 1.5, 2.0, 3e38, 1e-30]
@@ -171,7 +171,7 @@ def expected(name: str) -> np.ndarray:
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_arithmetic_is_rounded_once(name: str, own: bool) -> None:
-    """Into a buffer of the caller, or into one of the function's own, which is 16 bits wide."""
+    """The result is stored to a buffer of the caller, or to an internal 16-bit buffer."""
     if own:
         func = kept_inside(name)
         assert 'T.sblock_alloc_buffer((1024,), "uint16")' in func.script()
@@ -190,7 +190,7 @@ def elementwise(name: str, x: te.Tensor, y: te.Tensor) -> te.Tensor:
 
 
 def kept_inside(name: str) -> tirx.PrimFunc:
-    """The expression in a buffer of the function's own, which is then moved about."""
+    """Store the expression in an internal buffer, and then move it."""
     x, y = (te.placeholder((COUNT,), "bfloat16", name=n) for n in "xy")
     made = elementwise(name, x, y)
     moved = te.compute((COUNT,), lambda i: tirx.if_then_else(i < COUNT, made[i], ZERO), name="out")
@@ -199,7 +199,7 @@ def kept_inside(name: str) -> tirx.PrimFunc:
 
 @pytest.mark.parametrize("function", [op.exp, op.sigmoid, op.tanh])
 def test_functions_between_two_casts(function: Callable[..., relax.Expr]) -> None:
-    """TVM would refuse: the cast of a Let that holds bfloat16."""
+    """TVM rejects a cast of a Let that holds bfloat16."""
     numpy = {
         op.exp: np.exp, op.tanh: np.tanh, op.sigmoid: lambda x: 1 / (1 + np.exp(-x))
     }[function]  # fmt: skip
@@ -212,14 +212,14 @@ def test_functions_between_two_casts(function: Callable[..., relax.Expr]) -> Non
 
 
 def test_softmax_of_bfloat16() -> None:
-    """Vectors of calls of libm: LLVM dies of them where they are bfloat16."""
+    """LLVM crashes on libm calls on bfloat16 vectors."""
     x = (np.random.default_rng(0).standard_normal((16, 64)) * 3).astype(BF16)
     func = scheduled(nn.softmax, [(x.shape, "bfloat16")])
     assert set(buffers(func)) == {"uint16"}
     e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True))
     right = e / e.sum(-1, keepdims=True)
     got = call(func, x).astype(np.float64)
-    # The sum of 64 numbers is rounded at every step, as TVM would do it.
+    # The sum of 64 terms is rounded at every step, as in TVM.
     assert (np.abs(got - right) <= 0.05 * right).all()
 
 
@@ -227,7 +227,7 @@ def test_softmax_of_bfloat16() -> None:
 
 
 def buffers(func: tirx.PrimFunc) -> list[str]:
-    """Types of the buffers that ``func`` allocates."""
+    """Return the dtypes of the buffers that ``func`` allocates."""
     found: list[str] = []
 
     def on_block(block: s_tir.SBlock) -> None:
@@ -238,7 +238,7 @@ def buffers(func: tirx.PrimFunc) -> list[str]:
 
 
 def test_padded_images_and_packed_weights_stay_16_bits_wide() -> None:
-    """The first convolution's image is padded by its producer, the second's in its own function."""
+    """The producer pads the image of the first convolution; the second convolution pads its own."""
 
     def build(x: relax.Expr, v: relax.Expr, w: relax.Expr) -> relax.Expr:
         layout = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
@@ -254,7 +254,7 @@ def test_padded_images_and_packed_weights_stay_16_bits_wide() -> None:
     assert sorted(rules.values()) == ["elementwise", "register_tile", "register_tile"]
     own = [d for func in prim_funcs(scheduled_mod).values() for d in buffers(func)]
     assert "bfloat16" not in own
-    assert own.count("uint16") == 3  # the packed weights, and the padded image
+    assert own.count("uint16") == 3  # packed weights and padded image
     (got,), (want,) = (run(m, arrays) for m in (scheduled_mod, mod))
     want = want.astype(np.float32)
     assert np.abs(got.astype(np.float32) - want).max() <= 2e-2 * np.abs(want).max()
@@ -309,7 +309,7 @@ def test_attributes_and_parameters_are_kept() -> None:
 
 
 def kernel(func: tirx.PrimFunc) -> str:
-    """Assembly of the function itself, without the checks of its arguments."""
+    """Return the assembly of the function, without its argument checks."""
     assembly = compiled(func).inspect_source("asm")
     found = re.search(r"^main_compute_:$(.*?)^\.Lfunc_end", assembly, re.MULTILINE | re.DOTALL)
     assert found is not None
@@ -328,7 +328,7 @@ VECTORS = {
 @pytest.mark.skipif(not {"avx2"} <= host.cpu_flags(), reason="the mnemonics are those of AVX2")
 @pytest.mark.parametrize("name", VECTORS)
 def test_machine_code_is_vectors_alone(name: str) -> None:
-    """No lane is taken out of a vector or put into one, and no number is shifted by itself."""
+    """No lane is extracted or inserted, and no scalar is shifted."""
     build, dtype = VECTORS[name]
     code = kernel(scheduled(build, [((4096,), dtype)]))
     assert re.search(r"[yz]mm\d", code)

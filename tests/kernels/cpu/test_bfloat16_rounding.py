@@ -1,4 +1,4 @@
-"""Vectors are rounded to bfloat16 by the CPU's instruction, to the same numbers."""
+"""Vectors are rounded by the AVX512-BF16 conversion instruction, bit for bit as NumPy rounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scaled(x: relax.Expr) -> relax.Expr:
 
 
 def elementwise(count: int, spec=WITH) -> tirx.PrimFunc:
-    """``count`` float32 rounded to bfloat16, under the first choice for ``spec``."""
+    """Round ``count`` float32 values to bfloat16, with the top-1 schedule for ``spec``."""
     [func] = harness.prim_funcs(harness.lower(scaled, [((count,), "float32")])).values()
     return schedule_function(func, spec.arch()).func.with_attr("global_symbol", "main")
 
@@ -42,7 +42,7 @@ def test_whole_vectors_are_rounded_by_the_instruction():
 def test_other_cpus_round_by_integers():
     text = assembly(elementwise(4096, WITHOUT), WITHOUT)
     assert "vcvtneps2bf16" not in text
-    assert "zmm" in text  # in vectors all the same
+    assert "zmm" in text  # still vectorised
 
 
 def test_a_vector_of_no_whole_registers_is_left_alone():

@@ -1,4 +1,4 @@
-"""Reductions across contiguous memory: one nest of vectors of columns, and the same numbers."""
+"""Column reductions: one loop nest over vectors of columns, right results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check(build, x: np.ndarray, arch=ARCH) -> None:
 def test_all_blocks_run_within_one_loop_over_vectors() -> None:
     text = _apply(lambda x: nn.softmax(x, 1), 1, 19, 64, 64).mod["main"].script()
     assert text.count("T.parallel(") == 1
-    # The maximum, the exponentials, the sum, the quotient, and what the two sums begin with.
+    # Maximum, exponential, sum, quotient, and the initial values of both reductions.
     assert text.count("T.vectorized(T.int64(32))") == 6
 
 
@@ -67,7 +67,7 @@ def test_numbers_stay(lead, reduced, columns, kind, arch) -> None:
         "variance": lambda x: op.variance(x, [axis]),
     }[kind]
     x = np.random.default_rng(0).standard_normal((*lead, reduced, *columns)).astype("float32")
-    # Rounded, so that equal values compete for the maximum.
+    # Rounded, so that ties for the maximum occur.
     _check(build, np.round(x) if kind.startswith("arg") else x, arch)
 
 

@@ -1,4 +1,4 @@
-"""What every schedule must keep, whatever the operator, shape and dtype: the results."""
+"""Every schedule computes what its function computes, for any operator, shape and dtype."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _attention(q, k, v):
     return op.matmul(nn.softmax(op.matmul(q, op.permute_dims(k, [0, 2, 1])), -1), v)
 
 
-# Which of the templates that tile registers serves is for the cost model to say.
+# The cost model decides which of the register-tile templates is used.
 TILED = "register_tile", "window", "contraction"
 
 CASES = {
@@ -213,7 +213,7 @@ _COPIED = [
 
 @pytest.mark.parametrize("name", _COPIED)
 def test_results_stay_where_the_contraction_copies_its_operands(name: str) -> None:
-    """The policy prefers other templates for these by now, so they are asked for by name."""
+    """The ranking prefers other templates here, so the test selects the template by name."""
     build, operands, _ = CASES[name]
     check(build, operands, template="contraction")
 
@@ -259,7 +259,7 @@ def test_any_matmul(m, k, n, batch, transposed) -> None:
     kernel=st.integers(1, 3), stride=st.integers(1, 2), groups=st.booleans(),
 )  # fmt: skip
 def test_any_packed_convolution(channels, outputs, size, kernel, stride, groups) -> None:
-    if groups:  # of one input channel each
+    if groups:  # groups with one input channel each
         check(
             _conv(strides=stride, padding=1, groups=channels),
             [_f32(1, channels, size, size), _f32(channels * 64, 1, kernel, kernel)],

@@ -1,4 +1,4 @@
-"""Interpolation from tables, with channels last and with channels first."""
+"""Resize with index and weight tables, in NHWC and NCHW."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _text(build, *operands) -> str:
 
 
 def _compute(text: str) -> str:
-    """The stores that are not those of a table."""
+    """Return the stores that do not fill a table."""
     return "\n".join(
         line
         for line in text.splitlines()
@@ -69,7 +69,7 @@ def test_left_as_it_is(method: str, layout: str, channels: int) -> None:
     batch=st.integers(1, 2),
     channels=st.sampled_from([1, 3, 8, 13, 16, 19, 24, 33, 41]),
     size=st.tuples(st.integers(1, 21), st.integers(1, 21)),
-    # TVM divides by zero when it aligns the corners of one element.
+    # TVM divides by zero with align_corners and one element.
     out=st.tuples(st.integers(2, 40), st.integers(2, 40)),
     mode=st.sampled_from(["half_pixel", "align_corners", "asymmetric"]),
     epilogue=st.sampled_from(["none", "bias", "residual"]),

@@ -1,6 +1,6 @@
-"""Products of bytes and of bfloat16: by the CPU's instructions, and the numbers of NumPy.
+"""int8 and bfloat16 GEMM and convolution by the dot-product instructions of the CPU, against NumPy.
 
-AMX's tiles run under emulation where this machine has none.
+AMX kernels run under emulation where this machine has no AMX.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ needs_emulator = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def native() -> Cpu:
-    """This machine without AMX, whose tiles take products from vectors."""
+    """Return this machine without AMX, so that vector instructions are used."""
     spec = dataclasses.replace(resolve_target("host", THREADS), mattr=NO_FEATURES)
     return Cpu("host without AMX", spec.arch(), spec.to_tvm(opt_level=1))
 
 
 @pytest.fixture(scope="module")
 def tiles() -> Cpu:
-    """This machine with AMX."""
+    """Return this machine with AMX."""
     spec = dataclasses.replace(resolve_target("host", THREADS), mattr=FEATURES)
     return Cpu("host with AMX", spec.arch(), spec.to_tvm(opt_level=1))
 
@@ -126,7 +126,7 @@ def convolution(
     blocked: bool = False,
     epilogue: int = 0,
 ) -> _Make:
-    """2-d convolution in NHWC, or in blocks of 16 channels."""
+    """Draw a 2-d convolution in NHWC, or in blocks of 16 channels."""
 
     def make(types: Types) -> Drawn:
         each = channels // groups
@@ -173,7 +173,7 @@ def matmul(
     rows: int = 7, depth: int = 64, columns: int = 48, batch: int = 0, constant: bool = True,
     shared: bool = True, epilogue: int = 0,
 ) -> _Make:  # fmt: skip
-    """Product of matrices, of several with one (``shared``) or each with its own."""
+    """A batched matmul with one ``shared`` weight, or with one weight per batch."""
 
     def make(types: Types) -> Drawn:
         lead = (batch,) if batch else ()
@@ -221,16 +221,16 @@ PRODUCTS: dict[str, _Make] = {
     "matmul of a prime number of rows": matmul(rows=37, depth=64, columns=96, epilogue=2),
     "matmul of many, narrow": matmul(16, 7, 8, batch=4, shared=False),
 }
-# What AMX leaves to vectors: a block of tiles would be of several groups, or is not full.
+# Workloads without AMX: a tile block would span several groups, or would not be full.
 WITHOUT_TILES = ["grouped", "matmul of many, narrow"]
-# One block of tiles or two in each direction, on one line or two, whole and filled up with zeros.
+# One or two tile blocks in each direction, on one or two image rows, whole or zero-padded.
 ON_TILES = [
     ("3x3", "bytes"), ("3x3 strided", "bfloat16"), ("ragged channels", "bytes"),
     ("few channels, odd outputs", "bfloat16"), ("weight of another call", "bytes"),
     ("blocked 3x3", "bytes"), ("matmul", "bfloat16"), ("matmul of one row", "bytes"),
     ("matmul ragged", "bytes"), ("matmul of many, each with its own", "bfloat16"),
 ]  # fmt: skip
-# With bfloat16 for every instruction's sake; the loops are those of bytes.
+# One bfloat16 case per instruction; the loops equal those of int8.
 ALSO_BFLOAT16 = [
     "7x7 of an image", "3x3 strided", "ragged channels", "grouped", "blocked 3x3", "matmul ragged",
     "matmul of an odd depth", "matmul of many, each with its own",
@@ -239,7 +239,7 @@ TYPES = {"bytes": BYTES, "bfloat16": BFLOAT16}
 
 
 def whole(make: _Make, types: Types, cpu: Cpu) -> Case:
-    """The case of the product: padding of ragged weights has functions of its own."""
+    """Return the case of the matmul or convolution; other functions pad ragged weights."""
     [product] = [c for c in cases(make(types), cpu.target) if "T.init()" in c.func.script()]
     return product
 
@@ -287,7 +287,7 @@ def test_rows_that_do_not_divide_are_no_reason_for_small_tiles(native: Cpu) -> N
     "name", ["1x1", "7x7 of an image", "matmul ragged", "matmul of many, each with its own"]
 )
 def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu) -> None:
-    """After a few refusals a template is given up, and the instruction with it."""
+    """After a few refusals the tuner drops a template, and its instruction."""
     case = whole(PRODUCTS[name], BYTES, native)
     hints = [r.hint for r in DefaultPolicy(case.func, native.arch).ranked if r.hint.intrin]
     assert hints
@@ -341,7 +341,7 @@ def test_what_tiles_do_not_multiply_vectors_do(name: str, tiles: Cpu) -> None:
 
 
 def test_a_hint_of_another_cpu_is_refused() -> None:
-    """Its intrinsic is not what this CPU has, or the function has no use for it."""
+    """This CPU lacks its intrinsic, or the function cannot use it."""
     spec = resolve_target("znver4", THREADS)
     target = spec.to_tvm(opt_level=1)
     cpu = Cpu("znver4", spec.arch(), target)
@@ -418,6 +418,6 @@ def test_a_record_replays_in_a_fresh_process(
     applied = _in_a_database(case, hint, tiles, tmp_path)
     func = case.func.with_attr("global_symbol", "main")
     expected = finish(emit(func, hint).mod["main"], func)
-    # An annotation that was True comes back from JSON as 1.
+    # JSON turns the annotation True into 1.
     texts = [f.script().replace(": True", ": 1") for f in (applied["main"], expected)]
     assert texts[0] == texts[1]

@@ -1,4 +1,4 @@
-"""Functions of the sizes that networks have: no heavy loop nest is left serial or scalar."""
+"""Functions of network size: every heavy loop nest is parallel and vectorised."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tvmopt.kernels.first_choice import schedule_function
 
 op, nn = relax.op, relax.op.nn
 NARROW = dataclasses.replace(NARROW_FOUR, cores=2)
-# Stores of a nest from which on vectors are worth it, and so is a launch when it has vectors; and
-# their share of the function's heaviest nest.
+# Number of stores from which vectors pay off, and from which a parallel launch of vectors pays off;
+# and their share of the heaviest nest of the function.
 HEAVY, VERY_HEAVY, SHARE = 16 * 1024, 512 * 1024, 0.25
 _LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
@@ -81,12 +81,12 @@ CASES = {
               [_f32(1, 112, 112, 32)]),
 }  # fmt: skip
 
-# Left scalar so far; what a template would have to learn.
+# Still scalar: no template covers these yet.
 SERIAL: dict[str, str] = {}
 
 
 def _nests(stmt: tirx.Stmt, loops: tuple[tirx.For, ...] = ()) -> Iterator[tuple[tirx.For, ...]]:
-    """The loops around each store."""
+    """Return the loops around each store."""
     if isinstance(stmt, tirx.For):
         yield from _nests(stmt.body, (*loops, stmt))
     elif isinstance(stmt, tirx.SeqStmt):

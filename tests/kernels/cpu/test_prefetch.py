@@ -1,4 +1,4 @@
-"""The weight of a later step is fetched ahead, and nothing else of the loop changes."""
+"""Software prefetch of the packed weight: the distance, the calls, and an unchanged loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
-# From names: what is tested here must not depend on the machine.
+# CPUs by name, so that the tests do not depend on the machine.
 AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "haswell"))
 
 
 def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
-    """Product with a weight."""
+    """A matmul with a constant weight."""
     return harness.matmul(rows, depth, columns, spec.to_tvm())
 
 
@@ -40,14 +40,14 @@ def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
 
 
 def prefetches(func: tirx.PrimFunc) -> list[ir.Call]:
-    """The calls that fetch."""
+    """Return the prefetch calls."""
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(func.body, (ir.Call, calls.append), order="post")
     return [c for c in calls if c.args and "tvmopt_prefetch" in str(c.args[0])]
 
 
 def assembly(func: tirx.PrimFunc, spec=AVX512) -> str:
-    """What LLVM makes of ``func``."""
+    """Return the assembly of ``func``."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     return tvm.compile(mod, spec.to_tvm()).mod.inspect_source("asm")
 
@@ -55,7 +55,7 @@ def assembly(func: tirx.PrimFunc, spec=AVX512) -> str:
 def test_each_step_fetches_what_it_reads_1024_bytes_later():
     [call] = prefetches(scheduled(matmul(64, 128, 256), tile(8, 32)))
     assert "tvmopt_prefetch_2" in str(call.args[0])  # 32 columns of 4 bytes: two lines of 64
-    assert "+ T.int64(8)" in str(call.args[1])  # 1024 bytes of 128 a step
+    assert "+ T.int64(8)" in str(call.args[1])  # 1024 bytes at 128 bytes per step
 
 
 def test_without_being_told_nothing_is_fetched():
@@ -83,7 +83,7 @@ def test_before_and_after_differ_by_the_call_alone():
 
 @pytest.mark.parametrize("rows, columns", [(8, 32), (6, 64), (14, 32)])
 def test_sums_stay_in_registers(rows: int, columns: int):
-    """LLVM takes its own prefetch for a read of the sums, and stores them at every step."""
+    """With its own prefetch intrinsic, LLVM would spill the accumulators at every step."""
     text = assembly(scheduled(matmul(84, 512, 256), tile(rows, columns)))
     loops = re.findall(r"prefetcht0.*?\n\tj\w+\s", text, re.DOTALL)
     full = [loop for loop in loops if loop.count("vfmadd") == rows * columns // 16]

@@ -1,4 +1,4 @@
-"""Tiles of which the last is not whole: TVM cuts it off, and no other has a branch in it."""
+"""Ragged tiles: the loop is split, so that only the last tile has a bounds check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.register_tile.configs import _row_counts
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
-# From a name: what is tested here must not depend on the machine.
+# A CPU by name, so that the tests do not depend on the machine.
 SPEC = resolve_target("skylake-avx512", 2)
 ARCH = SPEC.arch()
 _PASSES = [
@@ -35,7 +35,7 @@ _PASSES = [
 
 
 def matmul(rows: int, depth: int, columns: int) -> tirx.PrimFunc:
-    """Product with a weight."""
+    """A matmul with a constant weight."""
     return harness.matmul(rows, depth, columns, SPEC.to_tvm())
 
 
@@ -65,7 +65,7 @@ def test_no_row_has_a_branch(hint: CpuHint) -> None:
 
 
 def test_rows_have_branches_where_a_ragged_loop_is_one_with_others() -> None:
-    """What the cut saves: loops over rows and columns as one cannot be cut."""
+    """A fused loop over rows and columns cannot be split, so its branches stay."""
     func = matmul(100, 64, 128)
     fused = finish(emit(func, _tile(6, 64, parallel=2)).mod["main"], func)
     assert _branches(fused) > 0

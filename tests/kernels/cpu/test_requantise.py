@@ -1,4 +1,4 @@
-"""Rounding to a byte by one addition: the bytes of NumPy, for any number, zero point and clip."""
+"""Requantize by magic-number rounding: equal to NumPy for any input, zero point and clip."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Requantise:
     """``Cast(dtype, max(min(round(x) + zero, high), low))``; a bound that is None is no clip.
 
     Attributes:
-        dtype: Type of the byte.
+        dtype: The 8-bit dtype.
         zero: Zero point.
         low: Lower bound of the clip.
         high: Upper bound.
-        again: Scale that the byte, a float again, is multiplied by; 0 to leave it a byte.
+        again: Scale of a later dequantize; 0 for no dequantize.
     """
 
     dtype: str = "uint8"
@@ -76,7 +76,7 @@ def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
 
 
 def numbers() -> np.ndarray:
-    """Ties and what is beside them, both ends of exactness, and numbers far outside of any byte."""
+    """Ties and their neighbours, both ends of the exact range, and values far out of range."""
     ties = np.arange(-700, 700).astype("float32") / 2
     ends = np.float32([2**21, 2**22 - 0.5, 2**22, 2**22 + 0.5, 2**23 - 0.5, 2**23, 2**24 + 2, 1e9])
     far = np.float32([2**31, 3e18, np.finfo("float32").max, np.inf, 1e-45, 1e-38, 0.0])
@@ -154,7 +154,7 @@ def test_left_alone(case: Requantise, again: float) -> None:
 
 @pytest.mark.parametrize("bounds", [(-300.0, 300.0), (0.0, 256.0), (-1.0, 255.0)])
 def test_a_byte_that_a_clip_does_not_hold_is_made(bounds: tuple[float, float]) -> None:
-    """It wraps around, and a float would not."""
+    """The cast wraps around, and magic-number rounding would not."""
     script = rewrite_requantise(Requantise("uint8", 0, *bounds, again=0.5).function()).script()
     assert 'T.Cast("float32", T.Cast("uint8"' in script
 
@@ -192,18 +192,18 @@ def dequantised(x: relax.Expr, scale: float, zero: float) -> relax.Expr:
 
 
 def residual(a: relax.Expr, b: relax.Expr) -> relax.Expr:
-    """The end of a residual block: a sum is requantised, a residual added, and requantised."""
+    """A residual block: requantize the accumulator, add the residual, and requantize."""
     first = dequantised(quantised(a, 0.013, 7), 0.25, 7)
     return quantised(op.add(first, dequantised(b, 0.5, 12)), 0.9, 3)
 
 
 def test_the_end_of_a_residual_block() -> None:
-    """Of two roundings to a byte one is left: the byte that is stored, and it by an addition."""
+    """One of two roundings is left, for the stored result, and it is an addition."""
     operands = [((4096,), "float32"), ((4096,), "uint8")]
     [func] = prim_funcs(lower(residual, operands)).values()
     done = schedule_function(func, ARCH).func.with_attr("global_symbol", "main")
     script = done.script()
-    # The rounding of the first, whose number stays a float, and the cast of the other addend.
+    # The first rounding, whose value stays a float, and the cast of the other addend.
     assert script.count("T.nearbyint(") == 1
     assert script.count("T.Cast(") == 2
     assert script.count('T.Cast("uint8", T.reinterpret("uint32"') == 1

@@ -1,4 +1,4 @@
-"""Where conditions change, and concatenations that are cut there."""
+"""Loop partition: find where conditions change, and split concatenations there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector lengths, and the facts that schedules are chosen from."""
+"""Tests of vector lengths, and of the access facts that schedules are chosen from."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tile_fits_the_registers(shape, arch) -> None:
 
 @pytest.mark.parametrize("names", [["silu"] * 4, ["tanh", "relu", "silu", "silu"]])
 def test_functions_that_use_their_argument_often_are_not_nested_deep(names: list[str]) -> None:
-    """Three of them in one expression took the code generator minutes."""
+    """LLVM took minutes for three of them in one expression."""
 
     def chain(x):
         for name in names:

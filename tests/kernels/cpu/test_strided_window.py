@@ -1,4 +1,4 @@
-"""Pooling with a stride along its vector: columns sorted by phase, and the same numbers."""
+"""Pooling with a stride along the vector axis: columns grouped by phase, right results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _check(build, shape: tuple[int, ...], arch=ARCH) -> None:
     [
         (3, 2, 1, (1, 2, 56, 56)),
         (3, 2, (0, 0, 1, 1), (2, 3, 28, 28)),  # an odd number of padded columns
-        (3, 2, 0, (1, 3, 18, 34)),  # a last column that no window needs
+        (3, 2, 0, (1, 3, 18, 34)),  # the last column is in no window
         (5, 3, 2, (1, 2, 21, 36)),
         (7, 4, 2, (1, 1, 33, 64)),
     ],
@@ -82,9 +82,9 @@ def test_the_copied_rows_are_contiguous_for_every_tap() -> None:
 @pytest.mark.parametrize(
     ("build", "shape"),
     [
-        (_pool("max", 2, 2, 0), (1, 2, 28, 28)),  # windows that do not overlap
-        (_pool("max", 3, 1, 1), (1, 2, 28, 28)),  # nothing lies apart
-        (_pool("max", 3, 2, 1), (1, 2, 28, 29)),  # an odd number of columns to copy
+        (_pool("max", 2, 2, 0), (1, 2, 28, 28)),  # no overlapping windows
+        (_pool("max", 3, 1, 1), (1, 2, 28, 28)),  # no stride
+        (_pool("max", 3, 2, 1), (1, 2, 28, 29)),  # an odd number of columns
     ],
 )
 def test_what_it_does_not_fit_is_refused(build, shape) -> None:

@@ -1,4 +1,4 @@
-"""Every template keeps the contract of :mod:`tests.kernels.cpu.contract`, whatever the function."""
+"""Every template keeps the contract of :mod:`tests.kernels.cpu.contract` on random functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tvmopt.kernels.policies import DefaultPolicy
 __all__ = ["two_threads"]
 
 CPUS = cpus()
-# Which templates must have served at least once among the functions of a kind.
+# Templates that must apply at least once among the functions of a kind.
 SERVED = {
     "convolution": {"register_tile", "contraction", "contraction_in_place", "fallback"},
     "depthwise": {"register_tile", "window", "contraction", "fallback"},
@@ -132,7 +132,7 @@ def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
 
 
 def _convolution(activation) -> Drawn:
-    """3 x 3, its last tile of channels ragged, all of its settings symmetric."""
+    """A 3 x 3 convolution with a ragged last channel tile and symmetric attributes."""
 
     def build(x, w):
         y = relax.op.nn.conv2d(x, w, padding=1, data_layout="NHWC", kernel_layout="HWIO")
@@ -149,7 +149,7 @@ def relu_case() -> Case:
 
 
 def _packed(case: Case) -> s_tir.Schedule:
-    """Under a hint that packs the weight when the model is built."""
+    """Schedule it by a hint with weight prepacking."""
     hints = [r.hint for r in DefaultPolicy(case.func, CPUS[0].arch).ranked]
     return emit(case.func, next(hint for hint in hints if hint.pack == "constant"))
 
@@ -192,7 +192,7 @@ def test_numpy_is_compared_with(relu_case: Case) -> None:
 
 def test_a_trace_of_something_else_is_caught(relu_case: Case) -> None:
     schedule = _packed(relu_case)
-    # A step that the trace does not know of.
+    # A step that is missing in the trace.
     other = schedule.copy()
     other.mod.update_func(
         other.mod.get_global_var("main"), other.mod["main"].with_attr("changed", True)
@@ -203,14 +203,14 @@ def test_a_trace_of_something_else_is_caught(relu_case: Case) -> None:
 
 
 class _Hidden:
-    """A module and a trace that do not belong together."""
+    """A schedule whose module and trace do not match."""
 
     def __init__(self, mod: tvm.IRModule, trace: s_tir.schedule.Trace) -> None:
         self.mod, self.trace = mod, trace
 
 
 class _Forgets(UnmodelledFamily):
-    """Takes every function, and schedules another one."""
+    """A template that accepts every function, and schedules another one."""
 
     name = "elementwise"
 

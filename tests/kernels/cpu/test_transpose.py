@@ -1,4 +1,4 @@
-"""Tiles of transposes: which are chosen, that ragged extents are covered, that numbers stay."""
+"""Tiled transposes: chosen tiles, ragged extents, right results."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ op, nn = relax.op, relax.op.nn
         (49, 512, 16, True, (16, 8)),  # 48 and 1
         (49, 512, 16, False, (7, 8)),
         (512, 49, 16, True, (16, 7)),
-        (3136, 13, 16, True, (8, 13)),  # no more than LLVM takes in a moment
+        (3136, 13, 16, True, (8, 13)),  # limited by the compile time of LLVM
         (197, 64, 16, False, None),
         (64, 197, 16, True, (16, 8)),  # 192 and 5
         (64, 197, 16, False, None),
-        (3136, 19, 16, True, (4, 19)),  # one tile: a rest would touch all lines again
-        (5, 64, 16, True, (5, 8)),  # an axis shorter than a vector is not cut
-        (3, 50176, 16, True, None),  # LLVM shuffles
+        (3136, 19, 16, True, (4, 19)),  # one tile: a rest would touch all cache lines again
+        (5, 64, 16, True, (5, 8)),  # an axis shorter than a vector is not tiled
+        (3, 50176, 16, True, None),  # LLVM emits shuffles
         (50176, 3, 16, True, None),
     ],
 )
@@ -75,7 +75,7 @@ def test_loads_are_vectors_and_rows_are_straight_line_code() -> None:
 
 
 def test_lines_that_share_a_set_of_the_cache_are_few() -> None:
-    """512 KB apart, all in one set of 8 to 12 lines: 8 lanes and not 16."""
+    """A stride of 512 KB maps to one cache set of 8 to 12 ways, so the tile has 8 lanes, not 16."""
     text = _text(lambda x: op.permute_dims(x, [0, 3, 1, 2]), _f32(1, 64, 64, 64))
     assert "T.vectorized(T.int64(8))" in text
     assert "T.vectorized(T.int64(16))" not in text

@@ -1,4 +1,4 @@
-"""Accuracy of the polynomials against NumPy in float64."""
+"""Accuracy of the polynomial approximations against NumPy float64."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_float64_keeps_its_calls() -> None:
 
 @pytest.mark.parametrize("name", _EXACT)
 def test_bfloat16_before_and_behind(name: str) -> None:
-    """TVM gets bfloat16 inside a Let wrong, so the functions that hold it keep their calls."""
+    """TVM miscompiles bfloat16 inside a Let, so functions with it keep their calls."""
     operator, exact, _ = _EXACT[name]
     x = np.linspace(-4, 4, 333).astype("float32").astype(ml_dtypes.bfloat16)
 
@@ -77,7 +77,7 @@ def test_bfloat16_before_and_behind(name: str) -> None:
 
 
 def test_factor_of_a_product() -> None:
-    """TVM visits the factors of a product twice, and refuses a Let that it meets again."""
+    """TVM visits both factors of a multiplication twice, and rejects a repeated Let."""
     x = np.linspace(-4, 4, 333).astype("float32")
 
     def body(value: relax.Expr) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""Windows that read around their padding: the same numbers, and no padded copy."""
+"""Depthwise convolution and pooling without a padded copy of the data: right results."""
 
 from __future__ import annotations
 

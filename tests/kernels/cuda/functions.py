@@ -12,7 +12,7 @@ Operand = tuple[tuple[int, ...], str]
 
 
 def lowered(build: Callable[..., Any], *operands: Operand) -> tirx.PrimFunc:
-    """The one TensorIR function of the operators that ``build`` makes."""
+    """Return the one TensorIR function that the operators of ``build`` lower to."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{n}", relax.TensorType(s, d)) for n, (s, d) in enumerate(operands)]
     with builder.function("main", params):
@@ -32,7 +32,7 @@ def lowered(build: Callable[..., Any], *operands: Operand) -> tirx.PrimFunc:
 
 
 def computed(make: Callable[..., te.Tensor], *operands: Operand) -> tirx.PrimFunc:
-    """The function of a tensor expression, with the 64-bit indices of Relax."""
+    """Return the function of a tensor expression, with the 64-bit indices of Relax."""
     params = [
         te.placeholder(tuple(tirx.IntImm("int64", e) for e in s), d, name=f"x{n}")
         for n, (s, d) in enumerate(operands)
@@ -59,7 +59,7 @@ def sums(axis: int, *operands: Operand) -> tirx.PrimFunc:
 def product(
     rows: int, n: int, k: int, dtype: str = "float16", transposed: bool = True
 ) -> tirx.PrimFunc:
-    """``rows`` x ``k`` times a weight, ``n`` x ``k`` where it is transposed; sums in float32."""
+    """GEMM of ``rows`` x ``k`` with a weight (``n`` x ``k`` if transposed), float32 accumulator."""
 
     def make(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         r = te.reduce_axis((tirx.IntImm("int64", 0), x.shape[1]), "r")

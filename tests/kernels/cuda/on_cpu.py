@@ -1,7 +1,7 @@
 """Run a CUDA schedule on the CPU: threads serially, all memory scopes global.
 
-A schedule says the same whether its threads run side by side or not. What lies below it, barriers
-and instructions of the tensor cores, is not run.
+A schedule computes the same whether its threads run in parallel or one after the other. This runner
+does not execute barriers and tensor-core instructions; see :mod:`tests.emulator.cuda`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def defined_instructions() -> Iterator[None]:
 
 
 def plain(sch: s_tir.Schedule) -> tvm.IRModule:
-    """The module of ``sch`` without threads, scopes and annotations."""
+    """Return the module of ``sch`` without threads, scopes and annotations."""
     text = sch.mod.script()
     extent = r"[^,()]+|T\.int64\(\d+\)"
     text = re.sub(rf"T\.thread_binding\(({extent}), thread=\"[^\"]+\"", r"T.serial(\1", text)

@@ -167,7 +167,7 @@ def _finished(c: np.ndarray, arrays: list[np.ndarray], bias: bool, channel: int)
 
 
 def inputs(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
-    """Random arguments of ``func``, all but the last."""
+    """Draw all arguments of ``func`` except the last."""
     rng = np.random.default_rng(seed)
     made = []
     for param in func.params[:-1]:
@@ -188,7 +188,7 @@ def error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def work(case: Case | Conv) -> int:
-    """Multiply-adds."""
+    """Return the number of multiply-adds."""
     *_, out = case.shapes()
     depth = case.depth if isinstance(case, Case) else case.kernel**2 * case.channels
     return math.prod(out) * depth

@@ -30,7 +30,7 @@ def hint(template: str, **values: object) -> CudaHint:
 
 
 def serial(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with its threads as ordinary loops."""
+    """Return ``func`` with its threads as serial loops."""
 
     def on_loop(loop: tirx.For) -> tirx.For:
         if int(loop.kind) != _THREAD_BINDING:
@@ -58,7 +58,7 @@ def empty_of(func: tirx.PrimFunc) -> np.ndarray:
 
 
 def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
-    """Random inputs; int32 ones are small, to serve as indices."""
+    """Draw random inputs; int32 values are small, as valid indices."""
     rng = np.random.default_rng(seed)
     made = []
     for param in func.params[:-1]:
@@ -105,7 +105,7 @@ def emulated(func: tirx.PrimFunc, one: CudaHint, inputs: list[np.ndarray]) -> np
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:
-    """The CUDA code of a scheduled function."""
+    """Return the CUDA source of a scheduled function."""
     built = tvm.tirx.build(tvm.IRModule({"main": func}), target=H200.to_tvm())
 
     def sources(module: object) -> list[str]:

@@ -91,5 +91,5 @@ def test_weights_are_loaded_by_sixteen_bytes() -> None:
         "gpu_gemv", rows_per_thread=2, threads=4, reduce_threads=32, vector_elements=8, unroll=2
     )
     code = cuda_source(finish(emit(func, one).mod["main"], func))
-    assert code.count("*(uint4*)(x1_ptr") == 2  # within a loop over the two rows
+    assert code.count("*(uint4*)(x1_ptr") == 2  # in a loop over the two rows
     assert "__shfl_down_sync" in code

@@ -39,7 +39,7 @@ def test_the_form_of_a_product(dtype: str, whole: bool) -> None:
     [
         int4_product(9, 40, 512, 64),  # more rows than the instruction has columns
         int4_product(1, 40, 520, 8),  # pieces of 16 bytes would not be aligned
-        int4_product(1, 40, 512, 8),  # groups smaller than what a lane loads
+        int4_product(1, 40, 512, 8),  # groups smaller than the load of a lane
         product(1, 40, 512),
     ],
 )
@@ -65,8 +65,8 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
         _hint(16, 16, 4, 1),  # no stage would be in flight
         _hint(24, 16, 4, 2),
         _hint(64, 64, 4, 2),
-        _hint(512, 16, 2, 2),  # more threads than a block has
-        _hint(128, 16, 4, 8),  # more shared memory
+        _hint(512, 16, 2, 2),  # more threads than a block may have
+        _hint(128, 16, 4, 8),  # more shared memory than an SM has
     ],
 )
 def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:

@@ -123,7 +123,7 @@ def test_copies_go_among_products_with_one_barrier_a_step() -> None:
     hint = dataclasses.replace(HINTS["fragments ahead"], tile=(64, 64), warp_tile=(32, 32))
     source = cuda(schedule(Case("nt", 256, 256, 1024, "float16"), hint))
     start = source.index("for (int ax3_0_0 = 0")
-    loop = source[start : source.index("wait_group_1()", start)]  # the first step after it
+    loop = source[start : source.index("wait_group_1()", start)]  # the first K step follows
     assert loop.count("__syncthreads()") == 1
     waits = loop.index("wait_group_2()")
     assert loop.index("mma.sync") < loop.index("cp_async") < loop.index("commit_group()") < waits
@@ -176,7 +176,7 @@ def test_trace_replays_from_a_database(tmp_path) -> None:
 
 
 def test_intrinsics_of_a_trace_are_registered_again() -> None:
-    """A process that replays a trace has not scheduled anything yet."""
+    """A process may replay a trace before it schedules anything."""
     trace = str(schedule(Case("nn", 64, 64, 64, "bfloat16"), PLAIN).trace)
     names = sorted(set(re.findall(r"tvmopt\.mma_\w+(?:\.dyn)?", trace)))
     assert len(names) == 5, names

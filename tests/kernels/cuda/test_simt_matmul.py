@@ -106,7 +106,7 @@ def test_moves_16_bytes_at_once() -> None:
     assert "__launch_bounds__(256)" in source
     inner = [line for line in source.splitlines() if "_local_ptr" in line and "float4" in line]
     assert inner
-    # Loads of both operands from memory, and stores of the result.
+    # Loads of both operands from global memory, and stores of the result.
     assert re.search(r"= \*\(float4\*\)\(A_ptr", source)
     assert re.search(r"\*\(float4\*\)\(C_ptr .*\) =", source)
 
@@ -128,7 +128,7 @@ def test_stores_one_half_of_shared_memory_while_it_reads_the_other() -> None:
 
 @pytest.mark.parametrize("depth", [8, 16, 24])
 def test_short_reductions_meet_between_storing_and_reading(depth) -> None:
-    """Steps that TVM takes out of the loop keep their barriers."""
+    """Steps that TVM unrolls out of the loop keep their barriers."""
     source = cuda(schedule(Case("nn", 64, 64, depth), LARGE))
     assert "for (int ax3_0 =" not in source
     assert source.count("__syncthreads()") >= 1

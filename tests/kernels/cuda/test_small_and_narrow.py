@@ -134,7 +134,7 @@ NARROW: dict[str, Callable[[], tirx.PrimFunc]] = {
 
 @pytest.mark.parametrize("name", NARROW)
 def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They generate code, in which no vector is of conditions in memory."""
+    """The emitted code stores no vectors of booleans to memory."""
     func = NARROW[name]()
     text = code(func, monkeypatch).partition('extern "C"')[2]
     conditions = set(re.findall(r"bool\s*\*?\s*(?:__restrict__\s*)?(\w+)", text))

@@ -29,7 +29,7 @@ from tvmopt.transform.winograd_gpu import winograd_out
 
 op, nn = relax.op, relax.op.nn
 TEMPLATES = ("gpu_winograd_data", "gpu_winograd_out")
-#: What the two halves of the data's transform round together, of the largest element.
+#: Rounding error of both steps of the input transform, relative to the largest element.
 ROUNDED = 2e-6
 
 
@@ -39,7 +39,7 @@ def transforms(problem: Problem) -> dict[str, tirx.PrimFunc]:
 
 
 def scheduled(func: tirx.PrimFunc, one: CudaHint) -> tirx.PrimFunc:
-    """``func`` as the template leaves it: every loop of a known number of steps."""
+    """Schedule ``func`` by the template; every loop has a constant extent."""
     made = emit(func, one).mod["main"]
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(made.body, (tirx.For, loops.append), order="post")
@@ -140,7 +140,7 @@ def test_a_result_spread_within_the_function_has_another_template() -> None:
 
 
 def sources(problem: Problem, **values: object) -> dict[str, str]:
-    """The CUDA source of both transforms."""
+    """Return the CUDA source of both transforms."""
     return {
         name: build_kernels({"main": finish(scheduled(func, hint(name, **values)), func)}, H200)
         .imports[0]
@@ -161,12 +161,12 @@ def test_every_input_is_read_once_and_by_vectors(m) -> None:
     assert stores["gpu_winograd_data"].count("winograd_tiles") == points
     back = loads["gpu_winograd_out"]
     assert back.count("lv1") == points
-    assert back.count("r") == m * m  # the residual, once for every element
+    assert back.count("r") == m * m  # the residual, once per element
     assert stores["gpu_winograd_out"].count("compute_intermediate") == m * m
     for text in code.values():
         body = text[text.rindex("__global__") :]
         body = re.sub(r"\((\w+) < 0x0p\+0f[^?]*\? 0x0p\+0f[^:]*: \1\)", "relu", body)
-        assert "for (" not in body and "?" not in body  # straight-line code, no choice but Relu's
+        assert "for (" not in body and "?" not in body  # no branch, except the select of Relu
         assert "int64_t" not in body
 
 

@@ -20,7 +20,7 @@ from tvmopt.transform.winograd_gpu_model import grid_of
 
 H200 = GPUS["nvidia-h200"]
 op, nn = relax.op, relax.op.nn
-#: What follows a convolution: takes a block builder, its result and a residual.
+#: Epilogue of a convolution: a function of a block builder, its result and a residual.
 End = Callable[[relax.BlockBuilder, relax.Var, relax.Var], relax.Expr]
 
 
@@ -29,11 +29,11 @@ class Problem:
     """A 3 x 3 convolution of stride 1 with bias, residual and relu, or plain.
 
     Attributes:
-        shape: Of the data: n, h, w, channels.
-        outputs: Channels of the result.
+        shape: Shape of the data: n, h, w, channels.
+        outputs: Number of output channels.
         m: Tile size.
         padding: Top, left, bottom, right.
-        ending: Whether bias, residual and relu follow.
+        ending: Whether the epilogue has bias, residual and relu.
     """
 
     shape: tuple[int, int, int, int]
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def result(self) -> tuple[int, int, int, int]:
-        """Shape of the result."""
+        """Return the shape of the result."""
         n, h, w, _ = self.shape
         top, left, bottom, right = self.padding
         return n, h + top + bottom - 2, w + left + right - 2, self.outputs
@@ -61,12 +61,12 @@ class Problem:
         return np.random.default_rng(2).standard_normal(self.outputs).astype("float32")
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Random data and residual."""
+        """Draw data and residual."""
         rng = np.random.default_rng(3)
         return tuple(rng.standard_normal(s).astype("float32") for s in (self.shape, self.result))  # type: ignore[return-value]
 
     def module(self, end: End | None = None) -> tvm.IRModule:
-        """The convolution in Relax; ``end`` follows it instead of bias, residual and relu."""
+        """Build the convolution in Relax; ``end`` replaces the epilogue (bias, residual, relu)."""
         builder = relax.BlockBuilder()
         x = relax.Var("x", relax.TensorType(self.shape, "float32"))
         r = relax.Var("r", relax.TensorType(self.result, "float32"))
@@ -86,7 +86,7 @@ class Problem:
         return builder.get()
 
     def lowered(self, end: End | None = None) -> tvm.IRModule:
-        """As it is lowered where the model says ``m``."""
+        """Lower the module with a cost model that chooses ``m``."""
         rule = WinogradRule(lambda call: self.m, as_gpu_winograd)
         with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
             return tvm.transform.Sequential(lower_passes(rule, H200.to_tvm()))(self.module(end))
@@ -104,7 +104,7 @@ class Problem:
         return found["data"], found["product"], found["out"]
 
     def transformed(self, data: np.ndarray) -> np.ndarray:
-        """(points, tiles, channels) in float64."""
+        """Return the transformed data, (points, tiles, channels), in float64."""
         side, (top, left, *_) = self.m + 2, self.padding
         _, tiles_y, tiles_x = grid_of(self.result[:3], self.m)
         high, wide = tiles_y * self.m + 2, tiles_x * self.m + 2
@@ -117,12 +117,12 @@ class Problem:
         return found.reshape(side * side, -1, data.shape[3])
 
     def transformed_weight(self) -> np.ndarray:
-        """(points, channels, outputs)."""
+        """Return the transformed weight, (points, channels, outputs)."""
         made = winograd_weight(self.weight, self.m)
         return made.reshape(-1, *made.shape[2:])
 
     def wanted(self) -> np.ndarray:
-        """The result in float64."""
+        """Return the result in float64."""
         data, residual = self.inputs()
         weight = self.weight.astype("float64")
         found = conv2d_numpy(data.astype("float64"), weight, (1, 1), self.padding, (1, 1), 1)

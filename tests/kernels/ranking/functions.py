@@ -1,4 +1,4 @@
-"""Functions and CPUs that the tests of the policy rank configurations for."""
+"""Functions and CPUs for the tests of the ranking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.transform.lower import lower
 
-# From a name, with the bandwidths of the fits: what is tested must not depend on the machine.
+# A CPU by name, with fitted bandwidths, so that the tests do not depend on the machine.
 SPEC: TargetSpec = resolve_target("skylake-avx512", 2)
 ARCH = dataclasses.replace(
     SPEC.arch(), l1_bandwidth=64.0, l2_bandwidth=48.0, l3_bandwidth=20.0, dram_bandwidth=8.0
@@ -20,7 +20,7 @@ ARCH = dataclasses.replace(
 
 
 def module(build: Callable[..., relax.Expr], *shapes: tuple[int, ...]) -> tvm.IRModule:
-    """Lowered ``build`` of an input and of weights, which are the other arguments."""
+    """Lower ``build`` of an input and of weights, the other arguments."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{n}", relax.TensorType(s, "float32")) for n, s in enumerate(shapes)]
     with builder.function("main", params, {"num_input": 1}):
@@ -31,7 +31,7 @@ def module(build: Callable[..., relax.Expr], *shapes: tuple[int, ...]) -> tvm.IR
 
 
 def function(build: Callable[..., relax.Expr], *shapes: tuple[int, ...]) -> tirx.PrimFunc:
-    """The only function that ``build`` lowers to."""
+    """Return the only function that ``build`` lowers to."""
     mod = module(build, *shapes)
     [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     return func
@@ -45,7 +45,7 @@ def convolution(
     batch: int = 1,
     **settings: object,
 ) -> tirx.PrimFunc:
-    """2-d convolution, channels last."""
+    """A 2-d convolution in NHWC."""
     groups = int(str(settings.get("groups", 1)))
     return function(
         lambda x, w: relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO", **settings),
@@ -55,12 +55,12 @@ def convolution(
 
 
 def matmul(rows: int = 64, depth: int = 48, columns: int = 96) -> tirx.PrimFunc:
-    """Product with a weight."""
+    """A matmul with a constant weight."""
     return function(relax.op.matmul, (rows, depth), (depth, columns))
 
 
 def reads(func: tirx.PrimFunc) -> tuple[BlockFacts, tuple[Access, ...]]:
-    """Facts and reads of the only reduction."""
+    """Return the facts and reads of the only reduction."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     [facts] = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
     return facts, facts.reads

@@ -1,4 +1,4 @@
-"""The model: regions counted by hand, and costs that move the right way."""
+"""Tests of the CPU cost model: memory footprints counted by hand, and monotonic costs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _regions(func) -> list[Region]:
         ({"groups": 16, "dilation": 2}, (1, 8, 8, 4), 12 * 12 * 4),
         ({}, (1, 8, 8, 16), 10 * 10 * 16),  # all 16 input channels, whatever the outputs are
         ({}, (1, 1, 4, 64), 3 * 6 * 16),
-        ({}, (1, 14, 14, 64), 16 * 16 * 16),  # no more than there is
+        ({}, (1, 14, 14, 64), 16 * 16 * 16),  # at most the whole tensor
     ],
 )
 def test_the_input_that_a_tile_of_a_convolution_reads(settings, tile, elements) -> None:
@@ -99,7 +99,7 @@ def test_more_traffic_never_costs_less(field: str, factor: float, parallel: bool
         {"tiles": 800},
         {"out_run": 64.0},
         {"weight_uses": 1.0},
-        {"rows": 12},  # 48 accumulators: more than there are registers
+        {"rows": 12},  # 48 accumulators: more than registers
         {"parallel": False},
     ],
 )
@@ -149,9 +149,9 @@ def test_imbalance_is_between_balanced_and_one_core(tasks: int, cores: int) -> N
     ("shares", "elements"),
     [
         # 12 rows of 12 outputs each, from 14 rows of 14 pixels of 16 channels
-        ([(1, 6)], 14 * 16),  # rows: one that the windows at the border share
+        ([(1, 6)], 14 * 16),  # rows: one row is shared by the windows at the border
         ([(3, 1), (1, 12)], 14 * 16),
-        ([(3, 4)], 14 * 14 * 16 / 2),  # output channels: all of the data, half of it written here
+        ([(3, 4)], 14 * 14 * 16 / 2),  # output channels: all data, half of it local
         ([(3, 4), (1, 12)], 14 * 14 * 16 / 2),
         ([(2, 6)], 14 * 8 * 16 / 2),  # columns: half of what was written as rows
         ([], 0),
@@ -172,7 +172,7 @@ def test_what_no_core_keeps_is_not_remote() -> None:
 
 @pytest.mark.parametrize("groups", [1, 64])
 def test_rows_of_an_image_are_shared_out_rather_than_channels(groups) -> None:
-    """Where the weight is small, what one core would read of the other's data decides."""
+    """With a small weight, the data read from the other core decides."""
     func = convolution(size=58, channels=64, groups=groups)
     two = dataclasses.replace(ARCH, cores=2, l2_bytes=2**21)
     first = DefaultPolicy(func, two).ranked[0].hint

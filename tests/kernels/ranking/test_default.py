@@ -1,4 +1,4 @@
-"""The policy: distinct, serialisable hints in an order that depends on the function alone."""
+"""The CPU ranking: distinct, serialisable hints in an order that only the function determines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_hints_name_a_template_their_arch_and_survive_json(func) -> None:
 
 
 def test_the_first_hints_apply(func) -> None:
-    """A hint that its own template refuses costs a measurement and says nothing."""
+    """A hint that its own template refuses would waste a measurement."""
     refused = []
     for hint in DefaultPolicy(func, ARCH).emit_config(8):
         try:

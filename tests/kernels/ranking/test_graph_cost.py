@@ -1,4 +1,4 @@
-"""What a network is expected to cost, and the layout that follows from it."""
+"""Predicted cost of a network, and the layout chosen by it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_layouts_modelled_alike_are_timed(monkeypatch, faster: str) -> None:
 
     assert choose_layout(convert, SPEC) == faster
     assert timed == [["NHWC", "NCHW"]]
-    # What this machine cannot run is not timed.
+    # Code that this machine cannot run is not timed.
     other = resolve_target("znver5", 2)
     if other.missing_on_host():
         assert choose_layout(convert, other) == "NHWC"

@@ -1,4 +1,4 @@
-"""Products of bytes and bfloat16: configurations with the CPU's instruction come first."""
+"""Ranking of int8 and bfloat16 workloads: the CPU's dot-product instructions come first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.lower import lower
 
 op, nn = relax.op, relax.op.nn
-# With the bandwidths of the fits: what is tested must not depend on the machine.
+# With fitted bandwidths, so that the tests do not depend on the machine.
 BANDWIDTHS = {
     "l1_bandwidth": 64.0, "l2_bandwidth": 48.0, "l3_bandwidth": 20.0, "dram_bandwidth": 8.0,
 }  # fmt: skip
@@ -30,7 +30,7 @@ BYTES, HALVES = ("uint8", "int8", "int32"), ("bfloat16", "bfloat16", "float32")
 
 
 def function(cpu: str, build, *operands) -> tirx.PrimFunc:
-    """The only function of ``build``: of an input, and of weights that do not change."""
+    """Return the only function of ``build``, with an input and constant weights."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{n}", relax.TensorType(*o)) for n, o in enumerate(operands)]
     with builder.function("main", params, {"num_input": 1}):
@@ -93,7 +93,7 @@ def test_where_there_are_tiles_there_are_vectors_too() -> None:
 
 @pytest.mark.parametrize("types", [BYTES, HALVES])
 def test_an_instruction_is_modelled_to_cost_less(types) -> None:
-    """Two or four products at once, and a fourth or half of the weight to load."""
+    """It computes two or four products per lane, and loads a half or a fourth of the weight."""
     func = matmul("znver4", types, 128, 256, 128)
     cycles = [
         DefaultPolicy(func, ARCHS[cpu]).cycles for cpu in ("skylake-avx512", "znver4")
@@ -116,7 +116,7 @@ def test_tiles_are_modelled_to_cost_less_than_vectors() -> None:
     [(BYTES, 4, False), (BYTES, 3, False), (BYTES, 8, True), (HALVES, 2, False), (HALVES, 4, True)],
 )  # fmt: skip
 def test_one_group_of_products_is_no_reduction(types, depth, used) -> None:
-    """TVM drops the loop over groups, and then finds no sum to tensorise."""
+    """TVM drops a K loop of extent 1, and then finds no reduction to tensorize."""
     data, weight, sums = types
     group = 4 if data == "uint8" else 2
     shapes = ((8, -(-depth // group) * group), data), ((-(-depth // group) * group, 32), weight)
@@ -130,7 +130,7 @@ def test_one_group_of_products_is_no_reduction(types, depth, used) -> None:
 
 @pytest.mark.parametrize("depth", [8, 12, 16, 64, 256])
 def test_a_short_sum_gets_a_step_that_divides_it(depth) -> None:
-    """Of 64 bytes at most: tiles as narrow as the sum, not as wide as they may be."""
+    """A step has at most 64 bytes; for a short K, tiles are as narrow as K."""
     func = matmul("sapphirerapids", BYTES, 64, depth, 64)
     form = prepare(func, collapse=False)
     assert form is not None
@@ -147,12 +147,12 @@ def test_a_step_of_tiles_costs_more_with_more_tiles() -> None:
     small = dataclasses.replace(tile, rows=4)
     assert step_cycles(one) < step_cycles(tile)
     assert step_cycles(small) < step_cycles(tile)
-    # But a product costs less: every tile that is loaded is used twice.
+    # But a multiply costs less, because each loaded tile is used twice.
     assert step_cycles(tile) / 4 < step_cycles(one)
 
 
 def test_no_tile_of_rows_that_do_not_divide_a_line() -> None:
-    """Outputs of a window share data, so that there is no copy of it to fill up."""
+    """Outputs of a convolution share data, so there is no packed copy to zero-pad."""
     ranked = DefaultPolicy(convolution("sapphirerapids", size=13), ARCHS["sapphirerapids"]).ranked
     hints = [r.hint for r in ranked if r.hint.template == "matrix_tile"]
     assert hints

@@ -1,4 +1,4 @@
-"""The re-ranker: it learns what the model gets wrong, and keeps what it learnt."""
+"""Tests of the learned re-ranker: it corrects the cost model, and survives a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmopt.kernels.ranked import FEATURES, Ranked, spread
 
 @pytest.fixture(scope="module")
 def tasks() -> list[list[Ranked]]:
-    """Good and bad configurations of a few functions, in the model's order."""
+    """Return good and bad configurations of a few functions, in the order of the cost model."""
     funcs = [
         matmul(64, 64, 64), matmul(96, 128, 64), matmul(196, 64, 128),
         convolution(14, 32, 32, padding=1), convolution(14, 64, 64, padding=1),
@@ -30,7 +30,7 @@ def tasks() -> list[list[Ranked]]:
 
 
 def truth(ranked: list[Ranked], scale: float = 1.0) -> list[float]:
-    """A machine on which columns inside rows cost three times of what the model says."""
+    """A machine on which columns inside rows cost three times the prediction."""
     return [
         scale * r.cycles * (3.0 if r.hint.order[-1] == len(r.hint.order) - 1 else 1.0)
         for r in ranked
@@ -38,7 +38,7 @@ def truth(ranked: list[Ranked], scale: float = 1.0) -> list[float]:
 
 
 def mistakes(order: list[Ranked], seconds: dict[str, float]) -> float:
-    """Share of pairs in the wrong order."""
+    """Return the share of pairs in the wrong order."""
     times = np.array([seconds[r.hint.config_id] for r in order])
     pairs = np.triu(np.ones((len(times), len(times)), bool), 1)
     return float((times[:, None] > times[None, :])[pairs].mean())
@@ -68,7 +68,7 @@ def test_the_model_decides_while_little_is_known(tasks) -> None:
     reranker.add(tasks[0][:5], truth(tasks[0][:5]))
     assert len(reranker) == 5
     assert reranker.order(tasks[0]) == tasks[0]
-    reranker.add(tasks[0][:2], [1.0, 2.0])  # too few to know the task's scale
+    reranker.add(tasks[0][:2], [1.0, 2.0])  # too few samples to estimate the scale of the task
     assert len(reranker) == 5
 
 
@@ -80,7 +80,7 @@ def test_the_scale_of_a_task_is_of_no_interest(tasks) -> None:
         for n, ranked in enumerate(tasks[:-1]):
             reranker.add(ranked, truth(ranked, scale**n))
         wrong.append(mistakes(reranker.order(tasks[-1]), seconds))
-    # Logarithms of other numbers round differently, so a few near ties may.
+    # Logarithms of scaled latencies round differently, so a few near ties may swap.
     assert abs(wrong[0] - wrong[1]) < 0.02
 
 

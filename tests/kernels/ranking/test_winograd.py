@@ -1,4 +1,4 @@
-"""Configurations of the Winograd template: all apply, and the model tells good from bad."""
+"""Configurations of the Winograd template: all apply, and their costs are plausible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmopt.transform.winograd import call_winograd
 
 
 def winograd(size=28, channels=64, outputs=64, m=4, batch=1) -> tirx.PrimFunc:
-    """A convolution in tiles of m x m."""
+    """A Winograd convolution with m x m tiles."""
     return function(
         lambda x, u: call_winograd(relax.BlockBuilder.current(), x, u, m, (1, 1, 1, 1)),
         (batch, size, size, channels),
@@ -59,7 +59,7 @@ def test_other_functions_have_no_such_form() -> None:
 
 
 def test_tiles_of_another_core_are_dear() -> None:
-    """Data that is transformed by rows is best multiplied by rows."""
+    """When cores transform the data by rows, the GEMM is best split by rows."""
     found = cycles(winograd(size=56))
     rows = {h: c for h, c in found.items() if not h.stage and h.task[0] == 2 and h.task[2] == 32}
     by_channel = {dataclasses.replace(h, order=(0, 1, 2)): c for h, c in rows.items() if h.order[0]}

@@ -1,4 +1,4 @@
-"""Small QDQ models: every layer has inputs of its own, and gives its result quantised."""
+"""Build small QDQ models, in which every layer has its own inputs and a quantized output."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tvmopt.transform.lower import lower_passes
 _CPU = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
 TARGET = tvm.target.Target(_CPU)
 _QUICK = tvm.target.Target({**_CPU, "opt-level": 0})
-# Two products of a byte and such a weight fit in 16 bits: ONNX Runtime saturates them without VNNI.
+# Two u8 x s8 products of this range fit in 16 bits, which ONNX Runtime saturates without VNNI.
 LARGEST_WEIGHT = 64
 
 
 @dataclasses.dataclass
 class QdqModel:
-    """Builds a model node by node; ``rng`` draws data, scales and zero points."""
+    """Build a model node by node; ``rng`` draws data, scales and zero points."""
 
     rng: np.random.Generator
     activation: str = "uint8"
@@ -37,23 +37,23 @@ class QdqModel:
         self._constants: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self._results: list[tuple[str, str, str]] = []  # a tensor, its scale and zero point
+        self._results: list[tuple[str, str, str]] = []  # a tensor with its scale and zero point
         self.feeds: dict[str, np.ndarray] = {}
 
     def node(self, op: str, inputs: list[str], **attributes: Any) -> str:
-        """Append a node; the name of its output."""
+        """Append a node; return the name of its output."""
         name = f"{op}{len(self._nodes)}"
         self._nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
         return name
 
     def constant(self, value: Any, dtype: str) -> str:
-        """An initializer."""
+        """Add an initializer; return its name."""
         name = f"c{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def zero_point(self, dtype: str, symmetric: bool = False) -> int:
-        """A zero point: often an end of the range, as after a relu, or the middle."""
+        """Draw a zero point: often an end of the range, as after a relu, or the middle."""
         info = np.iinfo(dtype)
         middle = (int(info.min) + int(info.max) + 1) // 2
         if symmetric:
@@ -61,7 +61,7 @@ class QdqModel:
         return int(self.rng.choice([info.min, middle, self.rng.integers(info.min, info.max)]))
 
     def activations(self, *shape: int) -> tuple[str, float]:
-        """A quantised input, dequantised, and its scale."""
+        """Add a quantized input; return it dequantized, and its scale."""
         name, dtype = f"x{len(self._inputs)}", self.activation
         info, scale = np.iinfo(dtype), float(np.float32(self.rng.uniform(0.005, 0.05)))
         self._inputs.append(
@@ -74,12 +74,12 @@ class QdqModel:
     def dequantised(
         self, name: str, scale: Any, zero: Any, dtype: str, axis: int | None = None
     ) -> str:
-        """DequantizeLinear."""
+        """Append a DequantizeLinear; return its output."""
         inputs = [name, self.constant(scale, "float32"), self.constant(zero, dtype)]
         return self.node("DequantizeLinear", inputs, **({} if axis is None else {"axis": axis}))
 
     def weights(self, *shape: int, axis: int | None) -> tuple[str, np.ndarray]:
-        """Dequantised weights, one scale an index of ``axis`` (or one), and the scales."""
+        """Add weights with one scale, or one per index of ``axis``; return them and the scales."""
         count = 1 if axis is None else shape[axis]
         scale = self.rng.uniform(0.002, 0.02, count).astype("float32")
         zero = np.full(count, self.zero_point(self.weight, symmetric=self.weight == "int8"))
@@ -91,15 +91,15 @@ class QdqModel:
         return self.dequantised(data, scale, zero, self.weight, axis), scale
 
     def bias(self, scale: np.ndarray) -> str:
-        """A dequantised int32 bias, counted in ``scale``."""
+        """Add an int32 bias with ``scale``; return it dequantized."""
         values = self.constant(self.rng.integers(-3000, 3000, scale.shape), "int32")
         return self.dequantised(values, scale, np.zeros_like(scale), "int32", 0)
 
     def result(self, name: str, scale: float | None = None, zero: int | None = None) -> str:
-        """Quantise a result and make it an output; dequantised again.
+        """Quantize a result and make it an output; return it dequantized.
 
-        Without ``scale``, :meth:`build` gives one that fits the values, and a zero point in the
-        middle if the drawn one would leave half of them out.
+        Without ``scale``, :meth:`build` sets one that fits the values. It moves the zero point to
+        the middle if the drawn one would saturate half of the values.
         """
         zero_point = self.constant(
             self.zero_point(self.activation) if zero is None else zero, self.activation
@@ -118,7 +118,7 @@ class QdqModel:
         self._outputs.append(_float(name))
 
     def build(self) -> onnx.ModelProto:
-        """The model, shapes inferred, its results quantised to use most of their range."""
+        """Return the model with inferred shapes, and output scales that use most of the range."""
         limits = np.iinfo(self.activation)
         middle = self.zero_point(self.activation, symmetric=True)
         constants = {constant.name: constant for constant in self._constants}
@@ -145,7 +145,7 @@ def _float(name: str) -> onnx.ValueInfoProto:
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes with its default optimisations."""
+    """Return the outputs of ONNX Runtime with its default optimisations."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(
@@ -155,7 +155,7 @@ def onnxruntime_outputs(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) ->
 
 
 def lowered(mod: tvm.IRModule) -> tvm.IRModule:
-    """Fused TensorIR functions."""
+    """Lower a module to fused TensorIR functions."""
     with TARGET, tvm.transform.PassContext(opt_level=3):
         return tvm.transform.Sequential(lower_passes())(mod)
 
@@ -163,7 +163,7 @@ def lowered(mod: tvm.IRModule) -> tvm.IRModule:
 def integer_outputs(
     model: onnx.ModelProto, feeds: dict[str, np.ndarray]
 ) -> tuple[IntegerResult, list[np.ndarray]]:
-    """What the integer module computes."""
+    """Return the outputs of the integer module."""
     result = lower_quantized(import_onnx(model))
     machine = relax.VirtualMachine(tvm.compile(lowered(result.mod), _QUICK), tvm.cpu())
     names = [i.name for i in model.graph.input]
@@ -173,9 +173,9 @@ def integer_outputs(
 
 
 def assert_within_one_step(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> IntegerResult:
-    """Every output equals ONNX Runtime's to one step; a real one to float32's accuracy.
+    """Assert that outputs equal ONNX Runtime's, to one quantization step or to float32 accuracy.
 
-    Most quantised outputs must vary: saturated everywhere, they would equal anything.
+    Most quantized outputs must vary, because a saturated output would equal anything.
     """
     result, got = integer_outputs(model, feeds)
     want = onnxruntime_outputs(model, feeds)

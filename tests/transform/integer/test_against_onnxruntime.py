@@ -1,4 +1,4 @@
-"""Numbers equal ONNX Runtime's on the same QDQ model, to one step a layer."""
+"""The integer module equals ONNX Runtime on the same QDQ model, to one quantization step."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def branch(m: QdqModel, x: str, sx: float) -> str:
     return m.result(m.node("Relu", [y]), zero=0)
 
 
-def test_between_integer_convolutions_only_bytes_are_stored() -> None:
+def test_between_integer_convolutions_only_8_bit_tensors_are_stored() -> None:
     m = QdqModel(np.random.default_rng(3))
     x, sx = m.activations(1, 4, 8, 8)
     y = m.node("Relu", [m.node("Add", [branch(m, x, sx), branch(m, x, sx)])])
@@ -199,7 +199,7 @@ def test_between_integer_convolutions_only_bytes_are_stored() -> None:
     kernels = [b for b in lowered(result.mod)["main"].body.blocks[0].bindings
                if isinstance(b.value, relax.Call)]  # fmt: skip
     stored = {(str(b.var.ty.dtype), tuple(map(int, b.var.ty.shape))) for b in kernels}
-    assert {shape for dtype, shape in stored if dtype != "uint8"} == {(1, 4, 1, 1)}  # sums
+    assert {shape for dtype, shape in stored if dtype != "uint8"} == {(1, 4, 1, 1)}  # accumulators
     assert ("uint8", (1, 4, 8, 8)) in stored
 
 

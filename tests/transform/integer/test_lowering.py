@@ -1,4 +1,4 @@
-"""Structure before and after: one pattern a test."""
+"""Quantized lowering: the module before and after, one pattern per test."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_conv_bias_relu(relax_main, assert_same):
     assert_same(lowered(relax_main(before, **X)), relax_main(after, **X))
 
 
-def test_zero_point_of_the_data_is_padded_and_joins_the_bias(relax_main, assert_same):
+def test_padding_uses_the_zero_point_which_is_folded_into_the_bias(relax_main, assert_same):
     def before(emit, x):
         y = emit(op.nn.conv2d(dequantise(emit, x, SX, 5), weights(emit), padding=1))
         return quantise(emit, emit(op.add(y, bias(emit))), SY)
@@ -154,7 +154,7 @@ def test_matmul_by_columns(relax_main, assert_same):
     assert_same(lowered(relax_main(before, **inputs)), relax_main(after, **inputs))
 
 
-def test_matmul_of_activations_takes_sums_of_rows_and_columns(relax_main, assert_same):
+def test_matmul_of_activations_corrects_zero_points_by_row_and_column_sums(relax_main, assert_same):
     inputs = {"a": ((2, 3, 8), "uint8"), "b": ((2, 8, 5), "uint8")}
 
     def before(emit, a, b):
@@ -172,7 +172,7 @@ def test_matmul_of_activations_takes_sums_of_rows_and_columns(relax_main, assert
     assert_same(lowered(relax_main(before, **inputs)), relax_main(after, **inputs))
 
 
-def test_concat_brings_each_part_to_the_parameters_of_the_result(relax_main, assert_same):
+def test_concat_requantises_each_part_to_the_result(relax_main, assert_same):
     inputs = {"x": ((1, 4), "uint8"), "y": ((1, 3), "uint8")}
 
     def before(emit, x, y):
@@ -202,7 +202,7 @@ def test_movement_keeps_the_integers(relax_main, assert_same):
     assert_same(lowered(relax_main(before, **X)), relax_main(after, **X))
 
 
-def test_an_accumulator_is_quantised_before_it_moves(relax_main, assert_same):
+def test_an_accumulator_is_quantised_before_data_movement(relax_main, assert_same):
     def before(emit, x):
         y = emit(op.nn.conv2d(dequantise(emit, x, SX), weights(emit)))
         return quantise(emit, emit(op.permute_dims(y, [0, 2, 3, 1])), SY)
@@ -215,7 +215,7 @@ def test_an_accumulator_is_quantised_before_it_moves(relax_main, assert_same):
     assert_same(lowered(relax_main(before, **X)), relax_main(after, **X))
 
 
-def test_mean_sums_integers(relax_main, assert_same):
+def test_mean_accumulates_integers(relax_main, assert_same):
     def before(emit, x):
         y = emit(op.mean(dequantise(emit, x, SX, 5), [2, 3], keepdims=True))
         return quantise(emit, y, SY)

@@ -1,4 +1,4 @@
-"""What crosses memory between kernels."""
+"""Tests of the dtypes that kernels store to memory between them."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def f32(value):
 
 
 def stored(low):
-    """Type of every tensor that a kernel of ``main`` writes, but the last."""
+    """Return the dtype of every tensor that a kernel of ``main`` stores, except the last."""
     bindings = [b for block in low["main"].body.blocks for b in block.bindings]
     return [str(b.var.ty.dtype) for b in bindings if isinstance(b.value, relax.Call)][:-1]
 
@@ -42,7 +42,7 @@ def run(mod, inputs):
 
 
 def plain(mod):
-    """Every operator a kernel of its own."""
+    """Lower every operator to its own kernel."""
     with TARGET:
         return relax.transform.LegalizeOps()(mod)
 
@@ -73,16 +73,16 @@ def returned(emit, x, w):
 CASES = {
     "residual": (residual, 3, ["uint8"]),
     "sum": (summed, 2, ["uint8"]),
-    # The reduced tensor is not worth a byte less, the shared one is stored once, as bytes.
+    # The reduced tensor stays as it is; the shared tensor is stored once, in 8 bits.
     "shared": (shared, 2, ["uint8", "float32"]),
-    # A window reads an element several times: it is widened once, before.
+    # A pooling window reads an element several times, so it is widened once before.
     "pool": (pooled, 2, ["float32"]),
     "result": (returned, 2, []),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bytes_are_stored_where_users_can_widen(relax_main, name):
+def test_8_bit_tensors_are_stored_where_users_can_widen(relax_main, name):
     body, count, dtypes = CASES[name]
     shapes = dict(zip(("x", "v", "w"), (X, W, W)[:count], strict=False))
     mod = relax_main(body, **shapes)

@@ -1,4 +1,4 @@
-"""Modules with constant weights, and running them."""
+"""Fixtures: bind constant weights to a module, and run a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmopt.transform.lower import lower
 
 @pytest.fixture(scope="session")
 def bound():
-    """``bound(Module, w=array)``: the module with those parameters of main as constants."""
+    """``bound(Module, w=array)``: return the module with these parameters of main as constants."""
 
     def bind(mod, **arrays):
         params = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
@@ -29,8 +29,8 @@ def bound():
 
 @pytest.fixture(scope="session")
 def run():
-    """``run(mod, x, ...)``: outputs of main on the host, as arrays."""
-    target = resolve_target("host", 1).to_tvm(opt_level=0)  # numbers alone are looked at
+    """``run(mod, x, ...)``: return the outputs of main on the host, as arrays."""
+    target = resolve_target("host", 1).to_tvm(opt_level=0)  # only results matter
 
     def call(mod, *arrays):
         executable = tvm.compile(lower(mod, target), target)

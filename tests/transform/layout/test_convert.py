@@ -1,4 +1,4 @@
-"""Structure before and after, for small graphs."""
+"""Layout conversion of small graphs: the module before and after."""
 # ruff: noqa: N805 (a function of a module class has no self)
 
 import numpy as np
@@ -26,7 +26,7 @@ def blocked(w, c=4):
     return np.ascontiguousarray(w.reshape(o // c, c, i // c, c, h, k).transpose(OIHW4I4O))
 
 
-def turned(w):
+def hwio(w):
     return np.ascontiguousarray(w.transpose(HWIO))
 
 
@@ -107,7 +107,7 @@ class BlockNCHW4c:
 
 def test_block_in_nhwc(bound):
     result = convert_layout_with_report(bound(Block, w=W, b=BIAS, d=DENSE), {"nn.conv2d": "NHWC"})
-    want = bound(BlockNHWC, w=turned(W), b=BIAS.reshape(1, 1, 1, 16), d=DENSE)
+    want = bound(BlockNHWC, w=hwio(W), b=BIAS.reshape(1, 1, 1, 16), d=DENSE)
     check(result, want)
     [change] = result.changes
     assert str(change) == "x (1x16x8x8 float32): NCHW -> NHWC"
@@ -124,7 +124,7 @@ def test_block_in_blocks_of_four(bound):
     assert [c.target for c in result.changes] == ["NCHW4c"]
 
 
-def test_nchw_is_where_it_was(bound):
+def test_nchw_changes_nothing(bound):
     mod = bound(Block, w=W, b=BIAS, d=DENSE)
     result = convert_layout_with_report(mod, {"nn.conv2d": "NCHW"})
     check(result, mod)
@@ -214,12 +214,12 @@ def test_pad_concat_split_follow(bound):
             return out
 
     check(
-        convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}), bound(After, w=turned(POINT))
+        convert_layout(bound(Before, w=POINT), {"nn.conv2d": "NHWC"}), bound(After, w=hwio(POINT))
     )
 
 
 def test_transposes_merge(bound):
-    """Channels last already, as TensorFlow exports: no transpose is left."""
+    """The model is channels-last, as TensorFlow exports it: no transpose is left."""
 
     @I.ir_module
     class Before:
@@ -244,11 +244,11 @@ def test_transposes_merge(bound):
             return out
 
     result = convert_layout_with_report(bound(Before, w=POINT), {"nn.conv2d": "NHWC"})
-    check(result, bound(After, w=turned(POINT)))
+    check(result, bound(After, w=hwio(POINT)))
     assert result.count == 0
 
 
-def test_flattened_features_meet_reordered_weights(bound, run):
+def test_weights_after_flatten_are_reordered(bound, run):
     @I.ir_module
     class Before:
         @R.function
@@ -275,8 +275,8 @@ def test_flattened_features_meet_reordered_weights(bound, run):
     np.testing.assert_allclose(run(result.mod, x)[0], run(mod, x)[0], rtol=1e-4, atol=1e-4)
 
 
-def test_squeeze_and_excite_moves_nothing_more(bound):
-    """The scale (1, c, 1, 1) of a layer that is left alone is free to come and go."""
+def test_squeeze_and_excite_adds_no_transpose(bound):
+    """The scale (1, c, 1, 1) of a skipped layer changes layout as a view."""
 
     @I.ir_module
     class Before:
@@ -342,7 +342,7 @@ def test_branches_are_left_alone(bound, run):
         convert_layout_with_report(mod, {"nn.conv2d": "NHWC"}, auto_skip=False)
     x = RNG.standard_normal((1, 16, 8, 8), np.float32)
 
-    # Not compared with the module as it was: TVM 0.27 plans its memory so that it crashes.
+    # Not compared with the original module: memory planning of TVM 0.27 makes it crash.
     def point(a):
         return np.einsum("oi,nihw->nohw", POINT[:, :, 0, 0], a)
 
@@ -354,7 +354,7 @@ def test_branches_are_left_alone(bound, run):
 
 
 def test_blocks_of_bindings(bound, run):
-    """What a dataflow block keeps to itself is gone behind it; its outputs are not."""
+    """Only outputs of a dataflow block are visible after it."""
 
     @I.ir_module
     class Before:
@@ -379,7 +379,7 @@ def test_blocks_of_bindings(bound, run):
 
 
 def test_the_example_of_the_seed(relax_resnet):
-    """``LayoutConfig`` and ``count_layers`` as in apache/tvm pull request 6748."""
+    """Use ``LayoutConfig`` and ``count_layers`` as in apache/tvm pull request 6748."""
     mod = relax_resnet
     with LayoutConfig(skip_layers=[0]):
         converted = convert_layout(mod, {"nn.conv2d": ["HWNC", "default"]})
@@ -389,7 +389,7 @@ def test_the_example_of_the_seed(relax_resnet):
     assert [(a.index, a.name) for a in anchors(converted)] == [
         (a.index, a.name) for a in anchors(mod)
     ]
-    # Without the scope the layer is found, and the reason is told.
+    # Without the scope, the report names the layer and the reason.
     result = convert_layout_with_report(mod, {"nn.conv2d": "HWNC"})
     check(result, converted)
     assert result.skipped == {
@@ -403,7 +403,7 @@ def test_the_example_of_the_seed(relax_resnet):
 
 @pytest.fixture(scope="module")
 def relax_resnet():
-    """ResNet-18 with narrow layers, imported."""
+    """Import a ResNet-18 with narrow layers."""
     from benchmarks.zoo_topologies import resnet
     from tvmopt.frontend import import_onnx, prepare
     from tvmopt.transform.simplify import simplify

@@ -1,3 +1,5 @@
+"""Tests of forms: names, shapes, conversions between forms, and reshapes."""
+
 import math
 
 import numpy as np
@@ -62,7 +64,7 @@ def _held(data, form):
 
 
 def _slow(data, form):
-    """``data`` in ``form``, element by element."""
+    """Return ``data`` in ``form``, converted element by element."""
     out = np.zeros(form.shape(data.shape), data.dtype)
     for at in np.ndindex(*data.shape):
         outer = [at[a] // (form.block(a) or 1) for a in form.order]

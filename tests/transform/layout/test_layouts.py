@@ -1,4 +1,4 @@
-"""What can be asked for, what is left alone and why, and the scope."""
+"""Tests of requested layouts: supported ones, skipped layers with reasons, the scope."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Converted graphs compute what the graph computed: single operators, then random graphs."""
+"""Converted graphs compute what the original computes: single operators, then random graphs."""
 
 import ml_dtypes
 import numpy as np
@@ -64,7 +64,7 @@ def _shuffle(emit, x):
     return emit(relax.op.reshape(x, (n, c, h, w)))
 
 
-# Operator, and the layouts that it works in: nothing moves but the input and the output.
+# Operator, and its supported layouts: only the input and the output are converted.
 FOLLOWS = {
     "clip": (lambda e, x: e(relax.op.clip(x, 0, 1)), LAYOUTS),
     "cast": (lambda e, x: e(relax.op.astype(e(relax.op.round(x)), "int32")), LAYOUTS),
@@ -131,7 +131,7 @@ def test_operator(run, name):
 
     def graph(emit, x):
         y = body(emit, conv(emit, x))
-        # A convolution behind, where the shape allows, so that nothing has to come back.
+        # If the shape allows, a convolution follows, so that no conversion back is needed.
         return conv(emit, y, seed=2) if len(y.ty.shape) == 4 and y.ty.dtype == "float32" else y
 
     shape = (2, 8, 6, 5)
@@ -175,7 +175,7 @@ def test_transposed_and_one_dimensional(run):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW8c"])
 def test_weights_of_any_type_are_folded(run, dtype, layout):
-    """Integers are summed in int32; of unsigned data with signed weights too."""
+    """Integers accumulate in int32, also unsigned data with signed weights."""
     numpy_type = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
     weight = np.random.default_rng(0).integers(-3, 4, (8, 8, 3, 3))
     kind = "int8" if dtype == "uint8" else dtype
@@ -198,7 +198,7 @@ def test_weights_of_any_type_are_folded(run, dtype, layout):
 
 @st.composite
 def graphs(draw):
-    """A body of ``module`` with up to five convolutions, and how many there are."""
+    """Draw a body of ``module`` with up to five convolutions, and their number."""
     steps = draw(
         st.lists(
             st.tuples(

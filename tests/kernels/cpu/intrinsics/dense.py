@@ -1,4 +1,4 @@
-"""A dense layer for every intrinsic: several tiles, operands that do not begin at their buffers."""
+"""A tiled dense layer for any dot-product intrinsic; operands have an offset in their buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmopt.device.features import required_cpu_flags
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 
-#: LLVM's platform and smallest CPU of each family; what an intrinsic needs is added to it.
+#: LLVM triple and smallest CPU of each family; required features are added.
 PLATFORMS = {
     "x86_64": ("", "x86-64", ()),
     "aarch64": ("aarch64-linux-gnu", "generic", ()),
@@ -27,12 +27,12 @@ PLATFORMS = {
 }
 
 
-#: The emulator's CPU where its usual one has shorter registers than an intrinsic needs.
+#: CPU of the emulator if its default CPU has shorter registers than an intrinsic needs.
 LONGER = {"zvl256b": "rv64,v=true,vext_spec=v1.0,vlen=256"}
 
 
 def arch_of(dot: DotIntrinsic) -> CpuArch:
-    """The smallest CPU that has ``dot``."""
+    """Return the smallest CPU that has ``dot``."""
     mtriple, mcpu, base = PLATFORMS[dot.isa]
     mattr = (*base, *(f"+{feature}" for feature in dot.features))
     bits = dot.lanes * 32
@@ -40,17 +40,17 @@ def arch_of(dot: DotIntrinsic) -> CpuArch:
 
 
 def runs_natively(dot: DotIntrinsic) -> bool:
-    """Whether this machine has what ``dot`` needs."""
+    """Return whether this machine has the features of ``dot``."""
     return dot.isa == host.isa() and host.cpu_flags().issuperset(
         required_cpu_flags(dot.isa, dot.features)
     )
 
 
 def cannot_run(dot: DotIntrinsic) -> str:
-    """Why ``dot`` runs neither here nor under emulation; empty when it does."""
+    """Return why ``dot`` runs neither here nor under emulation; empty when it does."""
     if runs_natively(dot):
         return ""
-    if dot.isa == "x86_64":  # QEMU has nothing of AVX-512 or VNNI
+    if dot.isa == "x86_64":  # QEMU emulates neither AVX-512 nor VNNI
         return f"this CPU has no {', '.join(dot.features)}, and no emulator here has"
     tools = emulator.find_tools(dot.isa)
     return tools if isinstance(tools, str) else ""
@@ -60,15 +60,15 @@ def cannot_run(dot: DotIntrinsic) -> str:
 class Dense:
     """``sums[m, n] + sum over k of data[m + 1, k + 3] * weight[k, n]``.
 
-    The weight lies as ``[n / lanes][k / depth][lanes][depth]``; rows of ``data`` are five elements
-    longer than the sum.
+    The weight is packed as ``[n / lanes][k / depth][lanes][depth]``; rows of ``data`` are five
+    elements longer than K.
 
     Attributes:
         dot: The intrinsic.
-        rows: Rows in a tile.
-        row_tiles: Tiles one above the other.
-        column_tiles: Vectors of sums one beside the other.
-        depth_tiles: Uses of the intrinsic for one vector of sums.
+        rows: Rows of a tile.
+        row_tiles: Number of tiles along M.
+        column_tiles: Number of accumulator vectors along N.
+        depth_tiles: Uses of the intrinsic per accumulator vector (tiles along K).
     """
 
     dot: DotIntrinsic
@@ -79,7 +79,7 @@ class Dense:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Rows, columns and products of a sum."""
+        """Return M, N and K."""
         dot = self.dot
         return (
             self.rows * self.row_tiles,
@@ -88,7 +88,7 @@ class Dense:
         )
 
     def function(self) -> tirx.PrimFunc:
-        """``main(data, weight, sums, result)`` in tiles; nothing is tensorised."""
+        """Return ``main(data, weight, sums, result)`` in tiles, not tensorized."""
         dot = self.dot
         rows, columns, depth = self.shape
         height, lanes, step, dtype = self.rows, dot.lanes, dot.depth, dot.sums
@@ -125,10 +125,10 @@ class Dense:
         return main
 
     def scheduled(self, unrolled: bool = False) -> tirx.PrimFunc:
-        """:meth:`function` by the intrinsic.
+        """Return :meth:`function`, tensorized with the intrinsic.
 
         Args:
-            unrolled: Leave no loop over tiles, so that the instructions can be counted.
+            unrolled: Whether to unroll the loops over tiles, so that instructions can be counted.
         """
         sch = s_tir.Schedule(self.function())
         i0, j0, k0, i, j, _ = sch.get_loops(sch.get_sblock("dense"))
@@ -144,16 +144,16 @@ class Dense:
 
     @property
     def instructions(self) -> int:
-        """Uses of the intrinsic."""
+        """Return the number of uses of the intrinsic."""
         return self.rows * self.row_tiles * self.column_tiles * self.depth_tiles
 
     def built(self, unrolled: bool = False) -> tvm.runtime.Module:
-        """:meth:`scheduled`, compiled for the smallest CPU that has the intrinsic."""
+        """Compile :meth:`scheduled` for the smallest CPU that has the intrinsic."""
         mod = tvm.IRModule({"main": self.scheduled(unrolled)})
         return tvm.tirx.build(mod, target=arch_of(self.dot).to_tvm())
 
     def run(self, lib: tvm.runtime.Module, operands: Sequence[np.ndarray]) -> np.ndarray:
-        """What ``lib`` makes of ``operands``: here where this CPU can, else under emulation."""
+        """Run ``lib`` on ``operands``: natively if this CPU can, otherwise under emulation."""
         result = np.zeros_like(operands[2])
         if runs_natively(self.dot):
             tensors = [tvm.runtime.tensor(x) for x in (*operands, result)]
@@ -164,7 +164,7 @@ class Dense:
         return result
 
     def operands(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Data, weight and earlier sums from the whole range of their types, both ends included."""
+        """Draw data, weight and initial accumulator from the whole range of their dtypes."""
         rows, columns, depth = self.shape
         rng = np.random.default_rng(seed)
         return (
@@ -175,7 +175,7 @@ class Dense:
         )  # fmt: skip
 
     def expected(self, data: np.ndarray, weight: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """By NumPy, in int64 (then cut to the bits of the sums) or float64."""
+        """Return the NumPy result in int64, truncated to the accumulator, or in float64."""
         _, columns, depth = self.shape
         wide = "int64" if self.dot.sums == "int32" else "float64"
         a = data[1:, 3 : 3 + depth].astype(wide)

@@ -1,7 +1,7 @@
-"""The contract of dot-product intrinsics: right numbers, by the instruction, for any tiles.
+"""The contract of dot-product intrinsics: right results, by the instruction, for any tile shape.
 
-What this CPU lacks runs under emulation, AVX-VNNI-INT8 nowhere: there the instructions are counted
-alone.
+An instruction that this CPU lacks runs under emulation. No emulator has AVX-VNNI-INT8, so the test
+only counts its instructions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_do
 
 EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
 NATIVE = [dot for dot in DOTS if runs_natively(dot)]
-#: Of what the products of one sum add up to in absolute value: float32 rounds at each step.
+#: Tolerance relative to the sum of absolute terms, because float32 rounds at each step.
 TOLERANCE = 2e-6
 
 
 @pytest.fixture(params=EVERY)
 def runnable(request: pytest.FixtureRequest) -> DotIntrinsic:
-    """Each intrinsic that can be run here somehow."""
+    """Each intrinsic that runs here, natively or emulated."""
     return _runnable(request.param)
 
 
 @pytest.fixture(params=[param for param in EVERY if param.values[0].sums == "int32"])
 def integer(request: pytest.FixtureRequest) -> DotIntrinsic:
-    """Each of them whose sums are exact."""
+    """Each runnable intrinsic with an exact (integer) accumulator."""
     return _runnable(request.param)
 
 
@@ -123,7 +123,7 @@ def test_a_cpu_without_it_dies_of_an_illegal_instruction(name, cpu):
 
 
 def test_shorter_registers_than_needed_give_wrong_numbers():
-    """So the length must be among the features, for ``find_dot`` to go by."""
+    """Therefore ``find_dot`` needs the vector length among the features."""
     dense = Dense(_runnable(dot_named("tvmopt.rvv_256_u8s8")))
     operands = dense.operands()
     [got] = emulator.run(dense.built(), operands, [operands[2]], "riscv64")

@@ -1,4 +1,4 @@
-"""Fragments of mma.sync: each element has a place of its own, where the instruction wants it."""
+"""Fragment layouts of mma.sync: each matrix element has the lane and register that PTX defines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sums_come_back_from_their_places() -> None:
 
 @each
 def test_places_are_those_of_the_instruction(mma) -> None:
-    """Registers of 4 bytes, as the PTX manual numbers them: a group is a lane over 4."""
+    """Compare with the fragment tables of the PTX manual (4-byte registers, groupID = lane / 4)."""
     word = {"float16": 2, "bfloat16": 2, "int8": 4, "uint8": 4}[mma.dtype]
     half = mma.depth // 2
     for lane, register, part in itertools.product(range(LANES), range(4), range(word)):
@@ -39,7 +39,7 @@ def test_places_are_those_of_the_instruction(mma) -> None:
         row = group + 8 * (register % 2)
         k = within * word + part + half * (register // 2)
         assert mma.place_a(row, k) == (lane, register * word + part)
-        # Two instructions side by side: of b, registers of the second follow those of the first.
+        # Two instructions along N: registers of the second B fragment follow those of the first.
         column = group + 8 * (register // 2)
         k = within * word + part + half * (register % 2)
         assert mma.place_b(column, k) == (lane, register * word + part)

@@ -1,4 +1,4 @@
-"""What a GPU kernel is said to use is what its machine code holds."""
+"""The reported instructions of a GPU kernel are those in its machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function is said to use, and an intrinsic under the condition of a ragged tile."""
+"""Tests of the report of used instructions, and of an intrinsic inside a ragged tile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def product() -> tirx.PrimFunc:
 
 
 def ragged():
-    """The product under a hint whose last tile of rows is not whole, before it is finished."""
+    """Schedule the matmul with a ragged last row tile, before the finishing passes."""
     func = product()
     hints = (ranked.hint for ranked in DefaultPolicy(func, VNNI.arch()).ranked)
     hint = next(h for h in hints if h.template == "register_tile" and h.intrin)

@@ -1,4 +1,4 @@
-"""Epilogues from Python functions."""
+"""Build epilogues of Hopper kernels from Python functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def elementwise(
     inputs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = (),
     rank: int = 3,
 ) -> Epilogue:
-    """An epilogue from a Python function.
+    """Build an epilogue from a Python function.
 
     Args:
-        accumulator: Type of the sum.
-        out: Type of the output; what ``compute`` gives is cast to it.
-        compute: Takes the sum, then one element of each input, and gives what to store.
-        inputs: Of each its type, shape, and for each of its axes the axis of the output that
+        accumulator: Dtype of the accumulator.
+        out: Dtype of the output; the result of ``compute`` is cast to it.
+        compute: Function of the accumulator and one element of each input; returns the output.
+        inputs: For each input its dtype, its shape, and for each of its axes the output axis that
             indexes it (-1 for index 0).
-        rank: Axes of the output.
+        rank: Number of output axes.
     """
     acc = tirx.Var("acc", accumulator)
     axes = tuple(tirx.Var(name, "int32") for name in ("i", "j", "k", "l")[:rank])

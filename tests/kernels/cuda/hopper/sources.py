@@ -37,13 +37,13 @@ def conv_config(
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:
-    """The CUDA source that ``func`` becomes."""
+    """Return the CUDA source of ``func``."""
     built = tvm.compile(tvm.IRModule({"main": func}), target=H200.to_tvm(), tir_pipeline="tirx")
     return str(built.mod.imports[0].inspect_source())
 
 
 def compile_with_nvcc(source: str, folder) -> str | None:
-    """What nvcc says of the registers; None where there is no nvcc."""
+    """Return nvcc's register report; None without nvcc."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return None
@@ -59,11 +59,11 @@ def compile_with_nvcc(source: str, folder) -> str | None:
 
 
 def lowered(params, body) -> tvm.IRModule:
-    """The fused functions of ``body``, legalised as for any GPU; what broadcasts is fused, too.
+    """Lower ``body`` to fused functions, legalized for any GPU; broadcasts are fused, too.
 
     Args:
-        params: Of each its name, shape (a string names a dynamic extent) and type.
-        body: Takes ``emit`` and the variables, gives the result.
+        params: Name, shape (a string is a symbolic extent) and dtype of each parameter.
+        body: Function of ``emit`` and the variables; returns the result.
     """
     extents: dict[str, tirx.Var] = {}
     variables = []
@@ -84,7 +84,7 @@ def lowered(params, body) -> tvm.IRModule:
 
 
 def functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The TensorIR functions of ``mod``."""
+    """Return the TensorIR functions of ``mod``."""
     return {
         var.name_hint: func
         for var, func in mod.functions_items()
@@ -93,6 +93,6 @@ def functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
 
 
 def only_function(mod: tvm.IRModule) -> tirx.PrimFunc:
-    """The one TensorIR function of ``mod``."""
+    """Return the one TensorIR function of ``mod``."""
     [func] = functions(mod).values()
     return func

@@ -189,7 +189,7 @@ def test_last_tiles_load_only_what_there_is(fields, config, maps):
 def test_special_registers_are_read_once(config):
     source = cuda_source(gemm(GemmProblem(1000, 1000, 1000), config))
     kernel = source[source.rindex("main_kernel(") :]
-    # What TVM binds it to, and what is held; never in a loop.
+    # TVM's binding, and the variable that holds it; never in a loop.
     assert kernel.count("tvm_builtin_cluster_ctaid_x()") <= 3
     assert kernel.count("tvm_builtin_ptx_fetch_register_clusterid_x()") <= 3
 

@@ -1,4 +1,4 @@
-"""Kernels, on a Hopper GPU and emulated, against NumPy: every element."""
+"""Hopper kernels on a GPU or emulated: every output element against NumPy."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def conv_problem(stride, channels=24, layout="OHWI"):
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request):
-    """The GPU, which skips where there is none with these instructions; None to emulate one."""
+    """Return the GPU, or None to emulate one; skip without a Hopper GPU."""
     if request.param == "emulated":
         return None
     gpu = tvm.cuda()
@@ -180,7 +180,7 @@ def test_gemms(fields, config, device):
     ]
     got = _run(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
     if p.dtype == "int8":
-        np.testing.assert_array_equal(got, want.astype(p.out))  # int8 keeps the low bits
+        np.testing.assert_array_equal(got, want.astype(p.out))  # int8 output keeps the low bits
     else:
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 

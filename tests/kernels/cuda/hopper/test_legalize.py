@@ -21,7 +21,7 @@ OP = relax.op
 
 
 def _module(x, w, body):
-    """``body`` of an input and a constant weight."""
+    """Build ``body`` of an input and a constant weight."""
     rng = np.random.default_rng(0)
     shape, dtype = w
     value = rng.integers(-3, 4, shape).astype(dtype)

@@ -18,7 +18,7 @@ OP = relax.op
 
 
 def _value(expr, arrays):
-    """An expression without variables, as a number."""
+    """Evaluate an expression without variables."""
     if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):
         return expr.value
     if isinstance(expr, tirx.Cast):

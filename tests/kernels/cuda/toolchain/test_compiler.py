@@ -59,7 +59,7 @@ def test_the_first_complaint_is_told(log: str, told: str) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("before", [None, "yes"])
 def test_functions_are_exact_however_nvcc_is_called(before, monkeypatch) -> None:
-    """TVM adds --use_fast_math unless a variable is set; with it a power of -1 is no number."""
+    """TVM adds --use_fast_math unless a variable is set; with it, a power of -1 is NaN."""
     variable, seen = "TVM_CUDA_NVCC_NO_FAST_MATH", []
     if before is None:
         monkeypatch.delenv(variable, raising=False)
@@ -90,12 +90,12 @@ def test_machine_code_is_of_the_gpu_that_was_named() -> None:
 
 @needs_nvcc
 def test_a_library_holds_machine_code_and_no_source(tmp_path) -> None:
-    """Also where there is no GPU and no driver, as on the machine that runs this."""
+    """This also holds on a machine without GPU and driver."""
     path = tmp_path / "kernels.so"
     with embed_cubins(H200):
         build_kernels({"main": difference(1000, "float16")}, H200).export_library(str(path))
     data = path.read_bytes()
-    assert data.count(b"\x7fELF") >= 2  # the library itself, and what the GPU runs
+    assert data.count(b"\x7fELF") >= 2  # the host library, and the cubin of the GPU
     assert b"__global__" not in data
     loaded = tvm.runtime.load_module(str(path))
     assert loaded.implements_function("main")

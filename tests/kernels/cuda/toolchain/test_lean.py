@@ -95,7 +95,7 @@ def test_machine_code_is_that_of_nvcc(name: str, monkeypatch) -> None:
 
 
 def _code(cubin: bytes) -> dict[str, bytes]:
-    """The sections of an ELF file that hold instructions."""
+    """Return the sections of an ELF file that contain instructions."""
     start, count, names = (
         *struct.unpack_from("<Q", cubin, 0x28), *struct.unpack_from("<HH", cubin, 0x3C),
     )  # fmt: skip

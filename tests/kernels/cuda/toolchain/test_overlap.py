@@ -21,7 +21,7 @@ H200, A100 = GPUS["nvidia-h200"], GPUS["nvidia-a100"]
 PARAMS, SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_memory"
 EARLY = "tirx.use_programtic_dependent_launch"
 WAIT = "tvmopt_wait_for_kernel_before();"
-# Copies of operands first; depth divided in two ways; a result that is added up by a second kernel.
+# Operand copies before the kernel; cluster split-K; workspace split-K with a reduction kernel.
 MORE = (
     "matmul_nt-1001-1001-1001-float16", "matmul_nn-64-64-16384-float32",
     "matmul_nn-256-256-16384-float16", "conv2d-2-3-14-14-512-3-3-1-1-1-float16",
@@ -29,7 +29,7 @@ MORE = (
 
 
 def kernels_of(func, arch):
-    """Device functions of a kernel, by name, and their CUDA source."""
+    """Return the device functions of a kernel by name, and their CUDA source."""
     found = {}
 
     @tvm.instrument.pass_instrument
@@ -47,7 +47,7 @@ def kernels_of(func, arch):
 
 
 def bodies(source):
-    """The text of each kernel of a CUDA source."""
+    """Return the text of each kernel in CUDA source."""
     parts = re.split(r'extern "C" __global__ [^;{]*\{', source)
     return parts[1:]
 
@@ -68,7 +68,7 @@ def test_every_kernel_waits_once_and_is_launched_early(name) -> None:
         for text in texts:
             assert text.count(WAIT) == 1
             before = text.partition(WAIT)[0]
-            # Hopper's make ready what is their own; the others do nothing at all.
+            # Before the wait, Hopper kernels initialise their own state; other kernels do nothing.
             assert hint.template.startswith("hopper") or not before.strip()
             assert "cp_async_bulk" not in before
 

@@ -1,4 +1,4 @@
-"""The target of the kernels of tiles."""
+"""Fixture: the target of the AMX kernels."""
 
 from __future__ import annotations
 

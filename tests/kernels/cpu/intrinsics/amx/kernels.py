@@ -1,6 +1,6 @@
-"""Kernels of AMX tiles, how they are run, and what they must give.
+"""AMX kernels for the tests: schedule, call, and NumPy reference.
 
-They run on the CPU where it has AMX, else on the emulator, which also says what would be refused.
+They run natively on a CPU with AMX, otherwise on the emulator, which also reports illegal use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NATIVE = {"amx_tile", "amx_int8", "amx_bf16"} <= host.cpu_flags()
 
 @contextlib.contextmanager
 def on_amx():
-    """Run what is inside on AMX; gives the emulator's counts, or None."""
+    """Run the context on AMX, native or emulated; yield the counts of the emulator, or None."""
     if NATIVE and host.request_amx(["amx_tile"]):
         yield None
     else:
@@ -48,10 +48,10 @@ def shaped(tile, **changes):
 
 
 def tensorized(func, tile, split, parallel=None):
-    """Schedule block ``sums`` of ``func``; the rest is left alone.
+    """Schedule block ``sums`` of ``func``; other blocks stay.
 
-    ``split`` takes the schedule and the loops, and gives the loops outside of the tile, those of
-    the reduction, and those of the tile.
+    ``split`` takes the schedule and the loops. It returns the loops outside of the tile, the loops
+    of the reduction, and the loops of the tile.
     """
     sch = s_tir.Schedule(func)
     block = sch.get_sblock("sums")
@@ -75,7 +75,7 @@ def widened(value, tile, stored=""):
 
 
 def dense(tile, rows, columns, depth, extra=(0, 0), offset=(0, 0), parallel=0):
-    """``C = A W``; A is a part of a larger matrix, its rows ``tile.step`` apart."""
+    """Compute ``C = A W``; A is part of a larger matrix with a row stride of ``tile.step``."""
     height = (rows - 1) * tile.step + 1 + extra[0]
     data = te.placeholder((height, depth + extra[1]), tile.data, name="data")
     shape = (columns // 16, depth // tile.depth, 16, tile.depth)
@@ -107,7 +107,7 @@ def build(func, target):
 
 
 def call(lib, *arrays):
-    """Run ``main``; the last array is the output's shape and type. Also the emulator's counts."""
+    """Run ``main``; the last array has shape and dtype of the output. Return it and the counts."""
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     with on_amx() as counts:
         lib["main"](*tensors)
@@ -115,7 +115,7 @@ def call(lib, *arrays):
     return tensors[-1].numpy(), seen
 
 
-# ---- numbers ----
+# ---- operands and references ----
 
 
 def random(rng, dtype, shape, extremes=False):
@@ -128,7 +128,7 @@ def random(rng, dtype, shape, extremes=False):
 
 
 def packed(weight, tile):
-    """``[..., K, N]`` as ``[..., N / 16, K / depth, 16, depth]``."""
+    """Pack ``[..., K, N]`` to ``[..., N / 16, K / depth, 16, depth]``."""
     *lead, depth, columns = weight.shape
     split = weight.reshape(*lead, depth // tile.depth, tile.depth, columns // 16, 16)
     axes = range(len(lead))

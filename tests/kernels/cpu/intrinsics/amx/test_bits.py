@@ -1,4 +1,4 @@
-"""bfloat16 inside a function, which lies as bits there; and weights that do."""
+"""AMX kernels with bfloat16 buffers and weights stored as 16-bit integers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = on_x86_64
 
 
 def copied_dense(stored, tile):
-    """A product of a copy, made inside the function, of the data."""
+    """A matmul of a copy of the data, made inside the function."""
     data = te.placeholder((32, 64), "bfloat16", name="data")
     weight = te.placeholder((2, 32, 16, 2), "bfloat16", name="weight")
     if stored == "uint16":

@@ -1,4 +1,4 @@
-"""Where a function sets its AMX tiles up, and what cannot be."""
+"""Tests of the placement of ``ldtilecfg`` and ``tilerelease``, and of rejected functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _product_of(data, weight, k):
 
 
 def two_stages(first, second, parallel=(True, True)):
-    """Two products in a row, each with an intrinsic of its own."""
+    """Two matmuls in sequence, each with its own intrinsic."""
     k = te.reduce_axis((0, 64), name="k")
     inputs, outputs = [], []
     for n in range(2):
@@ -62,7 +62,7 @@ def two_stages(first, second, parallel=(True, True)):
 
 @pytest.mark.parametrize("parallel", [(True, True), (True, False), (False, False)])
 def test_each_stage_sets_tiles_up(target, parallel):
-    halves = shaped(U8S8, row_blocks=1)  # other blocks of the same tiles
+    halves = shaped(U8S8, row_blocks=1)  # other blocks with the same tiles
     func = with_tile_configuration(two_stages(U8S8, halves, parallel))
     rng = np.random.default_rng(9)
     arrays, wanted = [], []

@@ -1,4 +1,4 @@
-"""Convolutions on AMX tiles without im2col, beside NumPy."""
+"""Direct convolution (no im2col) with AMX tiles, against NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = on_x86_64
 
 
 def convolution(tile, height, width, channels, filters, kernel, stride, blocks_first):
-    """A padded image in NHWC; tiles are parts of lines, of two lines where there are two blocks."""
+    """Convolve a padded NHWC image; a tile is part of one image row, two row blocks of two rows."""
     lines, pixels = (height - 1) * stride + kernel, (width - 1) * stride + kernel
     data = te.placeholder((lines, pixels, channels), tile.data, name="data")
     steps = channels // tile.depth
@@ -57,7 +57,7 @@ def convolution(tile, height, width, channels, filters, kernel, stride, blocks_f
 
 
 def patches(image, kernel, stride, height, width):
-    """Rows of ``(ky, kx, channel)`` that the outputs of a convolution are made of."""
+    """Return the im2col matrix: one row ``(ky, kx, channel)`` per output pixel."""
     windows = [
         image[y * stride : y * stride + kernel, x * stride : x * stride + kernel].ravel()
         for y in range(height)
@@ -105,7 +105,7 @@ def test_convolution(target, kind, rows, size, channels, stride, blocks_first):
 
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_convolution_of_width_7(target, kind):
-    """The padded image as one row of pixels: 16-row tiles cross lines, into two useless columns."""
+    """The padded image is one row of pixels: 16-row tiles cross rows, with two unused columns."""
     tile = shaped(BY_NAME[kind], kbytes=64, row_blocks=2)
     height = width = 7
     kernel, filters, channels = 3, 32, 2 * tile.block_k
@@ -149,7 +149,7 @@ def test_convolution_of_width_7(target, kind):
 @pytest.mark.parametrize("line_step", [0, 2])
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_rows_that_overlap(target, kind, line_step):
-    """A 7 x 7 stem of stride 2: 8 pixels x 4 channels of a line are one row, 2 pixels apart."""
+    """A 7 x 7 stem of stride 2: an A row is 8 pixels x 4 channels, and rows are 2 pixels apart."""
     itemsize = 4 // BY_NAME[kind].depth
     blocks = {"row_blocks": 2} if line_step else {"row_blocks": 1}
     tile = shaped(

@@ -1,4 +1,4 @@
-"""What of AMX kernels is in a library, and where it does not run."""
+"""Tests of compiled AMX libraries: machine code, tile configuration, CPUs without AMX."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = on_x86_64
 
 @pytest.fixture(scope="module")
 def exported(target, tmp_path_factory):
-    """A kernel as a shared library."""
+    """Export a kernel as a shared library."""
     path = tmp_path_factory.mktemp("amx") / "kernel.so"
     build(dense(shaped(U8S8, rows=14, kbytes=24), 28, 64, 48), target).export_library(str(path))
     return path
@@ -43,7 +43,7 @@ def test_disassembly(exported):
     assert len(products) >= 4 and {name for name, _ in seen} == {
         "ldtilecfg", "tilezero", "tileloadd", "tdpbusd", "tilestored", "tilerelease"
     }  # fmt: skip
-    # No register is another one than configured: tiles are not all of one shape.
+    # Registers have the configured shapes, which differ between tiles.
     assert set(products) == {
         "%tmm6,%tmm4,%tmm0", "%tmm7,%tmm4,%tmm1", "%tmm6,%tmm5,%tmm2", "%tmm7,%tmm5,%tmm3"
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""AMX tiles in a function whose weights are packed at build time, and in a library of many."""
+"""AMX kernels with weight prepacking, and libraries with several AMX kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = on_x86_64
 
 
 def packing_dense(tile, parallel):
-    """A product whose weight, (K, N), is packed by a block that runs at build time."""
+    """A matmul whose weight, (K, N), is packed by a block at build time."""
     rows, columns, depth = 2 * tile.block_rows, 64, 2 * tile.block_k
     data = te.placeholder((rows, depth), tile.data, name="data")
     weight = te.placeholder((depth, columns), tile.weight, name="weight")

@@ -1,4 +1,4 @@
-"""Products of AMX tiles beside NumPy: every shape of tile, parts of matrices, extreme values."""
+"""GEMM with AMX tiles against NumPy: every tile shape, strided operands, extreme values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_dense(target, kind, shape):
 
 @pytest.mark.parametrize("kind", BY_NAME)
 def test_a_part_of_a_wider_matrix(target, kind):
-    """Rows are longer than what is multiplied, and begin at an odd place."""
+    """Rows are longer than K, and begin at an odd offset."""
     tile = shaped(BY_NAME[kind], rows=14, kbytes=32)
     rows, columns, depth = 2 * tile.block_rows, 2 * tile.block_columns, 2 * tile.block_k
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""AMX tiles themselves: which one is found, their names, shapes that are refused."""
+"""Tests of AMX tile intrinsics: selection by dtype, names, rejected shapes."""
 
 from __future__ import annotations
 

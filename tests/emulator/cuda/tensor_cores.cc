@@ -1,5 +1,5 @@
-// Products and the moving of their operands.
-#include "products.h"
+// Emulated tensor-core instructions.
+#include "tensor_cores.h"
 
 namespace emu {
 struct F16 { using In = uint16_t; using Out = float; static float of(In v) { return of_half(v); } };
@@ -8,7 +8,7 @@ struct E4M3 { using In = uint8_t; using Out = float; static float of(In v) { ret
 struct E5M2 { using In = uint8_t; using Out = float; static float of(In v) { return of_e5m2(v); } };
 struct S8 { using In = int8_t; using Out = int; static int of(In v) { return v; } };
 struct U8 { using In = uint8_t; using Out = int; static int of(In v) { return v; } };
-// Calls ``act`` with the type of each operand.
+// Calls ``act`` with the dtype of each operand.
 template <class Act>
 void with_types(Type a, Type b, const Act& act) {
   const auto equal = [&](Type x, Type y) { return a == x && b == y; };
@@ -22,10 +22,10 @@ void with_types(Type a, Type b, const Act& act) {
   else if (equal(Type::S8, Type::U8)) act(S8{}, U8{});
   else if (equal(Type::U8, Type::S8)) act(U8{}, S8{});
   else if (equal(Type::U8, Type::U8)) act(U8{}, U8{});
-  else fault("products of these types are not emulated");
+  else fault("MMA of these dtypes is not emulated");
 }
 
-// A matrix in shared memory as a descriptor says it: rows of ``kDepth`` elements, or turned.
+// A matrix in shared memory, given by a wgmma matrix descriptor; K-major, or transposed.
 template <class Kind>
 struct Operand {
   uint32_t start, leading, stride;
@@ -37,12 +37,12 @@ struct Operand {
     if (base) fault("descriptors with a base offset are not emulated");
   }
   // Element ``k`` of row ``row``; a descriptor holds 18 bits of an address.
-  typename Kind::Out at(Block& block, unsigned row, unsigned k, bool turned) const {
+  typename Kind::Out at(Block& block, unsigned row, unsigned k, bool transposed) const {
     constexpr unsigned size = sizeof(typename Kind::In), chunk = 16 / size;
     uint32_t offset;
-    if (!turned && mode) {
+    if (!transposed && mode) {
       offset = row / 8 * stride + row % 8 * (16 << mode) + k * size;
-    } else if (!turned) {
+    } else if (!transposed) {
       offset = row / 8 * stride + k / chunk * leading + row % 8 * 16 + k % chunk * size;
     } else if (mode) {
       const unsigned across = chunk << mode;
@@ -57,8 +57,8 @@ struct Operand {
 };
 
 void compute_until(Warpgroup& group, size_t count) {
-  while (group.computed < count && group.products[group.computed].arrived == kWarpgroup) {
-    Product& next = group.products[group.computed++];
+  while (group.computed < count && group.wgmmas[group.computed].arrived == kWarpgroup) {
+    Wgmma& next = group.wgmmas[group.computed++];
     next.compute(next.registers);
     next.compute = nullptr;
   }
@@ -67,61 +67,61 @@ void compute_until(Warpgroup& group, size_t count) {
 template <class A, class B>
 __attribute__((optimize("O3"))) void multiply(
     Block& block, const std::array<void*, kWarpgroup>& registers, unsigned column_count,
-    Operand<A> a, Operand<B> b, bool turned_a, bool turned_b, bool adds) {
+    Operand<A> a, Operand<B> b, bool transposed_a, bool transposed_b, bool adds) {
   using Out = typename A::Out;
   constexpr unsigned kDepth = 32 / sizeof(typename A::In), kMost = 256;
-  static Out rows[64][kDepth], columns[kDepth][kMost], sums[kMost];
+  static Out rows[64][kDepth], columns[kDepth][kMost], accumulators[kMost];
   for (unsigned row = 0; row < 64; ++row) {
-    for (unsigned k = 0; k < kDepth; ++k) rows[row][k] = a.at(block, row, k, turned_a);
+    for (unsigned k = 0; k < kDepth; ++k) rows[row][k] = a.at(block, row, k, transposed_a);
   }
   for (unsigned k = 0; k < kDepth; ++k) {
-    for (unsigned n = 0; n < column_count; ++n) columns[k][n] = b.at(block, n, k, turned_b);
+    for (unsigned n = 0; n < column_count; ++n) columns[k][n] = b.at(block, n, k, transposed_b);
   }
   for (unsigned row = 0; row < 64; ++row) {
     const unsigned first = row / 16 * kWarp + row % 8 * 4, half = row / 8 % 2 * 2;
     for (unsigned n = 0; n < column_count; ++n) {
       const Out* held = static_cast<const Out*>(registers[first + n % 8 / 2]);
-      sums[n] = adds ? held[n / 8 * 4 + half + n % 2] : Out(0);
+      accumulators[n] = adds ? held[n / 8 * 4 + half + n % 2] : Out(0);
     }
     for (unsigned k = 0; k < kDepth; ++k) {
-      for (unsigned n = 0; n < column_count; ++n) sums[n] += rows[row][k] * columns[k][n];
+      for (unsigned n = 0; n < column_count; ++n) accumulators[n] += rows[row][k] * columns[k][n];
     }
     for (unsigned n = 0; n < column_count; ++n) {
-      static_cast<Out*>(registers[first + n % 8 / 2])[n / 8 * 4 + half + n % 2] = sums[n];
+      static_cast<Out*>(registers[first + n % 8 / 2])[n / 8 * 4 + half + n % 2] = accumulators[n];
     }
   }
 }
 
 void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a, uint64_t b,
-                bool adds, bool turned_a, bool turned_b) {
+                bool adds, bool transposed_a, bool transposed_b) {
   Block& block = *self->block;
   Warpgroup& group = block.warpgroups[self->number / kWarpgroup];
   const size_t number = self->begun++;
   const std::array<uint64_t, 3> told{a, b, adds};
-  if (number == group.products.size()) {
-    group.products.emplace_back();
-    group.products.back().told = told;
-    group.products.back().compute = [=, &block](const std::array<void*, kWarpgroup>& held) {
+  if (number == group.wgmmas.size()) {
+    group.wgmmas.emplace_back();
+    group.wgmmas.back().told = told;
+    group.wgmmas.back().compute = [=, &block](const std::array<void*, kWarpgroup>& held) {
       with_types(a_type, b_type, [&](auto of_a, auto of_b) {
         using A = decltype(of_a);
         using B = decltype(of_b);
-        multiply<A, B>(block, held, columns, Operand<A>(a), Operand<B>(b), turned_a, turned_b, adds);
+        multiply<A, B>(block, held, columns, Operand<A>(a), Operand<B>(b), transposed_a, transposed_b, adds);
       });
     };
   }
-  Product& product = group.products[number];
-  if (product.told != told) fault("threads of a warpgroup tell wgmma different operands");
-  product.registers[self->number % kWarpgroup] = registers;
-  ++product.arrived;
+  Wgmma& instruction = group.wgmmas[number];
+  if (instruction.told != told) fault("threads of a warpgroup give wgmma different operands");
+  instruction.registers[self->number % kWarpgroup] = registers;
+  ++instruction.arrived;
   if (machine.when == When::early || by_chance()) compute_until(group, number + 1);
 }
-void wgmma_commit() { self->products.push_back(self->begun); }
+void wgmma_commit() { self->wgmmas.push_back(self->begun); }
 void wgmma_wait(size_t left) {
   Warpgroup& group = self->block->warpgroups[self->number / kWarpgroup];
-  const size_t closed = self->products.size();
+  const size_t closed = self->wgmmas.size();
   if (closed <= left) return;
-  const size_t wanted = self->products[closed - 1 - left];
-  wait("products of its warpgroup", [&group, wanted] {
+  const size_t wanted = self->wgmmas[closed - 1 - left];
+  wait("wgmma of its warpgroup", [&group, wanted] {
     compute_until(group, wanted);
     return group.computed >= wanted;
   });
@@ -162,15 +162,15 @@ void mma_with(Type a_type, Type b_type, uint32_t* d, std::initializer_list<uint3
   });
 }
 
-void ldmatrix(std::initializer_list<uint32_t*> to, uint32_t address, bool turned) {
+void ldmatrix(std::initializer_list<uint32_t*> to, uint32_t address, bool transposed) {
   unsigned char(*slots)[64] = exchange(address);
   const unsigned lane = self->number % kWarp;
   unsigned n = 0;
   for (uint32_t* put : to) {
     uint16_t pair[2];
     for (unsigned e = 0; e < 2; ++e) {
-      const unsigned row = turned ? lane % 4 * 2 + e : lane / 4;
-      const unsigned column = turned ? lane / 4 : lane % 4 * 2 + e;
+      const unsigned row = transposed ? lane % 4 * 2 + e : lane / 4;
+      const unsigned column = transposed ? lane / 4 : lane % 4 * 2 + e;
       const uint32_t from = given_by<uint32_t>(slots, n * 8 + row);
       if (from % 16) fault("a row of ldmatrix must be aligned to 16 bytes, but is at %u", from);
       std::memcpy(&pair[e], memory_at(from, 16) + 2 * column, 2);
@@ -179,7 +179,7 @@ void ldmatrix(std::initializer_list<uint32_t*> to, uint32_t address, bool turned
     ++n;
   }
 }
-void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool turned) {
+void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool transposed) {
   unsigned char(*slots)[64] = exchange(address);
   const unsigned lane = self->number % kWarp;
   unsigned n = 0;
@@ -187,8 +187,8 @@ void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool tur
     uint16_t pair[2];
     std::memcpy(pair, &value, 4);
     for (unsigned e = 0; e < 2; ++e) {
-      const unsigned row = turned ? lane % 4 * 2 + e : lane / 4;
-      const unsigned column = turned ? lane / 4 : lane % 4 * 2 + e;
+      const unsigned row = transposed ? lane % 4 * 2 + e : lane / 4;
+      const unsigned column = transposed ? lane / 4 : lane % 4 * 2 + e;
       const uint32_t to = given_by<uint32_t>(slots, n * 8 + row);
       if (to % 16) fault("a row of stmatrix must be aligned to 16 bytes, but is at %u", to);
       std::memcpy(memory_at(to, 16) + 2 * column, &pair[e], 2);

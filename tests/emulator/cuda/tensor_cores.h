@@ -1,28 +1,28 @@
-// What the tensor cores do: products of warps (mma.sync) and of warpgroups (wgmma), and what moves
-// their operands (ldmatrix, stmatrix).
+// Tensor-core instructions (mma.sync, wgmma), and the loads and stores of their fragments (ldmatrix,
+// stmatrix).
 #pragma once
 #include "memory.h"
 
 namespace emu {
 enum class Type { F16, BF16, E4M3, E5M2, S8, U8 };  // of the operands
 
-// D += A B of a warpgroup: 64 rows, ``columns`` columns, 32 bytes of depth; as descriptors say.
+// wgmma: D += A B with M = 64, N = ``columns``, K of 32 bytes; A and B by matrix descriptors.
 void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a, uint64_t b,
-                bool adds, bool turned_a, bool turned_b);
+                bool adds, bool transposed_a, bool transposed_b);
 template <unsigned kColumns, Type kA, Type kB, class Register>
 inline void wgmma(std::initializer_list<Register*> registers, uint64_t a, uint64_t b, bool adds,
-                  bool turned_a = false, bool turned_b = false) {
+                  bool transposed_a = false, bool transposed_b = false) {
   static_assert(sizeof(Register) == 4);
   if (registers.size() != kColumns / 2) fault("wgmma of %u columns has %zu registers", kColumns, registers.size());
   for (size_t n = 0; n < registers.size(); ++n) {
     if (registers.begin()[n] != *registers.begin() + n) fault("registers of wgmma are not in a row");
   }
-  wgmma_with(kColumns, kA, kB, *registers.begin(), a, b, adds, turned_a, turned_b);
+  wgmma_with(kColumns, kA, kB, *registers.begin(), a, b, adds, transposed_a, transposed_b);
 }
 void wgmma_commit();
 void wgmma_wait(size_t left);
 
-// D = A B + C of a warp: 16 rows, 8 columns, 32 or 16 bytes of depth; lanes hold them as PTX says.
+// mma.sync: D = A B + C with M = 16, N = 8, K of 32 or 16 bytes; fragments as in the PTX manual.
 void mma_with(Type a_type, Type b_type, uint32_t* d, std::initializer_list<uint32_t> a,
               std::initializer_list<uint32_t> b, const uint32_t* c);
 template <Type kA, Type kB, class Register>
@@ -35,14 +35,14 @@ inline void mma(std::initializer_list<Register*> d, std::initializer_list<uint32
   for (unsigned n = 0; n < 4; ++n) *d.begin()[n] = bits<Register>(results[n]);
 }
 
-// 8 x 8 elements of 16 bits each; the rows of matrix n are where the lanes from 8 n on point.
-void ldmatrix(std::initializer_list<uint32_t*> to, uint32_t address, bool turned);
-void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool turned);
+// 8 x 8 matrices of 16-bit elements; lanes 8 n to 8 n + 7 hold the row addresses of matrix n.
+void ldmatrix(std::initializer_list<uint32_t*> to, uint32_t address, bool transposed);
+void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool transposed);
 
-// elect.sync: one lane of the warp, always the same; PTX does not say which.
+// elect.sync: always the same lane of the warp; PTX does not specify which.
 inline bool elected() { return self->number % kWarp == kWarp / 2 + 1; }
 
-// Pairs of 16-bit floats in a register.
+// Pairs of 16-bit floats in one register.
 inline uint32_t packed_half(float high, float low) {
   return static_cast<uint32_t>(to_half(high)) << 16 | to_half(low);
 }
@@ -68,7 +68,7 @@ inline uint32_t mul_halves(uint32_t a, uint32_t b) {
 inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
   return each_half([](double x, double y, double z) { return x * y + z; }, a, b, c);
 }
-// Any function of three bits, by its table.
+// Any function of three bits, by its truth table.
 inline uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, unsigned table) {
   uint32_t made = 0;
   for (unsigned n = 0; n < 8; ++n) {
