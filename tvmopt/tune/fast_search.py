@@ -23,7 +23,6 @@ from tvm import tirx
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of, policy_of
@@ -194,10 +193,11 @@ def search(
 def _twin(state: Tuned) -> list[Ranked[Any]]:
     """Return the best candidate without prefetches, which cost a little when weights are cached."""
     best = best_of(state.measured)
-    if best is None or not isinstance(best.hint, CpuHint) or not best.hint.prefetch:
+    hint: Any = None if best is None else best.hint
+    if not getattr(hint, "prefetch_bytes", 0):
         return []
-    like = next(r for r in state.ranked if r.hint == best.hint)
-    twin = dataclasses.replace(like, hint=dataclasses.replace(best.hint, prefetch=0))
+    like = next(r for r in state.ranked if r.hint == hint)
+    twin = dataclasses.replace(like, hint=dataclasses.replace(hint, prefetch_bytes=0))
     if any(r.hint == twin.hint for r in state.ranked):
         return []
     state.ranked.append(twin)

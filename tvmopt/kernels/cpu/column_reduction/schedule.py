@@ -24,16 +24,14 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Minimum vector length in elements; shorter vectors do not pay.
 _SHORTEST = 4
 
 
-NAME = "column_reduction"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless its blocks share innermost columns.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, all blocks of which share innermost columns.
 
     Before -> after, for a softmax over the channels of 19 x 64 x 64::
 
@@ -49,16 +47,16 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
             for c: for v in T.vectorized(32): Y[c, yx * 32 + v] = ...
     """
     prepared = inlined_reductions(func)
-    if prepared is None:
-        return None
+    if isinstance(prepared, Refusal):
+        return prepared
     sch, _ = prepared
     blocks = all_facts(sch)
     columns = _shared_columns(blocks)
     if columns == 0:
-        return None
+        return Refusal("its blocks share no contiguous innermost axis that is not reduced")
     length = _vector_length(blocks, columns, hint)
     if length < _SHORTEST:
-        return None
+        return Refusal(f"its columns have no divisor from {_SHORTEST} elements on for a vector")
     for facts in blocks:
         _collapse(sch, facts, columns)
     _run_by_vectors(sch, length, hint)
@@ -98,15 +96,15 @@ def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int
     extent = math.prod(spatial[-columns:])
     rows = math.prod(spatial[: _shared_rows(blocks, columns)])
     lanes = min(hint.arch.lanes(str(facts.write.buffer.dtype)) for facts in blocks)
-    shared = hint.tasks and sum(facts.work for facts in blocks) >= PARALLEL_WORK
+    shared = hint.tasks_per_core and sum(facts.work for facts in blocks) >= PARALLEL_WORK
     cores = hint.arch.cores if shared else 1
 
     def cost(length: int) -> tuple[int, float, int]:
         registers = math.ceil(length / lanes)
         turns = math.ceil(rows * extent // length / cores)
-        return turns * registers, abs(registers - hint.vectors / 2), -length
+        return turns * registers, abs(registers - hint.vector_registers / 2), -length
 
-    return min(divisors(extent, hint.vectors * lanes), key=cost)
+    return min(divisors(extent, hint.vector_registers * lanes), key=cost)
 
 
 def _shared_rows(blocks: list[BlockFacts], columns: int) -> int:

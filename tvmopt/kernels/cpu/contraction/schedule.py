@@ -28,6 +28,7 @@ from tvmopt.kernels.cpu.common.stage import (
     vector_length,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Approximate instructions to load a vector of odd length or with a stride.
 _PIECEWISE_LOAD = 6
@@ -39,6 +40,8 @@ _UNROLLED = 25
 _PANEL_USES, _FAR = 4, 1024
 # Independent accumulators that hide the FMA latency: 4 cycles x 2 FMAs per cycle.
 _LATENCY_TILE = 8
+
+_NO_VECTOR = Refusal("its last output axis is no contiguous vector")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,32 +66,29 @@ class VectorTile:
     rows_inside: bool
 
 
-def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it is not a single reduction that can be tiled.
+def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, a single reduction that can be tiled.
 
     Args:
         func: A TensorIR function after FuseTIR.
         hint: The configuration.
         pack: Whether operands may be packed.
-
-    Returns:
-        The schedule, or None.
     """
     found = only_reduction(func)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, anchor = found
     if pack:
         pack_operands(sch, anchor, hint.arch)
     if choose_tile(block_facts(sch, anchor), hint.arch) is None:
-        return None
+        return _NO_VECTOR
     epilogue = find_epilogue(sch, anchor)
     fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
     stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
     _collapse_vector_axes(sch, anchor, epilogue)
     tile = choose_tile(block_facts(sch, anchor), hint.arch)
     if tile is None:
-        return None
+        return _NO_VECTOR
     schedule_tile(sch, anchor, epilogue, tile, pack, hint)
     for name in stages:
         if name not in fused:
@@ -242,7 +242,7 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: VectorTile, hint: 
         and all(step >= _FAR for _, step in walked)
         and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
         and math.prod(extent for extent, _ in walked) * width * itemsize <= hint.arch.l2_bytes // 2
-        and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks * hint.arch.cores)
+        and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks_per_core * hint.arch.cores)
     )
 
 

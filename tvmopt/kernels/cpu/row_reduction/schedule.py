@@ -26,6 +26,7 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Minimum row length for several vectors of partial results, which hide the latency of the adder.
 _LONG_ROW = 1024
@@ -35,18 +36,15 @@ _FOLD = 16
 _MATMUL_USES = 8
 
 
-NAME = "row_reduction"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless all its reductions are row reductions."""
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, all reductions of which are row reductions."""
     prepared = inlined_reductions(func)
-    if prepared is None:
-        return None
+    if isinstance(prepared, Refusal):
+        return prepared
     sch, reductions = prepared
     found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
     if not all(reduces_rows(facts, hint.arch) for facts in found):
-        return None
+        return Refusal("a reduction is not along a contiguous row")
     stages, rows = _rows(sch, reductions)
     work = sum(f.work for f in all_facts(sch))
     for block in leaf_blocks(sch):

@@ -14,7 +14,7 @@ from tvmopt.kernels.cpu.common.cost import (
     imbalance,
     tile_cost,
 )
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.winograd.config import WinogradConfig
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
@@ -39,14 +39,14 @@ class WinogradModel:
         self._itemsize = form.facts.write.buffer.dtype.itemsize
         self._points = (form.m + 2) ** 2
 
-    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
+    def rank(self, hint: WinogradConfig) -> Ranked[WinogradConfig]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         form, arch, points, size = self._form, self._arch, self._points, self._itemsize
         tiles_y, tiles_x, outputs = form.extents
-        y, x, o = hint.task
+        y, x, o = hint.l2_block
         grid = form.batch * math.ceil(tiles_y / y) * math.ceil(tiles_x / x)
         tasks = grid * (outputs // o)
-        cores = arch.cores if hint.parallel else 1
+        cores = arch.cores if hint.parallel_loops else 1
         busy = imbalance(tasks, cores)
         # Bytes of one L2 block: transformed data, GEMM output, weight.
         data = points * y * x * form.channels * size
@@ -62,12 +62,12 @@ class WinogradModel:
         return Ranked(hint, total, facts)
 
     def _products(
-        self, hint: CpuHint, tasks: int, data: float, products: float, busy: float
+        self, hint: WinogradConfig, tasks: int, data: float, products: float, busy: float
     ) -> tuple[float, float]:
         """Return the GEMM cycles of the busiest core, and the weight's reuse distance in bytes."""
         form, arch, size = self._form, self._arch, self._itemsize
-        y, x, o = hint.task
-        by, bx, width = hint.block
+        y, x, o = hint.l2_block
+        by, bx, width = hint.register_tile
         passes = math.ceil(y / by) * math.ceil(x / bx)
         slab = form.channels * width * size
         one_point = data / self._points
@@ -82,42 +82,46 @@ class WinogradModel:
             weight_uses=passes,
             spills=0,
             data_block=by * bx * form.channels * size,
-            data_reuse=between if hint.stage else data / max(1, arch.cores),
+            data_reuse=between if hint.producer_depth else data / max(1, arch.cores),
             out_bytes=by * bx * width * size,
             out_run=width * size,
             out_total=products * arch.cores,
             imbalance=busy,
-            parallel=hint.parallel > 0,
+            parallel=hint.parallel_loops > 0,
             inner=form.channels,
             guarded=y % by != 0 or x % bx != 0,
         )
         # The first read of the weight per L2 block is in _weights.
         cost = tile_cost(tile, arch)
         first = tile.tiles * slab / arch.l3_bandwidth / passes
-        return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
+        return cost.total - first * busy / (arch.cores if hint.parallel_loops else 1), between
 
-    def _weights(self, hint: CpuHint, tasks: float, others: float, weights: float) -> float:
+    def _weights(self, hint: WinogradConfig, tasks: float, others: float, weights: float) -> float:
         """Return one core's cycles for the first read of the weight in each of its L2 blocks."""
         arch = self._arch
-        whole = weights * (self._form.extents[2] // hint.task[2])
-        if hint.order[0] == 2:  # output channels outermost: blocks of equal channels in sequence
-            cores = arch.cores if hint.parallel else 1
-            once = min(tasks, max(1.0, (self._form.extents[2] // hint.task[2]) / cores))
+        whole = weights * (self._form.extents[2] // hint.l2_block[2])
+        if (
+            hint.loop_order[0] == 2
+        ):  # output channels outermost: blocks of equal channels in sequence
+            cores = arch.cores if hint.parallel_loops else 1
+            once = min(tasks, max(1.0, (self._form.extents[2] // hint.l2_block[2]) / cores))
             again = max(0.0, tasks - once)
             between = weights + others
         else:
-            once = min(tasks, float(self._form.extents[2] // hint.task[2]))
+            once = min(tasks, float(self._form.extents[2] // hint.l2_block[2]))
             again = max(0.0, tasks - once)
             between = whole + others
         return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
 
-    def _data(self, hint: CpuHint, grid: int, tasks: int, data: float) -> tuple[float, float]:
+    def _data(
+        self, hint: WinogradConfig, grid: int, tasks: int, data: float
+    ) -> tuple[float, float]:
         """Return the input transform's cycles on all cores, and extra cycles of a separate pass."""
         form, arch = self._form, self._arch
         tiles_y, tiles_x, _ = form.extents
-        y, x, _ = hint.task
+        y, x, _ = hint.l2_block
         vectors = form.channels / channel_vector(form.channels, self._lanes)
-        if hint.stage:
+        if hint.producer_depth:
             tiles, rows, wide, times = y * x, y, x, tasks
         else:
             tiles, rows, wide, times = tiles_y * tiles_x, form.batch * tiles_y, tiles_x, 1
@@ -125,13 +129,13 @@ class WinogradModel:
         there = times * tiles * vectors * _THERE[form.m]
         strip = (form.m + 2) * (wide * form.m + 2) * form.channels * self._itemsize
         there += times * rows * strip / COPY
-        there += times * data / bandwidth(data, arch) if hint.stage else 0.0
-        if hint.stage:
+        there += times * data / bandwidth(data, arch) if hint.producer_depth else 0.0
+        if hint.producer_depth:
             return there, 0.0
-        cores = arch.cores if hint.parallel else 1
+        cores = arch.cores if hint.parallel_loops else 1
         whole = data * grid
         remote = 0.0
-        if cores > 1 and (hint.order[0] == 2 or grid < cores):
+        if cores > 1 and (hint.loop_order[0] == 2 or grid < cores):
             remote = whole * (cores - 1) / cores / REMOTE
         share = imbalance(form.batch * tiles_y, cores)
         extra = whole / cores / bandwidth(whole / cores, arch) + LAUNCH * (cores > 1) + remote

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_cost import CacheBlocking, ContractionModel
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
-from tvmopt.kernels.cpu.register_tile.schedule import NAME
+from tvmopt.kernels.cpu.common.tile_config import Packing
+from tvmopt.kernels.cpu.register_tile.config import NAME, RegisterTileConfig
 from tvmopt.kernels.ranked import Ranked
 
 # Minimum lane utilisation of a tile width, unless no width reaches it.
 _GOOD_USE = 0.8
 _MOST_VECTORS = 16
-# (task, order, parallel, stage) of a hint.
-_Nest = tuple[tuple[int, ...], tuple[int, ...], int, int]
 # If the best row divisor is below this fraction of the rows that fit the registers, row counts with
 # a partial last tile are tried, too; for several vectors per row, and for one.
 _FULL, _HALF = 0.8, 0.5
@@ -27,69 +27,81 @@ _REST = 0.6
 # Maximum tiles whose partial sums stay in memory during one K block.
 _MOST_REPEATS = 64
 # Fraction of L1 for a K block of the weight; fractions of L2 for a cache block of the data.
-_RESIDENT, _PARTS = 0.7, (0.125, 0.25, 0.5)
+_RESIDENT, _L2_SHARES = 0.7, (0.125, 0.25, 0.5)
 
 
-def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+@dataclasses.dataclass(frozen=True)
+class _Nest:
+    """Order and cache blocking of the loops around a register tile, see RegisterTileConfig."""
+
+    loop_order: tuple[int, ...]
+    parallel_loops: int
+    producer_depth: int = 0
+    l2_block: tuple[int, ...] = ()
+
+
+def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[RegisterTileConfig]]:
     """Return the configurations of ``form`` with predicted cycles, unordered."""
-    model = RegisterTileModel(form, arch)
-    return [model.rank(hint) for hint in _hints(form, arch)]
+    model, inner = ContractionModel(form, arch), form.steps(arch)
+    return [
+        model.rank(
+            hint,
+            CacheBlocking(hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0),
+        )
+        for hint in _hints(form, arch)
+    ]
 
 
-def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
     columns = [facts.spatial.index(i) for i in form.columns]
     last = len(extents) - 1
-    has_stage = bool(form.producers)
+    has_producers = bool(form.producers)
     intrinsic = form.dot(arch)
     for width in _widths(form, arch):
         vectors = math.ceil(width / arch.lanes(facts.dtype))
-        pack = _pack(form, width, arch)
+        packing = _packing(form, width, arch)
         for row_block in _row_blocks(form, rows, vectors, arch):
-            block = [1] * len(extents)
-            block[last] = width
+            tile = [1] * len(extents)
+            tile[last] = width
             for position, size in row_block.items():
-                block[position] = size
-            nests: list[_Nest] = [
-                ((), *nest) for nest in loop_orders(extents, block, rows, columns, has_stage, arch)
+                tile[position] = size
+            nests = [
+                _Nest(*nest)
+                for nest in loop_orders(extents, tile, rows, columns, has_producers, arch)
             ]
-            whole = all(e % b == 0 for e, b in zip(extents, block, strict=True))
-            if whole and not has_stage:  # TVM cannot partition a partial tile inside a cache block
-                nests += _parts(form, extents, block, rows, columns, arch)
-            for task, order, parallel, stage in nests:
-                around = len(order) - max(parallel, stage, 1)
-                sizes = [t or e for t, e in zip(task or extents, extents, strict=True)]
-                counts = [math.ceil(e / b) for e, b in zip(sizes, block, strict=True)]
-                for rstep, accumulate in _steps(form, block, counts, order, around, arch):
-                    yield CpuHint(
+            whole = all(e % b == 0 for e, b in zip(extents, tile, strict=True))
+            if whole and not has_producers:
+                # TVM cannot partition a partial tile inside a cache block.
+                nests += _cache_blocked(form, extents, tile, rows, columns, arch)
+            for nest in nests:
+                for k_block, loops_in_k_block in _k_blocks(form, tile, nest, arch):
+                    yield RegisterTileConfig(
                         NAME,
                         arch,
-                        block=tuple(block),
-                        task=task,
-                        rstep=rstep,
-                        accumulate=accumulate,
-                        order=order,
-                        parallel=parallel,
-                        stage=stage,
-                        pack=pack,
-                        intrin=intrinsic.name if intrinsic else "",
-                        prefetch=bytes_ahead(vectors, arch),
+                        register_tile=tuple(tile),
+                        **vars(nest),
+                        k_block=k_block,
+                        loops_in_k_block=loops_in_k_block,
+                        packing=packing,
+                        intrinsic=intrinsic.name if intrinsic else "",
+                        prefetch_bytes=bytes_ahead(vectors, arch),
                     )
 
 
-def _pack(form: ContractionForm, width: int, arch: CpuArch) -> str:
+def _packing(form: ContractionForm, width: int, arch: CpuArch) -> Packing:
     if form.constant:
-        return "constant"
+        return "prepacked"
     if form.dot(arch):
-        return "call"
+        return "runtime"
     whole = width % arch.lanes(form.facts.dtype) == 0
     if whole and form.weight.strides[form.vector] == 1:
         rows = math.prod(form.facts.axes[i].extent for i in form.rows)
         if rows < 64:  # too little reuse to pay for packing
             return "none"
-    return "call"
+    return "runtime"
 
 
 def _widths(form: ContractionForm, arch: CpuArch) -> list[int]:
@@ -152,75 +164,38 @@ def _row_counts(extent: int, most: int, rest: int, near: float) -> list[int]:
     return sorted(counts)
 
 
-def loop_orders(
-    extents: list[int],
-    block: list[int],
-    rows: list[int],
-    columns: list[int],
-    has_stage: bool,
-    arch: CpuArch,
-) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield (loop order, number of parallel loops, compute_at depth of the producers).
-
-    Args:
-        extents: Extents of the data-parallel axes.
-        block: Register tile.
-        rows: Positions of the axes that reuse the weight.
-        columns: Positions of the axes that reuse the data.
-        has_stage: Whether the anchor has producers.
-        arch: The CPU.
-    """
-    shared = [p for p in range(len(extents)) if p not in rows and p not in columns]
-    tiles = [math.ceil(e / b) for e, b in zip(extents, block, strict=True)]
-    seen = set()
-    for cut in range(len(rows) + 1):
-        order = (*shared, *rows[:cut], *columns, *rows[cut:])
-        loops = tuple(p for p in order if tiles[p] > 1)
-        if loops in seen:
-            continue
-        seen.add(loops)
-        for parallel in _parallel_depths([tiles[p] for p in order], arch.cores):
-            yield order, parallel, 0
-            if has_stage and parallel:
-                last = max((order.index(p) for p in rows[: max(1, cut)]), default=0)
-                depth = max(parallel, 1 + last)
-                if depth < len(order) and cut:
-                    yield order, parallel, depth
-
-
-def _parts(
+def _cache_blocked(
     form: ContractionForm,
     extents: list[int],
-    block: list[int],
+    tile: list[int],
     rows: list[int],
     columns: list[int],
     arch: CpuArch,
 ) -> list[_Nest]:
-    """Return cache-blocked nests: all columns for a block of rows whose data stays in L2.
-
-    Returns:
-        (task, order, parallel, stage) of each nest.
-    """
+    """Return cache-blocked nests: all columns for a block of rows whose data stays in L2."""
     wide = [p for p in range(len(extents)) if p not in columns and extents[p] > 1]
     if len(wide) != 1 or wide[0] not in rows:
         return []
     [row] = wide
     row_bytes = form.facts.reduced * form.data.buffer.dtype.itemsize
-    if extents[row] * row_bytes <= arch.l2_bytes * _PARTS[0]:
+    if extents[row] * row_bytes <= arch.l2_bytes * _L2_SHARES[0]:
         return []
     order = (len(extents), *(p for p in range(len(extents)) if p != row), row)
     found: dict[int, _Nest] = {}
-    for share in _PARTS:
-        size = _part(extents[row], block[row], int(arch.l2_bytes * share / row_bytes))
+    for share in _L2_SHARES:
+        size = _l2_block(extents[row], tile[row], int(arch.l2_bytes * share / row_bytes))
         if size == 0 or size >= extents[row]:
             continue
-        task = tuple(size if p == row else 0 for p in range(len(extents)))
         enough = math.ceil(extents[row] / size) >= arch.cores
-        found[size] = task, order, (1 if enough else len(order) - 1) * (arch.cores > 1), 0
+        found[size] = _Nest(
+            order,
+            parallel_loops=(1 if enough else len(order) - 1) * (arch.cores > 1),
+            l2_block=tuple(size if p == row else 0 for p in range(len(extents))),
+        )
     return list(found.values())
 
 
-def _part(extent: int, block: int, most: int) -> int:
+def _l2_block(extent: int, block: int, most: int) -> int:
     """Return an axis's cache block: whole tiles, at most ``most`` elements, a divisor if near."""
     tiles = math.ceil(extent / block)
     fit = divisors(tiles, max(1, most // block))[-1]
@@ -228,39 +203,13 @@ def _part(extent: int, block: int, most: int) -> int:
     return block * (fit if 2 * fit > loose else loose)
 
 
-def _parallel_depths(tiles: list[int], cores: int) -> list[int]:
-    if cores == 1 or math.prod(tiles) == 1:
-        return [0]
-    depths = []
-    for depth in range(1, len(tiles) + 1):
-        if tiles[depth - 1] == 1 and depth < len(tiles):
-            continue
-        count = math.prod(tiles[:depth])
-        if count >= cores:
-            depths.append(depth)
-        if len(depths) == 2 or count >= 16 * cores:
-            break
-    return [0, *depths]
-
-
-def _steps(
-    form: ContractionForm,
-    block: list[int],
-    counts: list[int],
-    order: tuple[int, ...],
-    most_within: int,
-    arch: CpuArch,
+def _k_blocks(
+    form: ContractionForm, tile: list[int], nest: _Nest, arch: CpuArch
 ) -> Iterator[tuple[int, int]]:
-    """Yield K blockings as (``rstep``, ``accumulate``) of a hint.
-
-    Args:
-        form: The contraction.
-        block: The register tile.
-        counts: Tiles of each axis, or of its cache block.
-        order: Order of the tile loops.
-        most_within: Maximum tile loops inside the K-block loop.
-        arch: The CPU.
-    """
+    """Yield (``k_block``, ``loops_in_k_block``) for a register tile in ``nest``."""
+    order = nest.loop_order
+    sizes = [t or e for t, e in zip(nest.l2_block or form.extents, form.extents, strict=True)]
+    counts = [math.ceil(e / b) for e, b in zip(sizes, tile, strict=True)]
     facts = form.facts
     yield 0, 0
     inner = form.steps(arch)
@@ -268,7 +217,7 @@ def _steps(
     depth = form.depth(arch)
     others = facts.reduced // (inner * depth)
     itemsize = form.weight.buffer.dtype.itemsize
-    step_bytes = others * math.ceil(block[-1] / lanes) * lanes * depth * itemsize
+    step_bytes = others * math.ceil(tile[-1] / lanes) * lanes * depth * itemsize
     if others > 1 and inner > 64:
         for step in (32, 64):
             if inner % step == 0:
@@ -278,7 +227,7 @@ def _steps(
         if form.weight.strides[facts.spatial[p]] != 0:
             break
         within += 1
-    within = min(within, most_within)
+    within = min(within, len(order) - max(nest.parallel_loops, nest.producer_depth, 1))
     repeats = math.prod(counts[p] for p in order[len(order) - within :])
     if within and 1 < repeats <= _MOST_REPEATS and step_bytes * inner > arch.l1_bytes // 2:
         most = int(arch.l1_bytes * _RESIDENT / step_bytes)
