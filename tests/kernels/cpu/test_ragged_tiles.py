@@ -10,9 +10,9 @@ from tvm import s_tir, tirx
 
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.common.register_blocks import row_counts
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
-from tvmopt.kernels.cpu.register_tile.space import _row_counts
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -100,17 +100,17 @@ def test_numbers_stay(rows: int, tile: RegisterTileConfig) -> None:
 
 
 def test_rests_are_small_and_sought_where_divisors_are() -> None:
-    assert _row_counts(1024, most=6, rest=4, near=0.8) == [2, 4, 5, 6]
-    assert _row_counts(1024, most=14, rest=9, near=0.8) == [8, 12, 14]  # 13 would leave 10
-    assert _row_counts(196, most=14, rest=9, near=0.8) == [7, 14]
-    assert _row_counts(1024, most=6, rest=4, near=0.5) == [2, 4]
-    assert _row_counts(3, most=14, rest=9, near=0.8) == [3]
+    assert row_counts(1024, most=6, rest=4, near=0.8) == [2, 4, 5, 6]
+    assert row_counts(1024, most=14, rest=9, near=0.8) == [8, 12, 14]  # 13 would leave 10
+    assert row_counts(196, most=14, rest=9, near=0.8) == [7, 14]
+    assert row_counts(1024, most=6, rest=4, near=0.5) == [2, 4]
+    assert row_counts(3, most=14, rest=9, near=0.8) == [3]
 
 
 def test_rows_without_divisors_are_never_taken_one_by_one() -> None:
     """31 x 31 outputs of 16 channels; a rest that is too large is better than none."""
-    assert _row_counts(961, most=30, rest=19, near=0.5) == [1, 24, 30]
-    assert _row_counts(1009, most=14, rest=0, near=0.8) == [1, 14]
+    assert row_counts(961, most=30, rest=19, near=0.5) == [1, 24, 30]
+    assert row_counts(1009, most=14, rest=0, near=0.8) == [1, 14]
     blocks = _register_tiles(matmul(961, 64, 16))
     assert (30, 16) in blocks
 

@@ -19,14 +19,14 @@ from tvmopt.kernels.cpu.common.cost import (
     tile_cost,
 )
 from tvmopt.kernels.cpu.common.region import Region
-from tvmopt.kernels.cpu.common.tile_config import ContractionConfig
+from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 from tvmopt.kernels.ranked import Ranked
 
 # Cache bytes that one written byte occupies (write-allocate).
 _WRITTEN = 1.0
 
-_Config = TypeVar("_Config", bound=ContractionConfig)
+_Config = TypeVar("_Config", bound=TileConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,20 +78,24 @@ class ContractionModel:
     def rank(
         self,
         hint: _Config,
-        blocking: CacheBlocking = CacheBlocking(),  # immutable
+        *,
+        packs_weight: bool = False,
+        blocking: CacheBlocking = CacheBlocking(),
         unit: MatrixSteps | None = None,
     ) -> Ranked[_Config]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values.
 
         Args:
             hint: The configuration.
+            packs_weight: Whether the weight is packed at every call, before the nest.
             blocking: Its cache blocking.
             unit: Its reduction on a matrix unit; None for vector FMAs.
         """
         loops = TileLoops.of(hint, self._extents, blocking.l2_block)
         tile = self._numbers(hint, loops, blocking, unit)
         cost = tile_cost(tile, self._arch)
-        around = self._producer_cycles(hint, loops) + self._pack_cycles(hint)
+        around = self._producer_cycles(hint, loops)
+        around += self._pack_cycles() if packs_weight else 0.0
         remote = self._data.remote_bytes(self._extents, loops.shares, self._arch) / REMOTE
         facts = (
             cost.compute,
@@ -182,10 +186,8 @@ class ContractionModel:
         cores = arch.cores if loops.parallel else 1
         return runs * self._data.bytes(loops.span(depth)) / COPY / cores
 
-    def _pack_cycles(self, hint: _Config) -> float:
-        """Return the cycles to pack the weight at every call; 0 for a prepacked weight."""
-        if hint.packing != "runtime":
-            return 0.0
+    def _pack_cycles(self) -> float:
+        """Return the cycles to pack the whole weight."""
         shape = [int(e) for e in self._form.weight.buffer.shape]
         size = math.prod(shape) * self._itemsize
         return 2 * size / COPY / self._arch.cores + LAUNCH

@@ -29,7 +29,11 @@ def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Matri
     model = ContractionModel(form, arch)
     shapes = ((hint, shaped(form, hint)) for hint in _hints(form, tile, arch))
     return [
-        model.rank(hint, unit=MatrixSteps(form.facts.reduced // shape.block_k, step_cycles(shape)))
+        model.rank(
+            hint,
+            packs_weight=hint.packing == "runtime",
+            unit=MatrixSteps(form.facts.reduced // shape.block_k, step_cycles(shape)),
+        )
         for hint, shape in shapes
         if not isinstance(shape, Refusal)
     ]

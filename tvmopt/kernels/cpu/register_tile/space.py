@@ -11,19 +11,12 @@ from tvmopt.kernels.cpu.common.contraction_cost import CacheBlocking, Contractio
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
+from tvmopt.kernels.cpu.common.register_blocks import row_blocks, tile_widths
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.common.tile_config import Packing
 from tvmopt.kernels.cpu.register_tile.config import NAME, RegisterTileConfig
 from tvmopt.kernels.ranked import Ranked
 
-# Minimum lane utilisation of a tile width, unless no width reaches it.
-_GOOD_USE = 0.8
-_MOST_VECTORS = 16
-# If the best row divisor is below this fraction of the rows that fit the registers, row counts with
-# a partial last tile are tried, too; for several vectors per row, and for one.
-_FULL, _HALF = 0.8, 0.5
-# Fraction of the registers that the accumulators of a partial last tile may use.
-_REST = 0.6
 # Maximum tiles whose partial sums stay in memory during one K block.
 _MOST_REPEATS = 64
 # Fraction of L1 for a K block of the weight; fractions of L2 for a cache block of the data.
@@ -46,7 +39,10 @@ def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Reg
     return [
         model.rank(
             hint,
-            CacheBlocking(hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0),
+            packs_weight=hint.packing == "runtime",
+            blocking=CacheBlocking(
+                hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0
+            ),
         )
         for hint in _hints(form, arch)
     ]
@@ -60,10 +56,10 @@ def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]
     last = len(extents) - 1
     has_producers = bool(form.producers)
     intrinsic = form.dot(arch)
-    for width in _widths(form, arch):
+    for width in tile_widths(form, arch):
         vectors = math.ceil(width / arch.lanes(facts.dtype))
         packing = _packing(form, width, arch)
-        for row_block in _row_blocks(form, rows, vectors, arch):
+        for row_block in row_blocks(form, rows, vectors, arch):
             tile = [1] * len(extents)
             tile[last] = width
             for position, size in row_block.items():
@@ -102,66 +98,6 @@ def _packing(form: ContractionForm, width: int, arch: CpuArch) -> Packing:
         if rows < 64:  # too little reuse to pay for packing
             return "none"
     return "runtime"
-
-
-def _widths(form: ContractionForm, arch: CpuArch) -> list[int]:
-    """Return the tile widths: divisors of the vectorised axis with good lane utilisation."""
-    extent = form.facts.axes[form.vector].extent
-    lanes = arch.lanes(form.facts.dtype)
-    found: dict[int, float] = {}
-    for width in range(1, min(extent, _MOST_VECTORS * lanes) + 1):
-        if extent % width == 0 and form.run % width == 0:
-            found[width] = width / (math.ceil(width / lanes) * lanes)
-    best = max(found.values())
-    return [w for w, use in found.items() if use >= min(_GOOD_USE, best)]
-
-
-def _row_blocks(
-    form: ContractionForm, rows: list[int], vectors: int, arch: CpuArch
-) -> list[dict[int, int]]:
-    """Return the row blocks of a register tile, each as {position of the axis: rows}."""
-    extents = [form.facts.axes[form.facts.spatial[p]].extent for p in rows]
-    most = max(1, (arch.vector_registers - 1 - vectors) // vectors)
-    wide = [p for p, e in zip(rows, extents, strict=True) if e > 1][-2:]
-    if not wide:
-        return [{}]
-    size = dict(zip(rows, extents, strict=True))
-    inner = wide[-1]
-    blocks: list[dict[int, int]] = []
-    rest = int(arch.vector_registers * _REST) // vectors
-    # Tiles of one vector are load-bound: a partial last tile pays only if divisors are very small.
-    near = _FULL if vectors > 1 else _HALF
-    for count in _row_counts(size[inner], most, rest, near):
-        blocks.append({inner: count})
-    if len(wide) == 2:
-        outer = wide[0]
-        for a in range(2, min(most, size[outer]) + 1):
-            if size[outer] % a:
-                continue
-            for b in divisors(size[inner], most // a):
-                if a * b >= most // 2:
-                    blocks.append({outer: a, inner: b})
-    return blocks
-
-
-def _row_counts(extent: int, most: int, rest: int, near: float) -> list[int]:
-    """Return row counts: the larger divisors of ``extent``; non-divisors, too, if all are small.
-
-    Args:
-        extent: Rows of the axis.
-        most: Maximum rows of a tile.
-        rest: Preferred maximum rows of a partial last tile.
-        near: Fraction of ``most`` at which a divisor is large enough.
-    """
-    even = divisors(extent, most)
-    counts = {d for d in even if d * 3 >= most} or {even[-1]}
-    if even[-1] < near * min(most, extent):
-        # Prefer a small partial tile; LLVM spills the accumulators of a large one.
-        upper = range(max(2, math.ceil(most * near)), min(most, extent) + 1)
-        rests = sorted((extent % c, -c) for c in upper)
-        small = [pair for pair in rests if pair[0] <= rest] or rests[:1]
-        counts |= {-c for _, c in small[:2]}
-    return sorted(counts)
 
 
 def _cache_blocked(
