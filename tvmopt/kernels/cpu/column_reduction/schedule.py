@@ -80,8 +80,8 @@ def _columns(facts: BlockFacts) -> int:
     tail = contiguous_tail(facts, facts.spatial)
     if tail is None or not vectorizes_well(facts, tail.inner):
         return 0
-    summed = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
-    if any(read.strides[tail.inner] == 0 for read in summed):
+    reduced = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    if any(read.strides[tail.inner] == 0 for read in reduced):
         return 0  # an operand broadcast over columns: a GEMM, which needs register tiles
     return len(tail.axes)
 
@@ -101,8 +101,8 @@ def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int
 
     def cost(length: int) -> tuple[int, float, int]:
         registers = math.ceil(length / lanes)
-        turns = math.ceil(rows * extent // length / cores)
-        return turns * registers, abs(registers - hint.vector_registers / 2), -length
+        rounds = math.ceil(rows * extent // length / cores)
+        return rounds * registers, abs(registers - hint.vector_registers / 2), -length
 
     return min(divisors(extent, hint.vector_registers * lanes), key=cost)
 
@@ -159,9 +159,9 @@ def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
         sch.compute_at(block, around, preserve_unit_loops=True)
     nests = [(block, sch.get_loops(block)[len(head) :]) for block in [*others, last]]
     parallelize(sch, head, hint, sum(f.work for f in blocks))
-    sums = [(block, _vectorize(sch, block, inner)) for block, inner in nests]
+    reductions = [(block, _vectorize(sch, block, inner)) for block, inner in nests]
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    for block, outermost in sums:
+    for block, outermost in reductions:
         if outermost is not None:
             init = sch.decompose_reduction(block, outermost)
             sch.vectorize(sch.get_loops(init)[-1])

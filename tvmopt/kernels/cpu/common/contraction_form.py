@@ -53,13 +53,13 @@ class ContractionForm(TiledForm):
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
         steps = self.facts.reduced > found.depth  # TVM treats a loop of extent 1 as no reduction
-        return found if whole and steps and self.facts.dtype == found.sums else None
+        return found if whole and steps and self.facts.dtype == found.accumulator else None
 
     def tile(self, arch: CpuArch) -> TileIntrinsic | None:
         """Return the matrix-tile intrinsic of ``arch`` for the operands; None if there is none."""
         itemsize = self.data.buffer.dtype.itemsize
         found = find_tile(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
-        if found is None or self.contiguous < 0 or self.facts.dtype != found.sums:
+        if found is None or self.contiguous < 0 or self.facts.dtype != found.accumulator:
             return None
         if not self.data_first:
             return None

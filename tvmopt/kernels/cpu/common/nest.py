@@ -30,11 +30,11 @@ class Dot:
 
     Attributes:
         intrinsic: The instruction; its lanes are the extent of the tile's innermost loop.
-        products: The loop over the K group that one lane accumulates.
+        k_group: The loop over the products that one lane accumulates per instruction.
     """
 
     intrinsic: DotIntrinsic
-    products: LoopRV
+    k_group: LoopRV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ def schedule_nest(
     if loops_in_k_block and loops.k_blocks:
         around, within = around[:-loops_in_k_block], around[-loops_in_k_block:]
     reduction, tile = [*loops.k_blocks, *within, *loops.reduction], [*loops.rows, *loops.vectors]
-    sch.reorder(*around, *reduction, *tile, *([dot.products] if dot else []))
+    sch.reorder(*around, *reduction, *tile, *([dot.k_group] if dot else []))
 
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[len(around) :]
@@ -147,7 +147,7 @@ def schedule_nest(
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
     if dot:
         loop = tile[-1]
-        if not isinstance(sch.get(dot.products).body.predicate, tirx.IntImm):
+        if not isinstance(sch.get(dot.k_group).body.predicate, tirx.IntImm):
             # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
             sch.blockize(loop)
             loop = sch.get_loops(anchor)[0]

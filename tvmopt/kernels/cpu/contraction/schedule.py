@@ -1,4 +1,4 @@
-"""Contractions with a heuristic register tile: convolution, matmul, pooling, column sums.
+"""Contractions with a heuristic register tile: convolution, matmul, pooling, column reductions.
 
 The schedule is the GotoBLAS loop nest. A register tile of accumulators (rows x vectors) stays in
 vector registers over the whole reduction. One operand is loaded as vectors; the other is loaded as
@@ -115,8 +115,8 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> VectorTile | None:
     extent = facts.axes[vector].extent
     if row is None and facts.reduced <= _UNROLLED:
         # Strided: LLVM vectorises the scalar loop with shuffles, while TVM would gather.
-        apart = any(r.strides[vector] != 1 for r in vector_reads)
-        length = 1 if apart else vector_length(extent, lanes)
+        strided = any(r.strides[vector] != 1 for r in vector_reads)
+        length = 1 if strided else vector_length(extent, lanes)
         return VectorTile(vector, length, 1, None, 1, False)
     length = vector_length(extent, lanes, 1)
     best, best_score = VectorTile(vector, length, 1, row, 1, False), -math.inf
@@ -233,15 +233,15 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: VectorTile, hint: 
         return False
     itemsize = reads[0].buffer.dtype.itemsize
     steps = [(facts.axes[i].extent, reads[0].strides[i] * itemsize) for i in facts.reduction]
-    walked = [(extent, step) for extent, step in steps if extent > 1 and step > 0]
+    moves = [(extent, step) for extent, step in steps if extent > 1 and step > 0]
     width = tile.columns * tile.length
     tasks = math.prod(facts.axes[i].extent for i in facts.spatial if i != tile.row) // width
     return (
-        bool(walked)
+        bool(moves)
         and tile.row is not None
-        and all(step >= _FAR for _, step in walked)
+        and all(step >= _FAR for _, step in moves)
         and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
-        and math.prod(extent for extent, _ in walked) * width * itemsize <= hint.arch.l2_bytes // 2
+        and math.prod(extent for extent, _ in moves) * width * itemsize <= hint.arch.l2_bytes // 2
         and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks_per_core * hint.arch.cores)
     )
 

@@ -75,12 +75,12 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
         inner.append(within)
     reduction = [loops[i] for i in facts.reduction]
     last = facts.reduction.index(form.contiguous)
-    reduction[last], products = sch.split(reduction[last], [None, tile.block_k])
+    reduction[last], k_tile = sch.split(reduction[last], [None, tile.block_k])
     units = unit_loops(facts, loops)
     around = [*units, *(outer[position] for position in hint.loop_order)]
     single = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size == 1]
     tiled = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size > 1]
-    sch.reorder(*around, *single, *reduction, *tiled, products)
+    sch.reorder(*around, *single, *reduction, *tiled, k_tile)
     depth = len(around)
     sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)

@@ -1,4 +1,4 @@
-"""Configuration space of the AMX template, with predicted cycles."""
+"""Configuration space of the AMX family, with predicted cycles."""
 
 from __future__ import annotations
 

@@ -184,11 +184,11 @@ def _pack(
 
 
 def _packed_order(
-    sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, products: bool
+    sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, k_groups: bool
 ) -> list[int]:
     """Return the packed dimension order: data-parallel, reduction in loop order, vector.
 
-    With ``products`` the last reduction dimension (the K group) is innermost.
+    With ``k_groups`` the last reduction dimension (the K group) is innermost.
     """
     facts = block_facts(sch, anchor)
     axis_of = dimension_axes(sch, anchor, copy)
@@ -198,7 +198,7 @@ def _packed_order(
         i = axis_of.get(dimension, -1)
         if i == vector:
             return 2, 0
-        if products and i == facts.reduction[-1]:
+        if k_groups and i == facts.reduction[-1]:
             return 3, 0
         return (1 if i >= 0 and facts.axes[i].reduce else 0), i
 

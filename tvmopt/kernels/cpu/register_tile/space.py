@@ -1,4 +1,4 @@
-"""Configuration space of the register-tile template, with predicted cycles."""
+"""Configuration space of the register-tile family, with predicted cycles."""
 
 from __future__ import annotations
 

@@ -71,10 +71,10 @@ def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
 
 def _is_matmul(facts: BlockFacts) -> bool:
     """Return whether both operands are reused by several outputs, so that packing one is better."""
-    walked = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    reduced = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
     uses = [
         math.prod(facts.axes[i].extent for i in facts.spatial if read.strides[i] == 0)
-        for read in walked
+        for read in reduced
     ]
     return len(uses) == 2 and min(uses) >= _MATMUL_USES
 
@@ -173,17 +173,17 @@ def _compute_at_rows(
     inner = [(block, sch.get_loops(block)[depth:]) for block in [*others, last]]
     if rows:
         parallelize(sch, [row], hint, work)
-    sums = []
+    partial_blocks = []
     for block, loops in inner:
         facts = block_facts(sch, block)
         if facts.name in partials:
             sch.vectorize(loops[-1])
-            sums.append((block, loops))
+            partial_blocks.append((block, loops))
         elif not facts.reduction:
             in_row = len(facts.axes) - rows
             vectorize_tail(sch, facts, loops[len(loops) - in_row :], hint)
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    for block, loops in sums:
+    for block, loops in partial_blocks:
         extents = [int(sch.get(loop).extent) for loop in loops]
         init = sch.decompose_reduction(block, loops[[e > 1 for e in extents].index(True)])
         sch.vectorize(sch.get_loops(init)[-1])

@@ -83,7 +83,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
 
 
 def _step(facts: BlockFacts) -> int:
-    """Return the stride of the windows in columns; 0 if the template does not fit.
+    """Return the stride of the windows in columns; 0 if there is none.
 
     Windows without overlap do not fit: LLVM reads each of their columns once anyway.
     """
@@ -152,7 +152,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
     loop = sch.get_loops(data)[-1]
     extent = int(sch.get(loop).extent)
     each = math.ceil(extent / step)
-    ragged = each * step != extent
+    is_padded = each * step != extent
     # A one-register shuffle costs half of a two-register shuffle.
     length = vector_length(each, lanes // step, 1)
     if length * 2 <= lanes // step:
@@ -160,7 +160,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
     if length < 4 or each * step > block_facts(sch, data).axes[-1].extent:
         return False
     # Without predicates the copy may include existing columns that no window reads.
-    split = sch.split(loop, [each // length, length, step], disable_predication=ragged)
+    split = sch.split(loop, [each // length, length, step], disable_predication=is_padded)
     around, lane, phase = split
     row = sch.cache_read(data, 0, "local")
     sch.compute_at(row, around, preserve_unit_loops=True)

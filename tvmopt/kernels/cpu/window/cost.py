@@ -1,4 +1,4 @@
-"""Cost model of the depthwise and pooling template: predicted cycles of a configuration."""
+"""Cost model of the depthwise and pooling family: predicted cycles of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration space of the depthwise and pooling template, with predicted cycles."""
+"""Configuration space of the depthwise and pooling family, with predicted cycles."""
 
 from __future__ import annotations
 

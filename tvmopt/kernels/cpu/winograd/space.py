@@ -1,4 +1,4 @@
-"""Configuration space of the Winograd template, with predicted cycles."""
+"""Configuration space of the Winograd family, with predicted cycles."""
 
 from __future__ import annotations
 
