@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.batched_gemm.config import NAME, BatchedGemmConfig
 from tvmopt.kernels.cpu.batched_gemm.schedule import emit, unsuited
 from tvmopt.kernels.cpu.batched_gemm.space import batched_gemm_hints
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
-from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class BatchedGemm(Family[ContractionForm, BatchedGemmConfig]):
+class BatchedGemm(CpuFamily[ContractionForm, BatchedGemmConfig]):
     """Keeps a register tile of accumulators over K; reads B in place."""
 
     name = NAME
+    schedule = staticmethod(emit)
     config_type = BatchedGemmConfig
     kind = "gemm"
 
@@ -32,7 +31,3 @@ class BatchedGemm(Family[ContractionForm, BatchedGemmConfig]):
     def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[BatchedGemmConfig]]:
         """Return the configuration space: tiles and loop orders, with predicted cycles."""
         return batched_gemm_hints(form, arch)
-
-    def emit(self, func: tirx.PrimFunc, hint: BatchedGemmConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return emit(func, hint)

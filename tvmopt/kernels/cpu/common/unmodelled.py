@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.common.cost import LAUNCH, bandwidth
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, TASKS_PER_CORE, CpuHint
-from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -41,14 +41,9 @@ class UnmodelledConfig(CpuHint):
         return (self.template,)
 
 
-class UnmodelledFamily(Family[Workload, UnmodelledConfig]):
-    """A family that matches if its default configuration can be emitted.
+class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
+    """A family that matches if its default configuration can be emitted."""
 
-    Attributes:
-        schedule: Schedules a function with a configuration.
-    """
-
-    schedule: Callable[[tirx.PrimFunc, CpuHint], s_tir.Schedule | Refusal]
     config_type = UnmodelledConfig
     has_cost_model = False
 
@@ -76,10 +71,6 @@ class UnmodelledFamily(Family[Workload, UnmodelledConfig]):
             )
             for place, (tasks, registers) in enumerate(_VARIATIONS)
         ]
-
-    def emit(self, func: tirx.PrimFunc, hint: UnmodelledConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return self.schedule(func, hint)
 
 
 def stream_cycles(workload: Workload, arch: CpuArch) -> float:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.matrix_tile.config import NAME, MatrixTileConfig
 from tvmopt.kernels.cpu.matrix_tile.schedule import emit, match_uncollapsed
 from tvmopt.kernels.cpu.matrix_tile.space import matrix_tile_hints
-from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class MatrixTile(Family[ContractionForm, MatrixTileConfig]):
+class MatrixTile(CpuFamily[ContractionForm, MatrixTileConfig]):
     """Accumulator tiles stay in AMX tile registers over all of K; the weight is packed."""
 
     name = NAME
+    schedule = staticmethod(emit)
     config_type = MatrixTileConfig
     kind = "gemm"
 
@@ -36,7 +35,3 @@ class MatrixTile(Family[ContractionForm, MatrixTileConfig]):
     def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[MatrixTileConfig]]:
         """Return the configuration space: tile blocks and loop orders, with predicted cycles."""
         return matrix_tile_hints(form, arch)
-
-    def emit(self, func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return emit(func, hint)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.tile_signature import tile_signature
 from tvmopt.kernels.cpu.register_tile.config import NAME, RegisterTileConfig
 from tvmopt.kernels.cpu.register_tile.schedule import emit
 from tvmopt.kernels.cpu.register_tile.space import register_tile_hints
-from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class RegisterTile(Family[ContractionForm, RegisterTileConfig]):
+class RegisterTile(CpuFamily[ContractionForm, RegisterTileConfig]):
     """Keeps a register tile of accumulators over the reduction; the weight is packed."""
 
     name = NAME
+    schedule = staticmethod(emit)
     config_type = RegisterTileConfig
     kind = "gemm"
 
@@ -36,7 +35,3 @@ class RegisterTile(Family[ContractionForm, RegisterTileConfig]):
     def signature(self, form: ContractionForm) -> str:
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
-
-    def emit(self, func: tirx.PrimFunc, hint: RegisterTileConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return emit(func, hint)

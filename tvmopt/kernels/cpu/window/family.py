@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.tile_signature import tile_signature
 from tvmopt.kernels.cpu.window.config import NAME, WindowConfig
 from tvmopt.kernels.cpu.window.schedule import WindowForm, emit, match_window
 from tvmopt.kernels.cpu.window.space import window_hints
-from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class Window(Family[WindowForm, WindowConfig]):
+class Window(CpuFamily[WindowForm, WindowConfig]):
     """Keeps a register tile of neighbouring outputs x channel vectors; unrolls the window."""
 
     name = NAME
+    schedule = staticmethod(emit)
     config_type = WindowConfig
     kind = "window"
 
@@ -35,7 +34,3 @@ class Window(Family[WindowForm, WindowConfig]):
     def signature(self, form: WindowForm) -> str:
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
-
-    def emit(self, func: tirx.PrimFunc, hint: WindowConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return emit(func, hint)

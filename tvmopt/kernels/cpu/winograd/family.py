@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.tile_signature import tile_signature
 from tvmopt.kernels.cpu.winograd.config import NAME, WinogradConfig
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, emit, match_winograd
 from tvmopt.kernels.cpu.winograd.space import winograd_hints
-from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -20,10 +18,11 @@ from tvmopt.kernels.workload import Refusal, Workload
 _BUILD_EFFORT = 3.0
 
 
-class Winograd(Family[WinogradForm, WinogradConfig]):
+class Winograd(CpuFamily[WinogradForm, WinogradConfig]):
     """L2 blocks of tiles x channels: input transform, batched GEMM, output transform, epilogue."""
 
     name = NAME
+    schedule = staticmethod(emit)
     config_type = WinogradConfig
     kind = "winograd"
     exclusive = True
@@ -42,10 +41,6 @@ class Winograd(Family[WinogradForm, WinogradConfig]):
     def signature(self, form: WinogradForm) -> str:
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
-
-    def emit(self, func: tirx.PrimFunc, hint: WinogradConfig) -> s_tir.Schedule | Refusal:
-        """Schedule ``func`` with the configuration ``hint``."""
-        return emit(func, hint)
 
     def build_effort(self, hint: WinogradConfig) -> float:
         """Return the relative build time of the kernel; 1.0 is a usual kernel."""
