@@ -166,12 +166,11 @@ class ContractionModel:
         """
         found = []
         columns = 1
-        for depth in reversed(range(len(loops.trips) + 1)):
-            span = loops.span(depth)
+        for span, axis, trips in loops.spans():
+            if not self._weight_fixed[axis]:
+                columns *= trips
             written = _WRITTEN * math.prod(span) * self._itemsize
             found.append(weight_block * columns + self._data.bytes(span) + written)
-            if depth and not self._weight_fixed[loops.axes[depth - 1]]:
-                columns *= loops.trips[depth - 1]
         return found
 
     def _producer_cycles(self, hint: _Config, loops: TileLoops) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 
@@ -69,6 +69,19 @@ class TileLoops:
     def shares(self) -> list[tuple[int, int]]:
         """Axis and trip count of each parallel loop."""
         return list(zip(self.axes, self.trips, strict=True))[: self.parallel]
+
+    def spans(self) -> Iterator[tuple[list[int], int, int]]:
+        """Yield what the tile computes, the innermost loop, the next loop, ...
+
+        Yields:
+            Elements of each axis, and axis and trip count of the loop; of the tile itself, axis 0
+            and 1.
+        """
+        span = list(self.tile)
+        yield span, 0, 1
+        for axis, trips in zip(reversed(self.axes), reversed(self.trips), strict=True):
+            span[axis] = min(self.extents[axis], span[axis] * trips)
+            yield span, axis, trips
 
     def span(self, depth: int) -> list[int]:
         """Return the elements of each axis that the loops inside the first ``depth`` compute."""
