@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tvm import relax, tirx
 
@@ -38,6 +39,19 @@ def test_every_configuration_keeps_the_numbers(cpu, two_threads) -> None:
     for schedule in schedules[:: len(schedules) // 4]:
         assert_replays(schedule, case.func)
     chosen = [schedule.mod["main"] for schedule in schedules]
+    two_threads.submit(check_numbers, case, chosen, cpu.target).result()
+
+
+def test_bytes_without_a_dot_product_instruction(two_threads) -> None:
+    cpu = CPUS[2]
+    operands = Operand((3, 29, 40), dtype="uint8"), Operand((3, 40, 64), dtype="int8")
+    drawn = Drawn(
+        "matmul", operands, lambda a, b: relax.op.matmul(a, b, out_dtype="int32"), np.matmul
+    )
+    [case] = cases(drawn, cpu.target)
+    hints = [r.hint for r in Policy(case.func, cpu.arch, (BatchedGemm(),)).ranked]
+    chosen = [emit(case.func, hint).mod["main"] for hint in hints[:3]]
+    assert chosen
     two_threads.submit(check_numbers, case, chosen, cpu.target).result()
 
 
