@@ -140,7 +140,7 @@ def _measure(
 
 def _config(tuned: Any) -> str:
     """The configuration of the function that takes longest, with its rank in the model's order."""
-    from tvmopt.kernels.cpu.hint import CpuHint
+    from tvmopt.kernels.emit import hint_from_dict
     from tvmopt.tune.database import read_comparisons
 
     if tuned.database_dir is None:
@@ -150,7 +150,7 @@ def _config(tuned: Any) -> str:
     if not served:
         return ""
     _, config = max(served, key=lambda pair: pair[0])
-    hint = CpuHint.from_dict(config)
+    hint = hint_from_dict(config)
     rank = next(event["rank"] for event in tuned.log if event["config_id"] == hint.config_id)
     return f"#{rank + 1} {hint}"
 

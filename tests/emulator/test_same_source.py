@@ -150,7 +150,7 @@ def scheduled(cpu: Cpu, layer: str) -> Scheduled:
     func = LAYERS[layer].function(cpu.data, cpu.weight)
     result = schedule_function(func, cpu.spec.arch())
     assert result.rule == cpu.template
-    assert result.hint is not None and result.hint.intrin
+    assert result.hint is not None and result.hint.intrinsic
     return result
 
 
@@ -212,7 +212,7 @@ def test_results(name, layer):
 @pytest.mark.parametrize("name", CPUS)
 def test_every_vector_of_the_tile_has_the_instruction(name, layer):
     cpu = CPUS[name]
-    *rows, columns = scheduled(cpu, layer).hint.block
+    *rows, columns = scheduled(cpu, layer).hint.register_tile
     height, lanes = int(np.prod(rows)), cpu.spec.arch().simd_bits // 32
     if cpu.template == "matrix_tile":
         height, lanes = -(-height // 16), 16

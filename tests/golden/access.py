@@ -52,7 +52,7 @@ from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensori
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
 from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
 from tvmopt.kernels.emit import NotApplicable, emit_kernel
-from tvmopt.kernels.families import families_of
+from tvmopt.kernels.families import by_name, families_of
 from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.kernels.policies import DefaultPolicy, policy_of
@@ -74,6 +74,14 @@ _UNTILED = (
     "elementwise", "row_reduction", "column_reduction", "strided_window", "contraction",
     "contraction_in_place", "fallback",
 )  # fmt: skip
+# The record's words for fields and values of CPU configurations; the defaults are the record's.
+_CPU_WORDS = {
+    "register_tile": "block", "l2_block": "task", "k_block": "rstep",
+    "loops_in_k_block": "accumulate", "loop_order": "order", "parallel_loops": "parallel",
+    "producer_depth": "stage", "packing": "pack", "intrinsic": "intrin",
+    "prefetch_bytes": "prefetch", "tasks_per_core": "tasks", "vector_registers": "vectors",
+}  # fmt: skip
+_PACKING_WORDS = {"runtime": "call", "prepacked": "constant"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +175,10 @@ def describe(config: Any) -> str:
         for field in dataclasses.fields(config)
         if field.name != "arch" and getattr(config, field.name) != field.default
     }
+    if isinstance(config, CpuHint):
+        values = {_CPU_WORDS.get(name, name): value for name, value in values.items()}
+        if "pack" in values:
+            values["pack"] = _PACKING_WORDS[values["pack"]]
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
@@ -297,7 +309,7 @@ def templates(to: Device) -> list[str]:
 
 def untiled(to: Device) -> list[Any]:
     """The default configuration of each template that needs no tile sizes."""
-    return [] if to.is_gpu else [CpuHint(name, to.arch) for name in _UNTILED]
+    return [] if to.is_gpu else [by_name()[name].config_type(name, to.arch) for name in _UNTILED]
 
 
 # -- kernels ---------------------------------------------------------------------------------------

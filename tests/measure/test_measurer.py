@@ -13,8 +13,10 @@ from tvm import relax, s_tir, te, tirx
 
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure import host_cpu
@@ -30,7 +32,7 @@ from tvmopt.transform.lower import lower
 SPEC = resolve_target("host", 2)
 TARGET, ARCH = SPEC.to_tvm(), SPEC.arch()
 HOST = HostCpu(ARCH)
-UNFIT = CpuHint("elementwise", ARCH)
+UNFIT = UnmodelledConfig("elementwise", ARCH)
 ARGUMENTS = [[[40, 24], "float32"], [[24, 40], "float32"], [[40, 40], "float32"]]
 
 
@@ -56,9 +58,11 @@ def func() -> tirx.PrimFunc:
 
 
 # Tiles of 20 columns, packed as whole vectors, once and at every call.
-CONSTANT = CpuHint("register_tile", ARCH, block=(8, 20), order=(0, 1), pack="constant")
-CALL = dataclasses.replace(CONSTANT, pack="call")
-PLAIN = CpuHint("contraction", ARCH)
+CONSTANT = RegisterTileConfig(
+    "register_tile", ARCH, register_tile=(8, 20), loop_order=(0, 1), packing="prepacked"
+)
+CALL = dataclasses.replace(CONSTANT, packing="runtime")
+PLAIN = UnmodelledConfig("contraction", ARCH)
 
 
 def _build(func: tirx.PrimFunc, hints: list[CpuHint], path: Path) -> dict:
@@ -138,7 +142,7 @@ def test_good_candidates_are_timed(func, tmp_path: Path) -> None:
 
 def test_a_hint_that_does_not_fit_leaves_the_others(func, tmp_path: Path) -> None:
     built = _build(func, [UNFIT, PLAIN], tmp_path / "batch.so")
-    assert built["errors"][0] == "schedule: NotApplicable: elementwise does not fit"
+    assert built["errors"][0] == "schedule: NotApplicable: elementwise: it has a reduction"
     assert built["errors"][1] is None
     # The library holds the reference and the one that is left.
     module = tvm.runtime.load_module(str(tmp_path / "batch.so"))
@@ -173,7 +177,7 @@ def test_a_wrong_result_is_an_error_and_is_not_timed(func, tmp_path: Path) -> No
 
 def test_a_weight_packed_by_the_wrong_function_is_an_error(func, tmp_path: Path) -> None:
     part = split_packing(finish(emit(func, CONSTANT).mod["main"], func))
-    other = dataclasses.replace(CONSTANT, block=(8, 40))
+    other = dataclasses.replace(CONSTANT, register_tile=(8, 40))
     wide = split_packing(finish(emit(func, other).mod["main"], func))
     assert part.packer is not None
     assert wide.packer is not None
@@ -242,7 +246,9 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
             assert measured.latency_us is not None
             assert measured.latency_us > 0
             assert measured.rounds >= 1
-        assert one[2] == Measured(UNFIT, None, "schedule: NotApplicable: elementwise does not fit")
+        assert one[2] == Measured(
+            UNFIT, None, "schedule: NotApplicable: elementwise: it has a reduction"
+        )
         # Nothing of the second function could be built, and that is no reason to fail.
         assert [m.latency_us for m in two] == [None]
         assert best_of(two) is None

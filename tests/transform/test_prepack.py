@@ -13,7 +13,7 @@ from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.common.nest import PREPROC
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower
@@ -27,7 +27,9 @@ V = RNG.standard_normal((40, 40), np.float32)
 
 
 # Tiles of 20 columns, which are packed as whole vectors.
-HINT = CpuHint("register_tile", SPEC.arch(), block=(8, 20), order=(0, 1), pack="constant")
+HINT = RegisterTileConfig(
+    "register_tile", SPEC.arch(), register_tile=(8, 20), loop_order=(0, 1), packing="prepacked"
+)
 
 
 def network(weights: list[np.ndarray | None]) -> tvm.IRModule:

@@ -14,6 +14,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvmopt.build import build_library
 from tvmopt.errors import DatabaseMismatchError
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.transform.lower import lower
@@ -208,7 +209,7 @@ def test_a_trace_that_lost_is_applied_on_demand_alone(net, traces_dir: Path, tmp
 def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path) -> None:
     task = operators(net)[0]
     best, second = (r.hint for r in DefaultPolicy(task.mod["main"], ARCH).ranked[:2])
-    unfit = CpuHint("elementwise", ARCH)
+    unfit = UnmodelledConfig("elementwise", ARCH)
     database = create_database(tmp_path, KEY)
     commit(database, task, tvm.s_tir.Schedule(task.mod).trace, 1.0)
     name = task.name.split(" of ")[1]
@@ -226,7 +227,9 @@ def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path)
         tvm.ir.assert_structural_equal(found.mod[name], transfer_hints(func, [taken]))
     refused = applied(unfit)
     assert refused.served == set()
-    assert refused.missing[name] == ("no schedule of its operator fits: elementwise does not fit")
+    assert refused.missing[name] == (
+        "no schedule of its operator fits: elementwise: it has a reduction"
+    )
 
 
 # ---- keys ----

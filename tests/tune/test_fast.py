@@ -15,7 +15,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, DatabaseMismatchError
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
+from tvmopt.kernels.emit import hint_from_dict
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.measure.measurer import Measurer
 from tvmopt.transform.lower import lower
@@ -113,7 +114,7 @@ def test_every_task_has_a_record_and_a_row(net, tuned: TuneResult) -> None:
         assert comparison.tuned_us is not None
         assert comparison.default_us is None or comparison.tuned_us <= comparison.default_us
         assert comparison.config is not None
-        assert CpuHint.from_dict(comparison.config).arch == ARCH
+        assert hint_from_dict(comparison.config).arch == ARCH
     for row in tuned.tasks:
         assert row.latency_us is not None
         assert row.latency_us > 0
@@ -283,12 +284,12 @@ def test_options_are_checked(net, tmp_path: Path) -> None:
 def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
     configs = DefaultPolicy(func, ARCH).emit_config(3)
-    unfit = CpuHint("elementwise", ARCH)
+    unfit = UnmodelledConfig("elementwise", ARCH)
     results, best = apply_and_build(func, [*configs, unfit], ARCH)
     assert [r.config for r in results] == [*configs, unfit]
     assert all(r.latency is not None and r.error is None for r in results[:3])
     assert results[3].latency is None
-    assert "elementwise does not fit" in str(results[3].error)
+    assert "elementwise: it has a reduction" in str(results[3].error)
     assert best is not None
     assert best.latency == min(r.latency for r in results[:3] if r.latency is not None)
     assert best.sch.mod["main"].attrs is not None
@@ -298,7 +299,7 @@ def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
 def test_apply_and_build_without_a_good_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
     results, best = apply_and_build(
-        func, [CpuHint("elementwise", ARCH)], ARCH, parallel_build=False
+        func, [UnmodelledConfig("elementwise", ARCH)], ARCH, parallel_build=False
     )
     assert best is None
     assert results[0].error is not None

@@ -84,12 +84,14 @@ def test_the_second_batch_times_the_best_of_the_first_again(workload) -> None:
 
 def test_the_best_of_the_first_round_is_tried_without_its_prefetches(workload) -> None:
     measurer = FakeMeasurer()
-    measurer.latency = lambda h: FakeMeasurer.latency(measurer, h) * (1e-9 if h.prefetch else 1.0)
+    measurer.latency = lambda h: (
+        FakeMeasurer.latency(measurer, h) * (1e-9 if getattr(h, "prefetch_bytes", 0) else 1.0)
+    )
     [tuned] = search([workload], ARCH, measurer, Reranker(0), topk=10)
     first, second = measurer.batches
     best = min(first, key=measurer.latency)
-    assert best.prefetch > 0
-    assert dataclasses.replace(best, prefetch=0) in second
+    assert best.prefetch_bytes > 0
+    assert dataclasses.replace(best, prefetch_bytes=0) in second
     assert len(tuned.measured) == 10
 
 

@@ -12,8 +12,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import find_dot
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.measure.devices import device_of
 from tvmopt.measure.measurer import Candidates, Measurer
 from tvmopt.transform.lower import lower
@@ -70,9 +70,10 @@ def test_the_best_of_the_operator_is_far_from_the_best_of_the_subgraph(tmp_path)
     assert str(operator.params[-1].dtype) == "int32"
     assert str(fused.params[-1].dtype) == "uint8"
     hints = [
-        CpuHint(
-            "register_tile", ARCH, block=block, rstep=step, accumulate=int(step > 0), order=(1, 0),
-            parallel=1, pack="constant", intrin=DOT.name, prefetch=2048,
+        RegisterTileConfig(
+            "register_tile", ARCH, register_tile=block, k_block=step,
+            loops_in_k_block=int(step > 0), loop_order=(1, 0), parallel_loops=1,
+            packing="prepacked", intrinsic=DOT.name, prefetch_bytes=2048,
         )
         for block, step in TILES
     ]  # fmt: skip

@@ -16,7 +16,8 @@ from tvm.tirx import IntImm
 from tests.kernels.cpu.candidates import Case, cases, check_numbers
 from tests.kernels.cpu.drawn import Drawn
 from tests.kernels.cpu.kinds import KINDS, NARROW
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
+from tvmopt.kernels.cpu.winograd.config import WinogradConfig
 from tvmopt.kernels.emit import NotApplicable
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
@@ -280,7 +281,7 @@ def test_hints_of_the_operator_are_applied_to_the_function(name: str) -> None:
 def test_the_first_hint_that_fits_is_taken() -> None:
     func = fused_function(FUSED["matmul"])
     best, second = (ranked.hint for ranked in DefaultPolicy(func, ARCH).ranked[:2])
-    unfit = CpuHint("elementwise", ARCH)
+    unfit = UnmodelledConfig("elementwise", ARCH)
     expected = transfer_hints(func, [best])
     tvm.ir.assert_structural_equal(transfer_hints(func, [unfit, best, second]), expected)
     assert not tvm_ffi.structural_equal(transfer_hints(func, [second, best]), expected)
@@ -288,8 +289,8 @@ def test_the_first_hint_that_fits_is_taken() -> None:
 
 def test_why_no_hint_fits_is_said() -> None:
     func = fused_function(FUSED["matmul"])
-    unfit = [CpuHint("elementwise", ARCH), CpuHint("winograd", ARCH)]
-    with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
+    unfit = [UnmodelledConfig("elementwise", ARCH), WinogradConfig("winograd", ARCH)]
+    with pytest.raises(NotApplicable, match=r"^elementwise: it has a reduction$"):
         transfer_hints(func, unfit)
     with pytest.raises(NotApplicable, match=r"^no schedule of its operator was measured$"):
         transfer_hints(func, [])

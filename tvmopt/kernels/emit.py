@@ -61,8 +61,6 @@ def emit(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | tirx.PrimFunc:
         raise NotApplicable(f"{hint.template} refused: {last_line(error, None)}") from error
     if isinstance(made, Refusal):
         raise NotApplicable(f"{hint.template}: {made.reason}")
-    if made is None:
-        raise NotApplicable(f"{hint.template} does not fit")
     backend_of(hint.arch).annotate(made, hint.arch)
     return made
 

@@ -17,6 +17,7 @@ _CPU = (
     "cpu.winograd.family.Winograd",
     "cpu.matrix_tile.family.MatrixTile",
     "cpu.register_tile.family.RegisterTile",
+    "cpu.batched_gemm.family.BatchedGemm",
     "cpu.window.family.Window",
     "cpu.row_reduction.family.RowReduction",
     "cpu.column_reduction.family.ColumnReduction",

@@ -71,7 +71,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
     @abc.abstractmethod
     def emit(
         self, func: tirx.PrimFunc, hint: ConfigHint
-    ) -> s_tir.Schedule | tirx.PrimFunc | Refusal | None:
+    ) -> s_tir.Schedule | tirx.PrimFunc | Refusal:
         """Emit the kernel of ``func`` that ``hint`` configures.
 
         Returns:

@@ -55,8 +55,7 @@ class Hint(abc.ABC):
 
     def without_prefetch(self) -> Self | None:
         """Return the configuration without weight prefetches; None when it has none."""
-        prefetches = getattr(self, "prefetch", 0)  # a field of the tiled CPU families
-        return dataclasses.replace(self, prefetch=0) if prefetches else None  # type: ignore[call-arg]
+        return None
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, except template and device."""

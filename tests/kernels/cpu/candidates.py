@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 
 from tests.kernels.cpu.drawn import Drawn
-from tests.kernels.cpu.harness import assert_close
+from tests.kernels.cpu.harness import assert_close, default_config
 from tvmopt import host
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
@@ -149,7 +149,7 @@ def chosen_hints(func: tirx.PrimFunc, arch: CpuArch) -> list[CpuHint]:
         own = [hint for hint in ranked if hint.template == name]
         for place in (0, len(own) // 2, -1) if own else ():
             hints[own[place]] = None
-        hints[CpuHint(name, arch)] = None
+        hints[default_config(name, arch)] = None
     return list(hints)
 
 

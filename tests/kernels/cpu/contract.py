@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from tests.kernels.cpu.candidates import Cpu, cases, check_numbers, chosen_hints
 from tests.kernels.cpu.drawn import Drawn
 from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.emit import NotApplicable, emit, hint_from_dict
 from tvmopt.kernels.first_choice import schedule_function
 
 
@@ -28,7 +28,7 @@ def assert_replays(schedule: s_tir.Schedule, func: tirx.PrimFunc) -> None:
 
 
 def assert_survives_json(hint: CpuHint) -> None:
-    again = CpuHint.from_dict(json.loads(json.dumps(hint.to_dict())))
+    again = hint_from_dict(json.loads(json.dumps(hint.to_dict())))
     assert again == hint
     assert again.config_id == hint.config_id
 

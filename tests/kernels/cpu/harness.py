@@ -13,6 +13,7 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.emit import emit
+from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower as lower_module
 
@@ -102,9 +103,14 @@ def apply_template(mod: tvm.IRModule, template: str, arch: CpuArch = ARCH) -> tv
     """Schedule each TensorIR function of ``mod`` by ``template``, which must accept it."""
     out = mod.clone()
     for var, func in prim_funcs(mod).items():
-        schedule = emit(func, CpuHint(template, arch))
+        schedule = emit(func, default_config(template, arch))
         out[mod.get_global_var(var)] = finish(schedule.mod["main"], func)
     return out
+
+
+def default_config(template: str, arch: CpuArch) -> CpuHint:
+    """The configuration of ``template`` with the default of each field."""
+    return by_name()[template].config_type(template, arch)
 
 
 def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:

@@ -21,11 +21,11 @@ from tests.kernels.cpu.harness import (
     prim_funcs,
     run,
 )
-from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig, UnmodelledFamily
 from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import Scheduled, schedule_function, schedule_module
+from tvmopt.kernels.workload import Refusal
 
 op, nn = relax.op, relax.op.nn
 
@@ -179,7 +179,7 @@ class _Unfit(UnmodelledFamily):
     name = "unfit"
 
     def emit(self, func, hint):
-        return None
+        return Refusal("too odd")
 
 
 def _softmax_func() -> tirx.PrimFunc:
@@ -218,14 +218,14 @@ def test_the_hint_of_a_scheduled_function_gives_the_same_function_again() -> Non
 
 
 def test_not_applicable_says_which_template_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NotApplicable, match=r"^elementwise does not fit$"):
-        emit(_softmax_func(), CpuHint("elementwise", ARCH))
+    with pytest.raises(NotApplicable, match=r"^elementwise: it has a reduction$"):
+        emit(_softmax_func(), UnmodelledConfig("elementwise", ARCH))
     monkeypatch.setitem(by_name(), "refuses", _Refuses("refuses"))
     with pytest.raises(NotApplicable, match=r"^refuses refused: .+"):
-        emit(_softmax_func(), CpuHint("refuses", ARCH))
+        emit(_softmax_func(), UnmodelledConfig("refuses", ARCH))
     monkeypatch.setitem(by_name(), "unfit", _Unfit())
-    with pytest.raises(NotApplicable, match=r"^unfit does not fit$"):
-        emit(_softmax_func(), CpuHint("unfit", ARCH))
+    with pytest.raises(NotApplicable, match=r"^unfit: too odd$"):
+        emit(_softmax_func(), UnmodelledConfig("unfit", ARCH))
 
 
 def test_templates_are_listed_under_their_names() -> None:

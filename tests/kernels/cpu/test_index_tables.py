@@ -9,7 +9,7 @@ from tvm import relax
 
 from tests.kernels.cpu.harness import ARCH, NARROW, check, lower, prim_funcs
 from tests.kernels.cpu.test_templates import assert_replays
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.emit import emit
 
 op, nn = relax.op, relax.op.nn
@@ -29,7 +29,7 @@ def _shape(layout: str, channels: int, high: int, wide: int, batch: int = 1):
 
 def _text(build, *operands) -> str:
     (func,) = prim_funcs(lower(build, list(operands))).values()
-    return emit(func, CpuHint("elementwise", ARCH)).mod["main"].script()
+    return emit(func, UnmodelledConfig("elementwise", ARCH)).mod["main"].script()
 
 
 def _compute(text: str) -> str:
@@ -87,4 +87,4 @@ def test_numbers_stay(layout, batch, channels, size, out, mode, epilogue, arch) 
         build = lambda x, b: nn.relu(op.add(resize(x), b))  # noqa: E731
     check(build, operands, arch, template="elementwise")
     for func in prim_funcs(lower(build, operands)).values():
-        assert_replays(emit(func, CpuHint("elementwise", arch)), func)
+        assert_replays(emit(func, UnmodelledConfig("elementwise", arch)), func)

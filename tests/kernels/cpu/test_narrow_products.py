@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import hypothesis
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tests.kernels.cpu.candidates import THREADS, Case, Cpu, cases, check_numbers, two_threads
 from tests.kernels.cpu.contract import assert_replays, keep_contract
@@ -30,8 +30,9 @@ from tests.kernels.cpu.kinds import NARROW
 from tvmopt import host
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.common.tile_config import ContractionConfig
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy
@@ -244,7 +245,14 @@ def whole(make: _Make, types: Types, cpu: Cpu) -> Case:
     return product
 
 
-def count(case: Case, hint: CpuHint, cpu: Cpu, instruction: str) -> int:
+def _with_intrinsic(func: tirx.PrimFunc, cpu: Cpu) -> Iterator[ContractionConfig]:
+    """The configurations that multiply by a tensor intrinsic, in ranked order."""
+    for ranked in DefaultPolicy(func, cpu.arch).ranked:
+        if isinstance(ranked.hint, ContractionConfig) and ranked.hint.intrinsic:
+            yield ranked.hint
+
+
+def count(case: Case, hint: ContractionConfig, cpu: Cpu, instruction: str) -> int:
     """How often ``instruction`` stands in the machine code."""
     func = finish(emit(case.func, hint).mod["main"], case.func)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -263,10 +271,10 @@ def test_the_first_choice_multiplies_by_the_instruction(
     instruction = {"bytes": "vpdpbusd", "bfloat16": "vdpbf16ps"}[types]
     case = whole(PRODUCTS[name], TYPES[types], native)
     result = schedule_function(case.func, native.arch)
-    assert (result.rule, bool(result.hint and result.hint.intrin)) == ("register_tile", True)
+    assert (result.rule, bool(result.hint and result.hint.intrinsic)) == ("register_tile", True)
     hint = result.hint
-    rows = int(np.prod(hint.block[:-1]))
-    vectors = -(-hint.block[-1] // 16)
+    rows = int(np.prod(hint.register_tile[:-1]))
+    vectors = -(-hint.register_tile[-1] // 16)
     # A step of the reduction has one for each vector of the tile; LLVM may unroll steps.
     assert count(case, hint, native, instruction) >= rows * vectors
     assert_replays(result.schedule, case.func)
@@ -278,8 +286,8 @@ def test_rows_that_do_not_divide_are_no_reason_for_small_tiles(native: Cpu) -> N
     case = whole(PRODUCTS["matmul of a prime number of rows"], BYTES, native)
     hint = schedule_function(case.func, native.arch).hint
     assert hint is not None
-    assert hint.block[0] > 1
-    assert 37 % hint.block[0]
+    assert hint.register_tile[0] > 1
+    assert 37 % hint.register_tile[0]
 
 
 @needs_instructions
@@ -289,7 +297,7 @@ def test_rows_that_do_not_divide_are_no_reason_for_small_tiles(native: Cpu) -> N
 def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu) -> None:
     """After a few refusals the tuner drops a template, and its instruction."""
     case = whole(PRODUCTS[name], BYTES, native)
-    hints = [r.hint for r in DefaultPolicy(case.func, native.arch).ranked if r.hint.intrin]
+    hints = list(_with_intrinsic(case.func, native))
     assert hints
     for hint in hints[::3]:
         emit(case.func, hint)
@@ -305,7 +313,7 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
     assert hints
     schedule = emit(case.func, hints[0])
     assert_replays(schedule, case.func)
-    *rows, columns = hints[0].block
+    *rows, columns = hints[0].register_tile
     used = -(-int(np.prod(rows)) // 16) * (columns // 16)
     assert count(case, hints[0], tiles, instruction) >= used
     with on_amx():
@@ -346,17 +354,20 @@ def test_a_hint_of_another_cpu_is_refused() -> None:
     target = spec.to_tvm(opt_level=1)
     cpu = Cpu("znver4", spec.arch(), target)
     case = whole(PRODUCTS["matmul"], BYTES, cpu)
-    hint = next(r.hint for r in DefaultPolicy(case.func, cpu.arch).ranked if r.hint.intrin)
+    hint = next(_with_intrinsic(case.func, cpu))
     emit(case.func, hint)
     wrong = [
         dataclasses.replace(hint, arch=resolve_target("haswell", THREADS).arch()),
-        dataclasses.replace(hint, intrin="tvmopt.avx512_bf16"),
-        dataclasses.replace(hint, intrin="tvmopt.vnni_256"),
-        dataclasses.replace(hint, template="matrix_tile", intrin="tvmopt.amx_u8s8"),
-        dataclasses.replace(hint, pack="none"),
-    ]
+        dataclasses.replace(hint, intrinsic="tvmopt.avx512_bf16"),
+        dataclasses.replace(hint, intrinsic="tvmopt.vnni_256"),
+        MatrixTileConfig(
+            "matrix_tile", cpu.arch, hint.register_tile, hint.loop_order,
+            packing=hint.packing, intrinsic="tvmopt.amx_u8s8",
+        ),
+        dataclasses.replace(hint, packing="none"),
+    ]  # fmt: skip
     for other in wrong:
-        with pytest.raises(NotApplicable, match="does not fit"):
+        with pytest.raises(NotApplicable, match="does not suit the operands"):
             emit(case.func, other)
 
 
@@ -381,7 +392,7 @@ print(sorted(applied.served))
 """
 
 
-def _in_a_database(case: Case, hint: CpuHint, cpu: Cpu, folder: Path) -> tvm.IRModule:
+def _in_a_database(case: Case, hint: ContractionConfig, cpu: Cpu, folder: Path) -> tvm.IRModule:
     """Commit a record of ``hint``, have another process apply it, and give what that made."""
     from tvm.s_tir import meta_schedule as ms
 
@@ -414,7 +425,7 @@ def test_a_record_replays_in_a_fresh_process(
 ) -> None:
     case = whole(convolution(channels=32, outputs=32, padding=PAD), TYPES[types], tiles)
     ranked = [r.hint for r in DefaultPolicy(case.func, tiles.arch).ranked]
-    hint = next(hint for hint in ranked if hint.template == template and hint.intrin)
+    hint = next(hint for hint in ranked if hint.template == template and hint.intrinsic)
     applied = _in_a_database(case, hint, tiles, tmp_path)
     func = case.func.with_attr("global_symbol", "main")
     expected = finish(emit(func, hint).mod["main"], func)

@@ -15,7 +15,7 @@ from tvm import ir, s_tir, tirx
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -28,13 +28,16 @@ def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
     return harness.matmul(rows, depth, columns, spec.to_tvm())
 
 
-def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> CpuHint:
+def tile(rows: int, columns: int, spec=AVX512, **fields: object) -> RegisterTileConfig:
     """A register tile that fetches 1024 bytes ahead."""
-    values = {"order": (1, 0), "parallel": 1, "pack": "constant", "prefetch": 1024, **fields}
-    return CpuHint("register_tile", spec.arch(), block=(rows, columns), **values)
+    values = {
+        "loop_order": (1, 0), "parallel_loops": 1, "packing": "prepacked", "prefetch_bytes": 1024,
+        **fields,
+    }  # fmt: skip
+    return RegisterTileConfig("register_tile", spec.arch(), register_tile=(rows, columns), **values)
 
 
-def scheduled(func: tirx.PrimFunc, hint: CpuHint) -> tirx.PrimFunc:
+def scheduled(func: tirx.PrimFunc, hint: RegisterTileConfig) -> tirx.PrimFunc:
     """``func`` under ``hint``, finished."""
     return finish(emit(func, hint).mod["main"], func)
 
@@ -59,7 +62,7 @@ def test_each_step_fetches_what_it_reads_1024_bytes_later():
 
 
 def test_without_being_told_nothing_is_fetched():
-    assert prefetches(scheduled(matmul(64, 128, 256), tile(8, 32, prefetch=0))) == []
+    assert prefetches(scheduled(matmul(64, 128, 256), tile(8, 32, prefetch_bytes=0))) == []
 
 
 def test_other_instruction_sets_have_no_such_instruction():
@@ -70,7 +73,7 @@ def test_other_instruction_sets_have_no_such_instruction():
 
 def test_before_and_after_differ_by_the_call_alone():
     func = matmul(64, 128, 256)
-    ahead, plain = (scheduled(func, tile(8, 32, prefetch=n)) for n in (1024, 0))
+    ahead, plain = (scheduled(func, tile(8, 32, prefetch_bytes=n)) for n in (1024, 0))
 
     def without(seq: tirx.SeqStmt) -> tirx.Stmt:
         kept = [s for s in seq.seq if not isinstance(s, tirx.Evaluate)]
@@ -92,13 +95,13 @@ def test_sums_stay_in_registers(rows: int, columns: int):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="prefetches are written for x86")
-@pytest.mark.parametrize("pack", ["constant", "call", "none"])
-@pytest.mark.parametrize("fields", [{}, {"rstep": 32, "accumulate": 1}], ids=str)
-def test_numbers(pack: str, fields: dict[str, int]):
+@pytest.mark.parametrize("packing", ["prepacked", "runtime", "none"])
+@pytest.mark.parametrize("fields", [{}, {"k_block": 32, "loops_in_k_block": 1}], ids=str)
+def test_numbers(packing: str, fields: dict[str, int]):
     host = resolve_target("host", 2)
     width = 2 * host.arch().lanes("float32")
     func = matmul(48, 96, 2 * width, host)
-    hint = tile(6, width, host, pack=pack, **fields)
+    hint = tile(6, width, host, packing=packing, **fields)
     ready = scheduled(func, hint)
     assert len(prefetches(ready)) == 1
     mod = tvm.IRModule({"main": ready.with_attr("global_symbol", "main")})
@@ -124,5 +127,5 @@ def test_the_policy_fetches_for_tiles_of_several_vectors_on_x86():
         tiles = [r.hint for r in ranked if r.hint.template == "register_tile"]
         assert tiles
         for hint in tiles:
-            wide = hint.block[-1] > hint.arch.lanes("float32")
-            assert bool(hint.prefetch) == (expected and wide)
+            wide = hint.register_tile[-1] > hint.arch.lanes("float32")
+            assert bool(hint.prefetch_bytes) == (expected and wide)

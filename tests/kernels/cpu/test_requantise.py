@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
 from tests.kernels.cpu.harness import ARCH, TARGET, lower, prim_funcs
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.first_choice import schedule_function
@@ -66,7 +66,7 @@ class Requantise:
 
 def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
     """``func`` in vectors, as a template leaves it."""
-    scheduled = emit(func, CpuHint("elementwise", ARCH)).mod["main"]
+    scheduled = emit(func, UnmodelledConfig("elementwise", ARCH)).mod["main"]
     done = finish(scheduled, func).with_attr("global_symbol", "main")
     assert "T.vectorized" in done.script()
     lib = tvm.tirx.build(tvm.IRModule({"main": done}), target=TARGET)

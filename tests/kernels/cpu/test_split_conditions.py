@@ -10,7 +10,7 @@ from tvm import IRModule, relax, s_tir
 from tests.kernels.cpu.harness import ARCH, NARROW, check, lower, prim_funcs
 from tests.kernels.cpu.test_templates import assert_replays
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.passes.split_conditions import condition_changes
 from tvmopt.kernels.emit import emit
 
@@ -54,7 +54,7 @@ def test_padding_changes_at_both_ends() -> None:
 
 def test_parts_are_vectors() -> None:
     func = _func(_concat(), _operands(3136, [24, 13]))
-    text = emit(func, CpuHint("elementwise", ARCH)).mod["main"].script()
+    text = emit(func, UnmodelledConfig("elementwise", ARCH)).mod["main"].script()
     assert "T.vectorized(T.int64(24))" in text
     assert "T.vectorized(T.int64(24), T.int64(37))" in text
     assert "T.parallel(" in text
@@ -62,13 +62,15 @@ def test_parts_are_vectors() -> None:
 
 def test_common_divisors_make_equal_vectors() -> None:
     func = _func(_concat(), _operands(784, [64, 96]))
-    text = emit(func, CpuHint("elementwise", ARCH)).mod["main"].script()
+    text = emit(func, UnmodelledConfig("elementwise", ARCH)).mod["main"].script()
     assert text.count("T.vectorized(T.int64(32))") == 2
 
 
 def test_very_many_parts_stay_a_loop() -> None:
     func = _func(_concat(), _operands(4, [1009, 1013]))
-    assert "_partition" not in emit(func, CpuHint("elementwise", ARCH)).mod["main"].script()
+    assert (
+        "_partition" not in emit(func, UnmodelledConfig("elementwise", ARCH)).mod["main"].script()
+    )
 
 
 @hypothesis.settings(max_examples=16, deadline=None, derandomize=True, database=None)
@@ -90,4 +92,4 @@ def test_numbers_stay_for_any_widths(rows, widths, epilogue, dtype, arch) -> Non
     operands = _operands(rows, widths, dtype)
     check(build, operands, arch, template="elementwise")
     for func in prim_funcs(lower(build, operands)).values():
-        assert_replays(emit(func, CpuHint("elementwise", arch)), func)
+        assert_replays(emit(func, UnmodelledConfig("elementwise", arch)), func)

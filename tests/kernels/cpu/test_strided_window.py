@@ -18,7 +18,7 @@ from tests.kernels.cpu.harness import (
     run,
 )
 from tests.kernels.cpu.test_templates import assert_replays
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.emit import NotApplicable, emit
 
 nn = relax.op.nn
@@ -33,7 +33,7 @@ def _pool(kind: str, kernel: int, stride: int, padding, include: bool = False):
 def _check(build, shape: tuple[int, ...], arch=ARCH) -> None:
     mod = lower(build, [(shape, "float32")])
     for func in prim_funcs(mod).values():
-        assert_replays(emit(func, CpuHint("strided_window", arch)), func)
+        assert_replays(emit(func, UnmodelledConfig("strided_window", arch)), func)
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")
     scheduled = apply_template(mod, "strided_window", arch)
     assert_close(run(scheduled, [x])[0], run(mod, [x])[0])
@@ -74,7 +74,7 @@ def test_numbers_stay_or_it_is_refused(kind, kernel, stride, padding, size, incl
 
 def test_the_copied_rows_are_contiguous_for_every_tap() -> None:
     [func] = prim_funcs(lower(_pool("max", 3, 2, 1), [((1, 64, 112, 112), "float32")])).values()
-    text = emit(func, CpuHint("strided_window", ARCH)).mod["main"].script()
+    text = emit(func, UnmodelledConfig("strided_window", ARCH)).mod["main"].script()
     assert "T.int64(2), T.int64(57)))" in text  # two phases of the 114 padded columns
     assert text.count("T.parallel(") == 1
 
@@ -89,5 +89,5 @@ def test_the_copied_rows_are_contiguous_for_every_tap() -> None:
 )
 def test_what_it_does_not_fit_is_refused(build, shape) -> None:
     [func] = prim_funcs(lower(build, [(shape, "float32")])).values()
-    with pytest.raises(NotApplicable, match="strided_window does not fit"):
-        emit(func, CpuHint("strided_window", ARCH))
+    with pytest.raises(NotApplicable, match=r"^strided_window: "):
+        emit(func, UnmodelledConfig("strided_window", ARCH))

@@ -17,8 +17,10 @@ from tests.kernels.cpu.candidates import Case, Cpu, cases, check_numbers, cpus, 
 from tests.kernels.cpu.contract import assert_replays, keep_contract
 from tests.kernels.cpu.drawn import Drawn, Operand
 from tests.kernels.cpu.kinds import KINDS
+from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.policies import DefaultPolicy
@@ -72,22 +74,24 @@ def test_every_template_keeps_the_contract_on_many_functions(kind: str, two_thre
 
 
 @st.composite
-def changed(draw, hint: CpuHint) -> CpuHint:
+def changed(draw, hint: TileConfig) -> TileConfig:
     """A hint that no policy would give: tiles that do not divide, loops in any order."""
-    rank = len(hint.block)
-    accumulate = draw(st.integers(0, min(2, rank - 1)))
-    deepest = rank - accumulate  # loops around the sums that a step leaves unfinished
-    return dataclasses.replace(
-        hint,
-        block=tuple(draw(st.sampled_from([b, 1, 2, 3, 5, 8, 16, 2 * b])) for b in hint.block),
-        task=tuple(draw(st.sampled_from([t, 1, 2, 3, 16, 2 * t])) for t in hint.task),
-        rstep=draw(st.sampled_from([0, 0, 1, 2, 3, 8, 16])),
-        accumulate=accumulate,
-        order=tuple(draw(st.permutations(hint.order))),
-        parallel=draw(st.integers(0, deepest)),
-        stage=draw(st.integers(0, deepest)),
-        pack=draw(st.sampled_from(["none", "call", "constant"])),
-    )
+    rank = len(hint.register_tile)
+    within = draw(st.integers(0, min(2, rank - 1)))
+    deepest = rank - within  # loops around the sums that a K block leaves unfinished
+    tile, l2_block = hint.register_tile, getattr(hint, "l2_block", ())
+    values = {
+        "register_tile": tuple(draw(st.sampled_from([b, 1, 2, 3, 5, 8, 16, 2 * b])) for b in tile),
+        "l2_block": tuple(draw(st.sampled_from([t, 1, 2, 3, 16, 2 * t])) for t in l2_block),
+        "k_block": draw(st.sampled_from([0, 0, 1, 2, 3, 8, 16])),
+        "loops_in_k_block": within,
+        "loop_order": tuple(draw(st.permutations(hint.loop_order))),
+        "parallel_loops": draw(st.integers(0, deepest)),
+        "producer_depth": draw(st.integers(0, deepest)),
+        "packing": draw(st.sampled_from(["none", "runtime", "prepacked"])),
+    }
+    known = {field.name for field in dataclasses.fields(hint)}
+    return dataclasses.replace(hint, **{k: v for k, v in values.items() if k in known})
 
 
 @hypothesis.settings(
@@ -113,8 +117,9 @@ def test_any_hint_keeps_the_numbers_or_is_refused(kinds, cpu, data, two_threads)
         check_numbers(case, [schedule.mod["main"] for schedule in schedules], cpu.target)
 
     for case in cases(drawn, cpu.target):
-        ranked = [r.hint for r in DefaultPolicy(case.func, cpu.arch).ranked if r.hint.block]
-        hints = [data.draw(changed(hint)) for hint in ranked[:4]]
+        ranked = [r.hint for r in DefaultPolicy(case.func, cpu.arch).ranked]
+        tiled = [hint for hint in ranked if isinstance(hint, TileConfig)]
+        hints = [data.draw(changed(hint)) for hint in tiled[:4]]
         two_threads.submit(check, case, hints).result()
 
 
@@ -123,9 +128,10 @@ def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
         "matmul", (Operand((7, 64)), Operand((64, 32))), relax.op.matmul, lambda a, b: a @ b
     )
     [case] = cases(drawn, CPUS[0].target)
-    hint = CpuHint(
+    hint = RegisterTileConfig(
         "register_tile", CPUS[0].arch,
-        block=(1, 32), order=(0, 1), rstep=32, accumulate=2, pack="call",
+        register_tile=(1, 32), loop_order=(0, 1), k_block=32, loops_in_k_block=2,
+        packing="runtime",
     )  # fmt: skip
     with pytest.raises(NotApplicable):
         emit(case.func, hint)
@@ -151,7 +157,9 @@ def relu_case() -> Case:
 def _packed(case: Case) -> s_tir.Schedule:
     """Schedule it by a hint with weight prepacking."""
     hints = [r.hint for r in DefaultPolicy(case.func, CPUS[0].arch).ranked]
-    return emit(case.func, next(hint for hint in hints if hint.pack == "constant"))
+    return emit(
+        case.func, next(hint for hint in hints if getattr(hint, "packing", "") == "prepacked")
+    )
 
 
 def test_the_contract_is_kept_by_what_the_next_tests_break(relu_case: Case) -> None:

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 from tests.kernels.cpu.harness import ARCH, NARROW, apply_template, check, lower, prim_funcs
 from tests.kernels.cpu.test_templates import assert_replays
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.passes.transpose import TransposeTile, choose_tile
 from tvmopt.kernels.emit import emit
 
@@ -64,7 +64,7 @@ def _f32(*shape: int) -> tuple[tuple[int, ...], str]:
 
 def _text(build, *operands, arch=ARCH) -> str:
     func = _only(build, *operands)
-    return emit(func, CpuHint("elementwise", arch)).mod["main"].script()
+    return emit(func, UnmodelledConfig("elementwise", arch)).mod["main"].script()
 
 
 def test_loads_are_vectors_and_rows_are_straight_line_code() -> None:
@@ -83,7 +83,7 @@ def test_lines_that_share_a_set_of_the_cache_are_few() -> None:
 
 def test_one_register_a_vector_means_the_plain_loop() -> None:
     func = _only(lambda x: op.permute_dims(x, [1, 0]), _f32(64, 64))
-    hint = CpuHint("elementwise", ARCH, vectors=1)
+    hint = UnmodelledConfig("elementwise", ARCH, vector_registers=1)
     assert "vectorized" not in emit(func, hint).mod["main"].script()
 
 
@@ -114,7 +114,7 @@ def test_numbers_stay_for_any_extents(batch, along, across, name, dtype, arch) -
         operands.append((shape, dtype))
     check(build, operands, arch, template="elementwise")
     func = _only(build, *operands)
-    assert_replays(emit(func, CpuHint("elementwise", arch)), func)
+    assert_replays(emit(func, UnmodelledConfig("elementwise", arch)), func)
 
 
 @pytest.mark.parametrize("shape", [(1, 197, 64), (1, 64, 197), (3, 67, 83)])

@@ -13,7 +13,7 @@ from tests.kernels.cpu.harness import ARCH, assert_close, lower, prim_funcs, run
 from tests.kernels.cpu.test_templates import assert_replays
 from tvmopt.kernels.analysis import all_facts
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+from tvmopt.kernels.cpu.window.config import INLINED, WindowConfig
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -42,9 +42,9 @@ CASES = {
 }
 
 
-def _inlined(func) -> list[CpuHint]:
+def _inlined(func) -> list[WindowConfig]:
     ranked = [r.hint for r in DefaultPolicy(func, ARCH).ranked]
-    return [h for h in ranked if h.template == "window" and h.stage == INLINED]
+    return [h for h in ranked if h.template == "window" and h.producer_depth == INLINED]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -69,7 +69,7 @@ def test_numbers_stay_and_nothing_is_copied(case) -> None:
 def test_channels_may_lie_outside_of_the_image() -> None:
     mod = lower(*CASES["3x3"])
     [func] = [f for f in prim_funcs(mod).values() if _inlined(f)]
-    assert {hint.order for hint in _inlined(func)} == {
+    assert {hint.loop_order for hint in _inlined(func)} == {
         (0, 1, 2, 3), (0, 1, 3, 2), (0, 3, 1, 2),
     }  # fmt: skip
 
@@ -82,10 +82,10 @@ def test_what_is_computed_before_the_padding_is_not_computed_again_for_every_tap
     mod = lower(build, [((1, 12, 12, 32), "float32")])
     for func in prim_funcs(mod).values():
         hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked if r.hint.template == "window"]
-        assert all(hint.stage != INLINED for hint in hints)
+        assert all(hint.producer_depth != INLINED for hint in hints)
         for hint in hints[:1]:
-            with pytest.raises(NotApplicable, match="window does not fit"):
-                emit(func, dataclasses.replace(hint, stage=INLINED))
+            with pytest.raises(NotApplicable, match="no padding that can be inlined"):
+                emit(func, dataclasses.replace(hint, producer_depth=INLINED))
 
 
 def test_a_tile_of_a_product_has_nothing_to_inline() -> None:
@@ -97,7 +97,7 @@ def test_a_tile_of_a_product_has_nothing_to_inline() -> None:
         for ranked in DefaultPolicy(func, ARCH).ranked:
             if ranked.hint.template == "register_tile":
                 with pytest.raises(NotApplicable):
-                    emit(func, dataclasses.replace(ranked.hint, stage=INLINED))
+                    emit(func, dataclasses.replace(ranked.hint, producer_depth=INLINED))
                 return
     raise AssertionError("no register tile")
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul, reads
-from tvmopt.kernels.cpu.common.contraction_form import prepare
+from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.common.cost import TileNumbers, bandwidth, imbalance, tile_cost
 from tvmopt.kernels.cpu.common.region import Region
 from tvmopt.kernels.policies import DefaultPolicy
+from tvmopt.kernels.workload import Refusal
 
 TILE = TileNumbers(
     rows=6, vectors=4, depth=576, tiles=400, weight_block=576 * 256.0, weight_reuse=200e3,
@@ -68,8 +69,8 @@ def test_what_a_tile_of_a_batched_matmul_reads() -> None:
 
 def test_rows_that_were_made_one_axis_span_several_lines() -> None:
     """y and x of a 1 x 1 convolution are one axis of the tile, of 196 on 14 x 14."""
-    form = prepare(convolution(14, 16, 64, kernel=1))
-    assert form is not None
+    form = match_contraction(convolution(14, 16, 64, kernel=1))
+    assert not isinstance(form, Refusal)
     data = Region(form.data, form.facts)
     tile = [1] * (len(form.facts.spatial) - 2)
     assert data.bytes((*tile, 10, 64)) == 4 * 10 * 16
@@ -176,5 +177,9 @@ def test_rows_of_an_image_are_shared_out_rather_than_channels(groups) -> None:
     func = convolution(size=58, channels=64, groups=groups)
     two = dataclasses.replace(ARCH, cores=2, l2_bytes=2**21)
     first = DefaultPolicy(func, two).ranked[0].hint
-    shared = [p for p in first.order[: first.parallel] if (1, 56, 56, 64)[p] > first.block[p]]
+    shared = [
+        p
+        for p in first.loop_order[: first.parallel_loops]
+        if (1, 56, 56, 64)[p] > first.register_tile[p]
+    ]
     assert shared[0] == 1

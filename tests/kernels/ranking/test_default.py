@@ -12,8 +12,8 @@ from tvm import relax, tirx
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul
 from tvmopt import host
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.emit import NotApplicable, emit
+from tvmopt.kernels.cpu.common.tile_config import TileConfig
+from tvmopt.kernels.emit import NotApplicable, emit, hint_from_dict
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy
@@ -64,7 +64,7 @@ def test_hints_name_a_template_their_arch_and_survive_json(func) -> None:
     for hint in DefaultPolicy(func, ARCH).emit_config(30):
         assert hint.template in by_name()
         assert hint.arch == ARCH
-        assert CpuHint.from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
+        assert hint_from_dict(json.loads(json.dumps(hint.to_dict()))) == hint
         assert str(hint).startswith(hint.template)
 
 
@@ -76,7 +76,9 @@ def test_the_first_hints_apply(func) -> None:
             emit(func, hint)
         except NotApplicable as error:
             refused.append(hint)
-            assert not hint.block, f"{hint} is of a template with a model: {error}"
+            assert not isinstance(hint, TileConfig), (
+                f"{hint} is of a template with a model: {error}"
+            )
     assert len(refused) <= 2, refused
 
 
@@ -118,7 +120,7 @@ def test_one_core_has_no_parallel_loop() -> None:
     for make in (matmul, _FUNCTIONS["conv"], _FUNCTIONS["depthwise"]):
         func = make()
         hint = DefaultPolicy(func, one).emit_config(1)[0]
-        assert hint.parallel == 0
+        assert hint.parallel_loops == 0
         assert "T.parallel" not in emit(func, hint).mod.script()
 
 
@@ -126,21 +128,21 @@ def test_a_large_function_is_shared_out_over_the_cores() -> None:
     func = convolution(56, 64, 64, padding=1)
     hint = DefaultPolicy(func, ARCH).emit_config(1)[0]
     assert hint.template == "register_tile"
-    assert hint.parallel > 0
+    assert hint.parallel_loops > 0
 
 
 def test_a_constant_weight_is_packed_when_the_model_is_built() -> None:
     func = matmul()
-    assert DefaultPolicy(func, ARCH).emit_config(1)[0].pack == "constant"
+    assert DefaultPolicy(func, ARCH).emit_config(1)[0].packing == "prepacked"
     unknown = func.without_attr("layout_free_buffers")
-    packs = {hint.pack for hint in DefaultPolicy(unknown, ARCH).emit_config(10**6)}
-    assert "constant" not in packs
+    hints = DefaultPolicy(unknown, ARCH).emit_config(10**6)
+    assert all(getattr(hint, "packing", "none") != "prepacked" for hint in hints)
 
 
 def test_a_better_tile_is_preferred_to_none() -> None:
     """One row by one vector loads twice for every multiply-add, and each waits for the last."""
-    ranked = [r for r in DefaultPolicy(matmul(128, 128, 128), ARCH).ranked if r.hint.block]
-    best = ranked[0].hint.block
+    ranked = DefaultPolicy(matmul(128, 128, 128), ARCH).ranked
+    best = next(r.hint.register_tile for r in ranked if isinstance(r.hint, TileConfig))
     assert best[0] * best[1] // 16 >= 8
     assert best[0] * best[1] // 16 <= ARCH.vector_registers
 
@@ -163,7 +165,9 @@ def test_an_arch_is_built_from_a_name_without_the_device(name, bits, registers, 
     assert hints
     for hint in hints:
         if hint.template == "register_tile":
-            accumulators = hint.block[0] * -(-hint.block[1] // arch.lanes("float32"))
+            accumulators = hint.register_tile[0] * -(
+                -hint.register_tile[1] // arch.lanes("float32")
+            )
             assert accumulators < registers
 
 
@@ -173,4 +177,4 @@ def test_a_narrower_cpu_gets_other_tiles() -> None:
     wide_hint, narrow_hint = (
         DefaultPolicy(func, arch).emit_config(1)[0] for arch in (ARCH, narrow)
     )
-    assert wide_hint.block != narrow_hint.block
+    assert wide_hint.register_tile != narrow_hint.register_tile

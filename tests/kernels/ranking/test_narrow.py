@@ -10,11 +10,12 @@ from tvm import relax, tirx
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.intrinsics import find_tile
-from tvmopt.kernels.cpu.matrix_tile.configs import step_cycles
-from tvmopt.kernels.cpu.register_tile.schedule import prepare
+from tvmopt.kernels.cpu.matrix_tile.space import step_cycles
+from tvmopt.kernels.emit import hint_from_dict
 from tvmopt.kernels.policies import DefaultPolicy
+from tvmopt.kernels.workload import Refusal
 from tvmopt.transform.lower import lower
 
 op, nn = relax.op, relax.op.nn
@@ -73,7 +74,7 @@ def convolution(cpu: str, types=BYTES, size=14, channels=64, outputs=64) -> tirx
 def test_the_first_choice(make, cpu, types, template, intrinsic) -> None:
     func = make(cpu, types)
     first = DefaultPolicy(func, ARCHS[cpu]).emit_config(1)[0]
-    assert (first.template, first.intrin) == (template, intrinsic)
+    assert (first.template, first.intrinsic) == (template, intrinsic)
 
 
 @pytest.mark.parametrize("types", [BYTES, HALVES])
@@ -81,12 +82,12 @@ def test_every_register_tile_has_the_instruction(types) -> None:
     hints = [r.hint for r in DefaultPolicy(matmul("znver4", types), ARCHS["znver4"]).ranked]
     tiles = [hint for hint in hints if hint.template == "register_tile"]
     assert len(tiles) > 3
-    assert all(hint.intrin and hint.pack == "constant" for hint in tiles)
+    assert all(hint.intrinsic and hint.packing == "prepacked" for hint in tiles)
 
 
 def test_where_there_are_tiles_there_are_vectors_too() -> None:
     ranked = DefaultPolicy(convolution("sapphirerapids"), ARCHS["sapphirerapids"]).ranked
-    found = {(r.hint.template, r.hint.intrin) for r in ranked}
+    found = {(r.hint.template, getattr(r.hint, "intrinsic", "")) for r in ranked}
     assert ("matrix_tile", "tvmopt.amx_u8s8") in found
     assert ("register_tile", "tvmopt.vnni_512") in found
 
@@ -121,19 +122,19 @@ def test_one_group_of_products_is_no_reduction(types, depth, used) -> None:
     group = 4 if data == "uint8" else 2
     shapes = ((8, -(-depth // group) * group), data), ((-(-depth // group) * group, 32), weight)
     func = function("znver4", lambda x, w: op.matmul(x, w, out_dtype=sums), *shapes)
-    form = prepare(func)
-    assert form is not None
+    form = match_contraction(func)
+    assert not isinstance(form, Refusal)
     assert (form.dot(ARCHS["znver4"]) is not None) == used
     first = DefaultPolicy(func, ARCHS["znver4"]).emit_config(1)[0]
-    assert bool(first.intrin) == used
+    assert bool(first.intrinsic) == used
 
 
 @pytest.mark.parametrize("depth", [8, 12, 16, 64, 256])
 def test_a_short_sum_gets_a_step_that_divides_it(depth) -> None:
     """A step has at most 64 bytes; for a short K, tiles are as narrow as K."""
     func = matmul("sapphirerapids", BYTES, 64, depth, 64)
-    form = prepare(func, collapse=False)
-    assert form is not None
+    form = match_contraction(func, collapse=False)
+    assert not isinstance(form, Refusal)
     tile = form.tile(ARCHS["sapphirerapids"])
     assert tile is not None
     assert tile.kbytes == min(depth, 64)
@@ -156,13 +157,13 @@ def test_no_tile_of_rows_that_do_not_divide_a_line() -> None:
     ranked = DefaultPolicy(convolution("sapphirerapids", size=13), ARCHS["sapphirerapids"]).ranked
     hints = [r.hint for r in ranked if r.hint.template == "matrix_tile"]
     assert hints
-    assert all(11 % hint.block[-2] == 0 for hint in hints)
+    assert all(11 % hint.register_tile[-2] == 0 for hint in hints)
 
 
 def test_rows_of_a_matmul_may_be_filled_up() -> None:
     func = matmul("sapphirerapids", rows=37)
     ranked = DefaultPolicy(func, ARCHS["sapphirerapids"]).ranked
-    heights = {r.hint.block[0] for r in ranked if r.hint.template == "matrix_tile"}
+    heights = {r.hint.register_tile[0] for r in ranked if r.hint.template == "matrix_tile"}
     assert {1, 16, 32} <= heights
     assert max(heights) <= 32
 
@@ -172,20 +173,20 @@ def test_hints_survive_json(cpu) -> None:
     names = set()
     for ranked in DefaultPolicy(convolution(cpu), ARCHS[cpu]).ranked[::7]:
         text = json.dumps(ranked.hint.to_dict())
-        again = CpuHint.from_dict(json.loads(text))
+        again = hint_from_dict(json.loads(text))
         assert again == ranked.hint
         assert again.config_id == ranked.hint.config_id
-        assert json.loads(text)["intrin"] == ranked.hint.intrin
-        if ranked.hint.intrin:
-            assert f"intrin={ranked.hint.intrin}" in str(ranked.hint)
-        names.add(ranked.hint.intrin)
+        intrinsic = json.loads(text).get("intrinsic", "")
+        if intrinsic:
+            assert f"intrinsic={intrinsic}" in str(ranked.hint)
+        names.add(intrinsic)
     assert "tvmopt.vnni_512" in names
     assert ("tvmopt.amx_u8s8" in names) == (cpu == "sapphirerapids")
 
 
 def test_the_intrinsic_is_a_part_of_the_configuration() -> None:
     hint = DefaultPolicy(matmul("znver4"), ARCHS["znver4"]).emit_config(1)[0]
-    assert hint.intrin
-    plain = dataclasses.replace(hint, intrin="")
+    assert hint.intrinsic
+    plain = dataclasses.replace(hint, intrinsic="")
     assert plain != hint
     assert plain.config_id != hint.config_id

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.ranking.functions import ARCH, convolution, matmul
 from tvmopt.errors import TuneError
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.cpu.reranker import FILE, Reranker
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.kernels.ranked import FEATURES, Ranked, spread
@@ -32,7 +32,7 @@ def tasks() -> list[list[Ranked]]:
 def truth(ranked: list[Ranked], scale: float = 1.0) -> list[float]:
     """A machine on which columns inside rows cost three times the prediction."""
     return [
-        scale * r.cycles * (3.0 if r.hint.order[-1] == len(r.hint.order) - 1 else 1.0)
+        scale * r.cycles * (3.0 if r.hint.loop_order[-1] == len(r.hint.loop_order) - 1 else 1.0)
         for r in ranked
     ]
 
@@ -146,8 +146,10 @@ def test_features_hold_no_more_than_they_should(tasks) -> None:
     assert len(dataclasses.replace(one, facts=()).features) == FEATURES
 
 
-def _hint(width: int, order: tuple[int, ...], parallel: int = 1) -> CpuHint:
-    return CpuHint("register_tile", ARCH, block=(4, width), order=order, parallel=parallel)
+def _hint(width: int, order: tuple[int, ...], parallel: int = 1) -> RegisterTileConfig:
+    return RegisterTileConfig(
+        "register_tile", ARCH, register_tile=(4, width), loop_order=order, parallel_loops=parallel
+    )
 
 
 def test_the_best_of_each_family_comes_before_its_likes() -> None:

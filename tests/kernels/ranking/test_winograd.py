@@ -8,10 +8,11 @@ import pytest
 from tvm import relax, tirx
 
 from tests.kernels.ranking.functions import ARCH, convolution, function
-from tvmopt.kernels.cpu.winograd.configs import winograd_hints
-from tvmopt.kernels.cpu.winograd.schedule import prepare_winograd
+from tvmopt.kernels.cpu.winograd.schedule import match_winograd
+from tvmopt.kernels.cpu.winograd.space import winograd_hints
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
+from tvmopt.kernels.workload import Refusal
 from tvmopt.transform.winograd import call_winograd
 
 
@@ -25,7 +26,7 @@ def winograd(size=28, channels=64, outputs=64, m=4, batch=1) -> tirx.PrimFunc:
 
 
 def cycles(func: tirx.PrimFunc, arch=ARCH) -> dict:
-    form = prepare_winograd(func)
+    form = match_winograd(func)
     assert form is not None
     return {ranked.hint: ranked.cycles for ranked in winograd_hints(form, arch)}
 
@@ -44,7 +45,7 @@ def test_every_configuration_applies(settings, cores) -> None:
     hints = sorted(found, key=found.__getitem__)
     assert len(set(hints)) == len(hints) > 3
     for hint in [*hints[:4], *hints[4 :: max(1, len(hints) // 8)]]:
-        assert hint.parallel == (cores > 1)
+        assert hint.parallel_loops == (cores > 1)
         assert emit(func, hint)
 
 
@@ -55,14 +56,20 @@ def test_the_policy_ranks_it_and_falls_back() -> None:
 
 
 def test_other_functions_have_no_such_form() -> None:
-    assert prepare_winograd(convolution(padding=1)) is None
+    assert isinstance(match_winograd(convolution(padding=1)), Refusal)
 
 
 def test_tiles_of_another_core_are_dear() -> None:
     """When cores transform the data by rows, the GEMM is best split by rows."""
     found = cycles(winograd(size=56))
-    rows = {h: c for h, c in found.items() if not h.stage and h.task[0] == 2 and h.task[2] == 32}
-    by_channel = {dataclasses.replace(h, order=(0, 1, 2)): c for h, c in rows.items() if h.order[0]}
+    rows = {
+        h: c
+        for h, c in found.items()
+        if not h.producer_depth and h.l2_block[0] == 2 and h.l2_block[2] == 32
+    }
+    by_channel = {
+        dataclasses.replace(h, loop_order=(0, 1, 2)): c for h, c in rows.items() if h.loop_order[0]
+    }
     assert by_channel
     for hint, dear in by_channel.items():
         assert rows[hint] < dear

@@ -1,8 +1,9 @@
-"""CpuHint: one configuration of a CPU kernel family."""
+"""CpuHint: what the configurations of all CPU kernel families share."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -12,8 +13,6 @@ from tvmopt.kernels.hint import Hint
 
 # Longest vectorised loop, in vector registers. LLVM splits it into registers; longer loops spill.
 MAX_VECTOR_REGISTERS = 4
-# Value of ``CpuHint.stage`` that inlines the producers (compute_inline).
-INLINED = -1
 # Minimum parallel tasks per core: TVM's thread pool gives each thread one contiguous range of
 # tasks, so a remainder of one task must be small relative to a range.
 TASKS_PER_CORE = 8
@@ -21,72 +20,44 @@ TASKS_PER_CORE = 8
 
 @dataclasses.dataclass(frozen=True)
 class CpuHint(Hint):
-    """Configuration of a CPU kernel. A field that the template does not use keeps its default.
+    """Configuration of a CPU kernel; each family has its own subclass.
 
     Attributes:
         template: Name of the kernel family.
         arch: The CPU that the parameters were chosen for.
-        block: Register tile: elements of each data-parallel axis of the anchor, the axes as the
-            template normalises them.
-        task: Cache block for L2: elements of each of these axes that are computed together; 0 for
-            the full extent of an axis, empty without cache blocking.
-        rstep: K block: elements of the innermost reduction axis per block; 0 is the full extent.
-        accumulate: Number of innermost tile loops inside the K-block loop. Their partial sums stay
-            in memory, and the weight's K block stays in L1.
-        order: Order of the tile loops, outermost first. Indices below ``len(block)`` are the tile
-            loops of the axes; the cache-block loops of ``task`` follow, in the order of the axes.
-        parallel: Number of outermost loops that run in parallel; 0 is none.
-        stage: compute_at depth of the producers (padding): number of loops around them; 0: a loop
-            nest of their own at the root; ``INLINED``: compute_inline.
-        pack: Layout of the vectorised operand: ``"none"`` reads it in place, ``"call"`` packs it at
-            every call, ``"constant"`` prepacks it when the model is built.
-        intrin: Name of the tensor intrinsic for the contraction; empty for vector multiply-adds.
-        prefetch: Prefetch distance of the weight in the reduction loop, in bytes; 0 is none. Only
-            x86 uses it.
-        tasks: Parallel tasks per core for the stages around the anchor; 0 keeps them serial.
-        vectors: Longest vector in these stages, in registers.
     """
 
     arch_type: ClassVar[type[Arch]] = CpuArch
 
     arch: CpuArch
-    block: tuple[int, ...] = ()
-    task: tuple[int, ...] = ()
-    rstep: int = 0
-    accumulate: int = 0
-    order: tuple[int, ...] = ()
-    parallel: int = 0
-    stage: int = 0
-    pack: str = "none"
-    intrin: str = ""
-    prefetch: int = 0
-    tasks: int = TASKS_PER_CORE
-    vectors: int = MAX_VECTOR_REGISTERS
 
     @property
-    def group(self) -> tuple[object, ...]:
-        """Grouping key: vector width, loop order and K blocking."""
-        width = self.block[-1:], self.task[-1:]
-        inlined = self.stage == INLINED
-        return self.template, *width, self.order, self.rstep > 0, self.accumulate, inlined
+    def tasks_per_core(self) -> int:
+        """Parallel tasks per core in a loop nest without register tile; 0 keeps it serial."""
+        return TASKS_PER_CORE
+
+    @property
+    def vector_registers(self) -> int:
+        """Longest vector in a loop nest without register tile, in registers."""
+        return MAX_VECTOR_REGISTERS
 
     @property
     def features(self) -> list[float]:
-        """Feature vector of the configuration for the learned ranker."""
-        order = list(self.order)
+        """Feature vector for the learned re-ranker: one position per field of any family."""
+        field = functools.partial(getattr, self)
+        tile, order = field("register_tile", ()), field("loop_order", ())
         last = len(order) - 1
-        column = order.index(last) / max(1, last) if last in order else 0.0
         return [
-            float(self.parallel),
-            float(self.stage),
-            float(self.rstep),
-            column,
-            float(self.tasks),
-            float(self.vectors),
+            float(field("parallel_loops", 0)),
+            float(field("producer_depth", 0)),
+            float(field("k_block", 0)),
+            order.index(last) / max(1, last) if last in order else 0.0,
+            float(self.tasks_per_core),
+            float(self.vector_registers),
             float(len(self.template)),
-            float(self.block[-1] if self.block else 0),
-            float(math.prod(self.block[:-1])),
-            float(self.pack == "call"),
-            float(self.accumulate),
-            math.log2(1 + sum(self.task)),
+            float(tile[-1] if tile else 0),
+            float(math.prod(tile[:-1])),
+            float(field("packing", "none") == "runtime"),
+            float(field("loops_in_k_block", 0)),
+            math.log2(1 + sum(field("l2_block", ()))),
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.families import families_of
 
@@ -15,7 +14,7 @@ def reference(func: tirx.PrimFunc, arch: CpuArch) -> tirx.PrimFunc:
     for family in families_of(arch):
         if family.is_reference:
             try:
-                return emit(func, CpuHint(family.name, arch)).mod["main"]
+                return emit(func, family.config_type(family.name, arch)).mod["main"]
             except NotApplicable:
                 continue
     return func

@@ -91,7 +91,7 @@ class Dense:
         """Return ``main(data, weight, sums, result)`` in tiles, not tensorized."""
         dot = self.dot
         rows, columns, depth = self.shape
-        height, lanes, step, dtype = self.rows, dot.lanes, dot.depth, dot.sums
+        height, lanes, step, dtype = self.rows, dot.lanes, dot.depth, dot.accumulator
 
         @T.prim_func(s_tir=True)
         def main(
@@ -171,13 +171,13 @@ class Dense:
             _numbers(rng, (rows + 1, depth + 5), self.dot.data),
             _numbers(rng, (columns // self.dot.lanes, self.depth_tiles, self.dot.lanes,
                            self.dot.depth), self.dot.weight),
-            _numbers(rng, (rows, columns), self.dot.sums),
+            _numbers(rng, (rows, columns), self.dot.accumulator),
         )  # fmt: skip
 
     def expected(self, data: np.ndarray, weight: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Return the NumPy result in int64, truncated to the accumulator, or in float64."""
         _, columns, depth = self.shape
-        wide = "int64" if self.dot.sums == "int32" else "float64"
+        wide = "int64" if self.dot.accumulator == "int32" else "float64"
         a = data[1:, 3 : 3 + depth].astype(wide)
         w = weight.transpose(0, 2, 1, 3).reshape(columns, depth).astype(wide)
         total = sums.astype(wide) + a @ w.T

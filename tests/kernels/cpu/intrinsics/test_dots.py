@@ -32,7 +32,7 @@ def runnable(request: pytest.FixtureRequest) -> DotIntrinsic:
     return _runnable(request.param)
 
 
-@pytest.fixture(params=[param for param in EVERY if param.values[0].sums == "int32"])
+@pytest.fixture(params=[param for param in EVERY if param.values[0].accumulator == "int32"])
 def integer(request: pytest.FixtureRequest) -> DotIntrinsic:
     """Each runnable intrinsic with an exact (integer) accumulator."""
     return _runnable(request.param)
@@ -47,7 +47,7 @@ def _runnable(dot: DotIntrinsic) -> DotIntrinsic:
 
 def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]) -> None:
     expected = dense.expected(*operands)
-    if dense.dot.sums == "int32":
+    if dense.dot.accumulator == "int32":
         np.testing.assert_array_equal(got, expected)
     else:
         size = dense.expected(*(np.abs(x) for x in operands))

@@ -36,8 +36,8 @@ def ragged():
     """Schedule the matmul with a ragged last row tile, before the finishing passes."""
     func = product()
     hints = (ranked.hint for ranked in DefaultPolicy(func, VNNI.arch()).ranked)
-    hint = next(h for h in hints if h.template == "register_tile" and h.intrin)
-    hint = dataclasses.replace(hint, block=(5, 32), rstep=0, accumulate=0)
+    hint = next(h for h in hints if h.template == "register_tile" and h.intrinsic)
+    hint = dataclasses.replace(hint, register_tile=(5, 32), k_block=0, loops_in_k_block=0)
     return func, emit(func, hint).mod["main"]
 
 

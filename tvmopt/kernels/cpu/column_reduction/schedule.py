@@ -24,16 +24,14 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Minimum vector length in elements; shorter vectors do not pay.
 _SHORTEST = 4
 
 
-NAME = "column_reduction"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless its blocks share innermost columns.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, all blocks of which share innermost columns.
 
     Before -> after, for a softmax over the channels of 19 x 64 x 64::
 
@@ -49,16 +47,16 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
             for c: for v in T.vectorized(32): Y[c, yx * 32 + v] = ...
     """
     prepared = inlined_reductions(func)
-    if prepared is None:
-        return None
+    if isinstance(prepared, Refusal):
+        return prepared
     sch, _ = prepared
     blocks = all_facts(sch)
     columns = _shared_columns(blocks)
     if columns == 0:
-        return None
+        return Refusal("its blocks share no contiguous innermost axis that is not reduced")
     length = _vector_length(blocks, columns, hint)
     if length < _SHORTEST:
-        return None
+        return Refusal(f"its columns have no divisor from {_SHORTEST} elements on for a vector")
     for facts in blocks:
         _collapse(sch, facts, columns)
     _run_by_vectors(sch, length, hint)
@@ -82,8 +80,8 @@ def _columns(facts: BlockFacts) -> int:
     tail = contiguous_tail(facts, facts.spatial)
     if tail is None or not vectorizes_well(facts, tail.inner):
         return 0
-    summed = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
-    if any(read.strides[tail.inner] == 0 for read in summed):
+    reduced = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    if any(read.strides[tail.inner] == 0 for read in reduced):
         return 0  # an operand broadcast over columns: a GEMM, which needs register tiles
     return len(tail.axes)
 
@@ -98,15 +96,15 @@ def _vector_length(blocks: list[BlockFacts], columns: int, hint: CpuHint) -> int
     extent = math.prod(spatial[-columns:])
     rows = math.prod(spatial[: _shared_rows(blocks, columns)])
     lanes = min(hint.arch.lanes(str(facts.write.buffer.dtype)) for facts in blocks)
-    shared = hint.tasks and sum(facts.work for facts in blocks) >= PARALLEL_WORK
+    shared = hint.tasks_per_core and sum(facts.work for facts in blocks) >= PARALLEL_WORK
     cores = hint.arch.cores if shared else 1
 
     def cost(length: int) -> tuple[int, float, int]:
         registers = math.ceil(length / lanes)
-        turns = math.ceil(rows * extent // length / cores)
-        return turns * registers, abs(registers - hint.vectors / 2), -length
+        rounds = math.ceil(rows * extent // length / cores)
+        return rounds * registers, abs(registers - hint.vector_registers / 2), -length
 
-    return min(divisors(extent, hint.vectors * lanes), key=cost)
+    return min(divisors(extent, hint.vector_registers * lanes), key=cost)
 
 
 def _shared_rows(blocks: list[BlockFacts], columns: int) -> int:
@@ -161,9 +159,9 @@ def _run_by_vectors(sch: s_tir.Schedule, length: int, hint: CpuHint) -> None:
         sch.compute_at(block, around, preserve_unit_loops=True)
     nests = [(block, sch.get_loops(block)[len(head) :]) for block in [*others, last]]
     parallelize(sch, head, hint, sum(f.work for f in blocks))
-    sums = [(block, _vectorize(sch, block, inner)) for block, inner in nests]
+    reductions = [(block, _vectorize(sch, block, inner)) for block, inner in nests]
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    for block, outermost in sums:
+    for block, outermost in reductions:
         if outermost is not None:
             init = sch.decompose_reduction(block, outermost)
             sch.vectorize(sch.get_loops(init)[-1])

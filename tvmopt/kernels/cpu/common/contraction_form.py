@@ -9,7 +9,12 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, constant_run
-from tvmopt.kernels.cpu.common.nest import find_epilogue, is_constant, only_reduction
+from tvmopt.kernels.cpu.common.nest import (
+    TiledForm,
+    find_epilogue,
+    is_constant,
+    only_reduction,
+)
 from tvmopt.kernels.cpu.common.stage import collapse_axes, collapse_map, contiguous_tail
 from tvmopt.kernels.cpu.intrinsics import (
     DotIntrinsic,
@@ -18,32 +23,23 @@ from tvmopt.kernels.cpu.intrinsics import (
     find_tile,
     largest_step,
 )
+from tvmopt.kernels.workload import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
-class ContractionForm:
-    """A contraction, normalised for tiling.
+class ContractionForm(TiledForm):
+    """A contraction, normalised for tiling; row axes are collapsed where possible.
 
     Attributes:
-        sch: Schedule with injective blocks inlined, and row axes collapsed where possible.
-        anchor: The reduction block.
-        epilogue: The block that applies the epilogue to the anchor's elements.
-        facts: Facts of the anchor; its last data-parallel axis is the vectorised one.
         weight: Access of the vector operand (B of a GEMM).
         data: Access of the broadcast operand (A of a GEMM).
         constant: Whether the weight is a parameter that does not change between calls.
-        producers: Names of the blocks that produce the data, usually padding.
         run: Maximum tile width: steps of the vectorised axis that use the same data element.
     """
 
-    sch: s_tir.Schedule
-    anchor: SBlockRV
-    epilogue: SBlockRV
-    facts: BlockFacts
     weight: Access
     data: Access
     constant: bool
-    producers: tuple[str, ...]
     run: int
 
     def dot(self, arch: CpuArch) -> DotIntrinsic | None:
@@ -57,13 +53,13 @@ class ContractionForm:
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
         steps = self.facts.reduced > found.depth  # TVM treats a loop of extent 1 as no reduction
-        return found if whole and steps and self.facts.dtype == found.sums else None
+        return found if whole and steps and self.facts.dtype == found.accumulator else None
 
     def tile(self, arch: CpuArch) -> TileIntrinsic | None:
         """Return the matrix-tile intrinsic of ``arch`` for the operands; None if there is none."""
         itemsize = self.data.buffer.dtype.itemsize
         found = find_tile(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
-        if found is None or self.contiguous < 0 or self.facts.dtype != found.sums:
+        if found is None or self.contiguous < 0 or self.facts.dtype != found.accumulator:
             return None
         if not self.data_first:
             return None
@@ -95,11 +91,6 @@ class ContractionForm:
         return next((i for i in found if axes[i].extent > 1), -1)
 
     @property
-    def extents(self) -> list[int]:
-        """Extents of the data-parallel axes."""
-        return [self.facts.axes[i].extent for i in self.facts.spatial]
-
-    @property
     def vector(self) -> int:
         """Index of the vectorised axis."""
         return self.facts.spatial[-1]
@@ -119,34 +110,32 @@ class ContractionForm:
         ]
 
 
-def prepare(func: tirx.PrimFunc, collapse: bool = True) -> ContractionForm | None:
-    """Normalise ``func`` as a contraction.
+def match_contraction(func: tirx.PrimFunc, collapse: bool = True) -> ContractionForm | Refusal:
+    """Normalise ``func`` as a single contraction that can be tiled.
 
     Args:
         func: A TensorIR function after FuseTIR.
         collapse: Whether to collapse row axes that are contiguous in memory.
-
-    Returns:
-        The form; None when ``func`` is not a single contraction that can be tiled.
     """
     found = only_reduction(func)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, anchor = found
-    if _operands(block_facts(sch, anchor)) is None:
-        return None
+    operands = _operands(block_facts(sch, anchor))
+    if isinstance(operands, Refusal):
+        return operands
     epilogue = find_epilogue(sch, anchor)
     if collapse:
         _collapse_rows(sch, anchor, epilogue)
     facts = block_facts(sch, anchor)
     operands = _operands(facts)
-    if operands is None:
-        return None
+    if isinstance(operands, Refusal):
+        return operands
     weight, data = operands
     vector = facts.axes[facts.spatial[-1]]
     run = vector.extent if data.strides[facts.spatial[-1]] == 0 else constant_run(data, vector)
     if run == 1:
-        return None
+        return Refusal("no two neighbouring outputs share an element of the data")
     return ContractionForm(
         sch=sch,
         anchor=anchor,
@@ -160,26 +149,28 @@ def prepare(func: tirx.PrimFunc, collapse: bool = True) -> ContractionForm | Non
     )
 
 
-def _operands(facts: BlockFacts) -> tuple[Access, Access] | None:
-    """Return (weight, data), the operands with and without the last output axis; or None."""
+def _operands(facts: BlockFacts) -> tuple[Access, Access] | Refusal:
+    """Return (weight, data), the operands with and without the last output axis."""
     if len(facts.reads) != 2 or any(facts.conditional) or not facts.spatial:
-        return None
+        return Refusal("its reduction is not one of two operands without conditions")
     vector = facts.spatial[-1]
     if facts.axes[vector].extent == 1 or facts.write.strides[vector] != 1:
-        return None
+        return Refusal("its last output axis is no contiguous vector")
     reads = sorted(facts.reads, key=lambda r: r.strides[vector] in (0, None))
     weight, data = reads
     if weight.buffer.same_as(data.buffer) or None in weight.strides:
-        return None
+        return Refusal("its weight has no constant strides, or is the data itself")
     # Stride None: a grouped convolution reads group o // outputs, constant in a narrow enough tile.
-    return (weight, data) if data.strides[vector] in (0, None) else None
+    if data.strides[vector] not in (0, None):
+        return Refusal("both operands have the last output axis")
+    return weight, data
 
 
 def _collapse_rows(sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV) -> None:
     """Collapse adjacent row axes where memory is contiguous: y and x of a 1 x 1 convolution."""
     facts = block_facts(sch, anchor)
     operands = _operands(facts)
-    assert operands is not None
+    assert not isinstance(operands, Refusal)
     rows = [i for i in facts.spatial if operands[0].strides[i] == 0]
     # Only the innermost run of adjacent axes.
     run = [i for i in rows if set(range(i, rows[-1] + 1)) <= set(rows)]

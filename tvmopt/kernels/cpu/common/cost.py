@@ -108,8 +108,8 @@ def tile_cost(tile: TileNumbers, arch: CpuArch) -> TileCost:
     again += (tile.weight_rounds - 1) / bandwidth(tile.weight_far, arch)
     traffic = tile.weight_block * (1 / arch.l3_bandwidth + again) / tile.weight_uses
     traffic += tile.data_block / bandwidth(tile.data_reuse, arch)
-    apart = 1 + _STRIDED / max(64.0, tile.out_run)
-    traffic += tile.out_bytes * apart / bandwidth(tile.out_total / arch.cores, arch)
+    strided = 1 + _STRIDED / max(64.0, tile.out_run)
+    traffic += tile.out_bytes * strided / bandwidth(tile.out_total / arch.cores, arch)
     overhead = tile.out_bytes / arch.simd_bytes * 2.0 + _TILE
     one = max(compute, traffic) + _OVERLAP * min(compute, traffic) + overhead
     shared = tile.parallel and arch.cores > 1

@@ -12,9 +12,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, split_vector
+from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
-from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
+from tvmopt.kernels.workload import Refusal
 
 # Annotation for TVM's LoopPartition: split the loop where a condition changes.
 CUT = "pragma_loop_partition_hint"
@@ -29,24 +30,72 @@ class Dot:
 
     Attributes:
         intrinsic: The instruction; its lanes are the extent of the tile's innermost loop.
-        products: The loop over the K group that one lane accumulates.
+        k_group: The loop over the products that one lane accumulates per instruction.
     """
 
     intrinsic: DotIntrinsic
-    products: LoopRV
+    k_group: LoopRV
 
 
-def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | None:
-    """Inline the injective blocks of ``func`` and return the schedule with its only reduction.
+@dataclasses.dataclass(frozen=True)
+class TiledForm:
+    """A function with one reduction, normalised for a register tile.
 
-    Returns:
-        The schedule and the reduction block; None unless there is exactly one reduction, with one
-        output and more than one step.
+    Attributes:
+        sch: Schedule with injective blocks inlined.
+        anchor: The reduction block.
+        epilogue: The block that applies the epilogue to the anchor's elements.
+        facts: Facts of the anchor; its last data-parallel axis is the vectorised one.
+        producers: Names of the blocks that produce the data, usually padding.
     """
+
+    sch: s_tir.Schedule
+    anchor: SBlockRV
+    epilogue: SBlockRV
+    facts: BlockFacts
+    producers: tuple[str, ...]
+
+    @property
+    def extents(self) -> list[int]:
+        """Extents of the data-parallel axes."""
+        return [self.facts.axes[i].extent for i in self.facts.spatial]
+
+
+@dataclasses.dataclass(frozen=True)
+class NestLoops:
+    """Loops of an anchor whose data-parallel axes are split for a register tile.
+
+    Attributes:
+        units: Loops of extent 1 that belong to no data-parallel or reduction axis.
+        outer: Tile loops in the order of the axes, then the cache-block loops.
+        reduction: Reduction loops.
+        rows: Row loops of the register tile; they are unrolled.
+        vectors: Loops over the vectors of the register tile, if several, and over lanes.
+        k_blocks: The loop over K blocks, if any.
+        partial: Tile loops whose last tile is partial. TVM's LoopPartition splits it off, so that
+            full tiles have no bounds check per row; not if the loop is fused with another parallel
+            loop.
+    """
+
+    units: Sequence[LoopRV]
+    outer: Sequence[LoopRV]
+    reduction: Sequence[LoopRV]
+    rows: Sequence[LoopRV]
+    vectors: Sequence[LoopRV]
+    k_blocks: Sequence[LoopRV] = ()
+    partial: Sequence[LoopRV] = ()
+
+
+def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | Refusal:
+    """Inline the injective blocks of ``func`` and return the schedule with its only reduction."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     reductions = [f for f in (block_facts(sch, b) for b in leaf_blocks(sch)) if f.reduction]
-    if len(reductions) != 1 or reductions[0].stores != 1 or reductions[0].reduced == 1:
-        return None
+    if len(reductions) != 1:
+        return Refusal(f"it has {len(reductions)} reductions, not one")
+    if reductions[0].stores != 1:
+        return Refusal("its reduction has several results")
+    if reductions[0].reduced == 1:
+        return Refusal("its reduction has one step")
     anchor = sch.get_sblock(reductions[0].name)
     inline_injective(sch)
     inline_copies(sch, anchor)
@@ -54,72 +103,51 @@ def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | Non
 
 
 def schedule_nest(
-    sch: s_tir.Schedule,
-    anchor: SBlockRV,
-    epilogue: SBlockRV,
-    hint: CpuHint,
+    form: TiledForm,
+    hint: TileConfig,
+    loops: NestLoops,
     *,
-    units: Sequence[LoopRV],
-    outer: Sequence[LoopRV],
-    reduction: Sequence[LoopRV],
-    rows: Sequence[LoopRV],
-    vectors: Sequence[LoopRV],
-    ragged: Sequence[LoopRV] = (),
+    loops_in_k_block: int = 0,
     unroll_reduction: bool = False,
     dot: Dot | None = None,
 ) -> None:
-    """Reorder and parallelise the loops of ``anchor``; compute epilogue and producers at them.
+    """Reorder and parallelise the loops of the anchor; compute epilogue and producers at them.
 
     Args:
-        sch: The schedule.
-        anchor: The reduction, its data-parallel loops split into ``outer``, ``rows``, ``vectors``.
-        epilogue: The block that applies the epilogue to its elements.
-        hint: Supplies the order of ``outer``, the number of parallel loops, the compute_at depth of
-            the producers, the K block and the prefetch distance.
-        units: Remaining loops of extent 1.
-        outer: Tile loops in the order of ``hint.block``, then the cache-block loops.
-        reduction: Reduction loops.
-        rows: Row loops of the register tile; they are unrolled.
-        vectors: Loops over the vectors of the register tile, if several, and over lanes.
-        ragged: Tile loops whose last tile is partial. TVM's LoopPartition splits it off, so that
-            full tiles have no bounds check per row; not if the loop is fused with another parallel
-            loop.
-        unroll_reduction: Whether to unroll the reduction loops, too.
+        form: The function.
+        hint: Supplies the order of ``loops.outer``, the number of parallel loops and the
+            compute_at depth of the producers.
+        loops: The anchor's loops.
+        loops_in_k_block: Number of innermost tile loops inside the K-block loop, if there is one.
+        unroll_reduction: Whether to unroll the reduction loops.
         dot: The dot-product instruction that replaces the lane loop, if any.
     """
-    reduction = list(reduction)
-    chunks: list[LoopRV] = []
-    if hint.rstep and int(sch.get(reduction[-1]).extent) > hint.rstep:
-        chunk, reduction[-1] = sch.split(reduction[-1], [None, hint.rstep])
-        chunks = [chunk]
-    around = [*units, *(outer[position] for position in hint.order)]
+    sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
+    around = [*loops.units, *(loops.outer[position] for position in hint.loop_order)]
     within: list[LoopRV] = []
-    if hint.accumulate and chunks:
-        around, within = around[: -hint.accumulate], around[-hint.accumulate :]
-    tile = [*rows, *vectors]
-    products = [dot.products] if dot else []
-    sch.reorder(*around, *chunks, *within, *reduction, *tile, *products)
+    if loops_in_k_block and loops.k_blocks:
+        around, within = around[:-loops_in_k_block], around[-loops_in_k_block:]
+    reduction, tile = [*loops.k_blocks, *within, *loops.reduction], [*loops.rows, *loops.vectors]
+    sch.reorder(*around, *reduction, *tile, *([dot.k_group] if dot else []))
 
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[len(around) :]
     unroll_and_vectorize(sch, finish[-1:] if within else finish)
-    place_producers(sch, anchor, around, len(units), hint)
+    place_producers(sch, anchor, around, len(loops.units), hint)
     unroll_and_vectorize(sch, tile, vectorize=dot is None)
     if unroll_reduction:
-        for loop in reduction:
+        for loop in loops.reduction:
             sch.unroll(loop)
-    head = around[: len(units) + hint.parallel] if hint.parallel else []
-    run_in_parallel(sch, head)
-    for loop in ragged:
-        if len(head) < 2 or not any(loop.same_as(other) for other in head):
+    parallel = parallelize_outer(sch, around, len(loops.units), hint)
+    for loop in loops.partial:
+        if len(parallel) < 2 or not any(loop.same_as(other) for other in parallel):
             sch.annotate(loop, CUT, 1)
-    annotate_prefetch(sch, reduction[-1], hint)
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    init = sch.decompose_reduction(anchor, (chunks or reduction)[0])
+    init = sch.decompose_reduction(anchor, reduction[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
     if dot:
         loop = tile[-1]
-        if not isinstance(sch.get(dot.products).body.predicate, tirx.IntImm):
+        if not isinstance(sch.get(dot.k_group).body.predicate, tirx.IntImm):
             # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
             sch.blockize(loop)
             loop = sch.get_loops(anchor)[0]
@@ -127,47 +155,72 @@ def schedule_nest(
 
 
 def place_producers(
-    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: CpuHint
+    sch: s_tir.Schedule, anchor: SBlockRV, around: Sequence[LoopRV], units: int, hint: TileConfig
 ) -> None:
-    """Compute the producers of the data (padding) at depth ``hint.stage`` of the loops ``around``.
+    """Compute the producers of the data (padding) at the configured depth of the loops ``around``.
 
-    The first ``units`` of these loops, of extent 1, do not count. At depth 0 a producer gets its
-    own loop nest at the root.
+    The first ``units`` of these loops, of extent 1, do not count. At depth 0, or if it is inlined,
+    a producer gets its own loop nest at the root.
     """
     for producer in sch.get_producers(anchor):
         if PREPROC in sch.get(producer).annotations or _is_scheduled(sch, producer):
             continue
-        if hint.stage:
-            depth = units + hint.stage
+        if hint.producer_depth > 0:
+            depth = units + hint.producer_depth
             sch.compute_at(producer, around[depth - 1], preserve_unit_loops=True)
             _vectorize_inner(sch, producer, depth, hint)
         else:
             schedule_injective(sch, producer, hint)
 
 
-def run_in_parallel(sch: s_tir.Schedule, loops: Sequence[LoopRV]) -> None:
-    """Fuse nested loops and run them in parallel; do nothing if there are none."""
+def parallelize_outer(
+    sch: s_tir.Schedule, around: Sequence[LoopRV], units: int, hint: TileConfig
+) -> Sequence[LoopRV]:
+    """Fuse the outermost loops and run them in parallel.
+
+    Args:
+        sch: The schedule.
+        around: The loops around the register tile.
+        units: How many of them, of extent 1, precede the tile loops.
+        hint: Supplies the number of parallel tile loops.
+
+    Returns:
+        The loops that were fused; none if the nest is serial.
+    """
+    loops = around[: units + hint.parallel_loops] if hint.parallel_loops else []
     if loops:
         sch.parallel(sch.fuse(*loops) if len(loops) > 1 else loops[0])
+    return loops
 
 
-def fits(hint: CpuHint, extents: Sequence[int]) -> bool:
-    """Return whether the tile configuration of ``hint`` is valid for axes of ``extents``."""
-    loops = len(hint.order) - hint.accumulate
-    parts = sum(size > 0 for size in hint.task)
-    return (
-        len(hint.block) == len(extents)
-        and len(hint.task) in (0, len(extents))
-        and sorted(hint.order) == list(range(len(extents) + parts))
-        and all(1 <= b <= e for b, e in zip(hint.block, extents, strict=True))
-        and all(
-            not size or (size <= e and size % b == 0)
-            for size, b, e in zip(hint.task, hint.block, extents, strict=False)
-        )
-        and 0 <= hint.parallel <= loops
-        and (hint.stage == 0 or hint.parallel <= hint.stage <= loops)
-        and loops > 0
-    )
+def misfit(
+    hint: TileConfig,
+    extents: Sequence[int],
+    l2_block: Sequence[int] = (),
+    loops_in_k_block: int = 0,
+) -> Refusal | None:
+    """Return why the register tile and loops of ``hint`` do not suit axes of ``extents``."""
+    tile, count = hint.register_tile, len(extents) + sum(size > 0 for size in l2_block)
+    loops = count - loops_in_k_block
+    if len(tile) != len(extents) or not all(
+        1 <= b <= e for b, e in zip(tile, extents, strict=True)
+    ):
+        return Refusal(f"the register tile {tile} does not fit into the axes {tuple(extents)}")
+    if len(l2_block) not in (0, len(extents)) or not all(
+        not size or (size <= e and size % b == 0)
+        for size, b, e in zip(l2_block, tile, extents, strict=False)
+    ):
+        return Refusal(f"the L2 block {l2_block} is not made of register tiles of {tile}")
+    if sorted(hint.loop_order) != list(range(count)):
+        return Refusal(f"the loop order {hint.loop_order} is not one of {count} loops")
+    if loops <= 0:
+        return Refusal(f"{loops_in_k_block} loops in a K block leave none of {count} around it")
+    if not 0 <= hint.parallel_loops <= loops:
+        return Refusal(f"{hint.parallel_loops} of {loops} loops cannot be parallel")
+    depth = hint.producer_depth
+    if depth and not hint.parallel_loops <= depth <= loops:
+        return Refusal(f"producers at depth {depth} are not inside the parallel loops of {loops}")
+    return None
 
 
 def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
@@ -213,7 +266,7 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Cpu
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
     if len(loops) > depth and not facts.conditional[-1]:
-        split_vector(sch, loops[-1], hint.arch.lanes(facts.dtype), hint.vectors)
+        split_vector(sch, loops[-1], hint.arch.lanes(facts.dtype), hint.vector_registers)
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:

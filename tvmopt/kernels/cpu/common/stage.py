@@ -16,6 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Minimum iterations for a parallel loop; below, the launch (2 to 10 us) costs more than it saves.
 PARALLEL_WORK = 16 * 1024
@@ -167,9 +168,9 @@ def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CpuHint, wor
         hint: Supplies the cores and the tasks per core.
         work: Iterations of the nest; below ``PARALLEL_WORK`` it stays serial.
     """
-    if work < PARALLEL_WORK or hint.arch.cores < 2 or hint.tasks == 0:
+    if work < PARALLEL_WORK or hint.arch.cores < 2 or hint.tasks_per_core == 0:
         return
-    wanted = hint.arch.cores * hint.tasks
+    wanted = hint.arch.cores * hint.tasks_per_core
     head: list[LoopRV] = []
     tasks = 1
     for loop in loops:
@@ -205,7 +206,7 @@ def vectorize_tail(
     members = [loops[i - first] for i in tail.axes]
     outer = list(loops[: len(loops) - len(members)])
     inner = sch.fuse(*members) if len(members) > 1 else members[0]
-    return [*outer, split_vector(sch, inner, hint.arch.lanes(facts.dtype), hint.vectors)]
+    return [*outer, split_vector(sch, inner, hint.arch.lanes(facts.dtype), hint.vector_registers)]
 
 
 def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
@@ -282,16 +283,14 @@ def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
             continue  # cannot be inlined: it keeps its own loop nest
 
 
-def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | None:
-    """Inline the injective blocks of ``func`` and return the schedule with its reductions' names.
-
-    Returns:
-        None when there is no reduction, or more than one output.
-    """
+def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | Refusal:
+    """Inline the injective blocks of ``func``; return the schedule and its reductions' names."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     reductions = [facts.name for facts in all_facts(sch) if facts.reduction]
-    if not reductions or len(sch.get_output_blocks("root")) != 1:
-        return None
+    if not reductions:
+        return Refusal("it has no reduction")
+    if len(sch.get_output_blocks("root")) != 1:
+        return Refusal("it has several outputs")
     inline_injective(sch)
     for name in reductions:
         inline_copies(sch, sch.get_sblock(name))

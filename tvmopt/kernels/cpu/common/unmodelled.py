@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from tvm.error import InternalError
@@ -10,8 +11,9 @@ from tvm.s_tir import ScheduleError
 from tvmopt.device.cpu import CpuArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.common.cost import LAUNCH, bandwidth
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
+from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, TASKS_PER_CORE, CpuHint
+from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -21,10 +23,28 @@ _VARIATIONS = ((8, 4), (1, 4), (8, 1), (2, 4), (0, 4), (0, 1), (4, 2), (1, 1))
 _ONE_CORE_BYTES = 64 * 1024
 
 
-class UnmodelledFamily(Family[Workload, CpuHint]):
+@dataclasses.dataclass(frozen=True)
+class UnmodelledConfig(CpuHint):
+    """Parallelisation and vectorisation of loop nests without a register tile.
+
+    Attributes:
+        tasks_per_core: Parallel tasks per core; 0 keeps the loops serial.
+        vector_registers: Longest vector, in registers.
+    """
+
+    tasks_per_core: int = TASKS_PER_CORE
+    vector_registers: int = MAX_VECTOR_REGISTERS
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Grouping key: the family."""
+        return (self.template,)
+
+
+class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
     """A family that matches if its default configuration can be emitted."""
 
-    config_type = CpuHint
+    config_type = UnmodelledConfig
     has_cost_model = False
 
     def wanted(self, workload: Workload, found: Sequence[Found]) -> bool:
@@ -36,22 +56,20 @@ class UnmodelledFamily(Family[Workload, CpuHint]):
         if workload.refusal is not None:
             return workload.refusal
         try:
-            made = self.emit(workload.func, CpuHint(self.name, arch))
+            made = self.emit(workload.func, UnmodelledConfig(self.name, arch))
         except (ScheduleError, InternalError) as error:
             return Refusal(f"{self.name} refused: {last_line(error, None)}")
-        if isinstance(made, Refusal):
-            return made
-        return workload if made is not None else Refusal(f"{self.name} does not fit")
+        return made if isinstance(made, Refusal) else workload
 
-    def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+    def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[UnmodelledConfig]]:
         """Return the configurations, the default first."""
         cycles = stream_cycles(form, arch)
         return [
             Ranked(
-                CpuHint(self.name, arch, tasks=tasks, vectors=vectors),
+                UnmodelledConfig(self.name, arch, tasks, registers),
                 cycles * (1.0 + 0.01 * place) + 1.0,
             )
-            for place, (tasks, vectors) in enumerate(_VARIATIONS)
+            for place, (tasks, registers) in enumerate(_VARIATIONS)
         ]
 
 

@@ -1,4 +1,4 @@
-"""Contractions with a heuristic register tile: convolution, matmul, pooling, column sums.
+"""Contractions with a heuristic register tile: convolution, matmul, pooling, column reductions.
 
 The schedule is the GotoBLAS loop nest. A register tile of accumulators (rows x vectors) stays in
 vector registers over the whole reduction. One operand is loaded as vectors; the other is loaded as
@@ -28,6 +28,7 @@ from tvmopt.kernels.cpu.common.stage import (
     vector_length,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Approximate instructions to load a vector of odd length or with a stride.
 _PIECEWISE_LOAD = 6
@@ -39,6 +40,8 @@ _UNROLLED = 25
 _PANEL_USES, _FAR = 4, 1024
 # Independent accumulators that hide the FMA latency: 4 cycles x 2 FMAs per cycle.
 _LATENCY_TILE = 8
+
+_NO_VECTOR = Refusal("its last output axis is no contiguous vector")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,32 +66,29 @@ class VectorTile:
     rows_inside: bool
 
 
-def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it is not a single reduction that can be tiled.
+def emit(func: tirx.PrimFunc, hint: CpuHint, pack: bool = True) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, a single reduction that can be tiled.
 
     Args:
         func: A TensorIR function after FuseTIR.
         hint: The configuration.
         pack: Whether operands may be packed.
-
-    Returns:
-        The schedule, or None.
     """
     found = only_reduction(func)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, anchor = found
     if pack:
         pack_operands(sch, anchor, hint.arch)
     if choose_tile(block_facts(sch, anchor), hint.arch) is None:
-        return None
+        return _NO_VECTOR
     epilogue = find_epilogue(sch, anchor)
     fused = {sch.get(anchor).name_hint, sch.get(epilogue).name_hint}
     stages = [sch.get(b).name_hint for b in leaf_blocks(sch)]
     _collapse_vector_axes(sch, anchor, epilogue)
     tile = choose_tile(block_facts(sch, anchor), hint.arch)
     if tile is None:
-        return None
+        return _NO_VECTOR
     schedule_tile(sch, anchor, epilogue, tile, pack, hint)
     for name in stages:
         if name not in fused:
@@ -115,8 +115,8 @@ def choose_tile(facts: BlockFacts, arch: CpuArch) -> VectorTile | None:
     extent = facts.axes[vector].extent
     if row is None and facts.reduced <= _UNROLLED:
         # Strided: LLVM vectorises the scalar loop with shuffles, while TVM would gather.
-        apart = any(r.strides[vector] != 1 for r in vector_reads)
-        length = 1 if apart else vector_length(extent, lanes)
+        strided = any(r.strides[vector] != 1 for r in vector_reads)
+        length = 1 if strided else vector_length(extent, lanes)
         return VectorTile(vector, length, 1, None, 1, False)
     length = vector_length(extent, lanes, 1)
     best, best_score = VectorTile(vector, length, 1, row, 1, False), -math.inf
@@ -233,16 +233,16 @@ def _needs_panel(sch: s_tir.Schedule, anchor: SBlockRV, tile: VectorTile, hint: 
         return False
     itemsize = reads[0].buffer.dtype.itemsize
     steps = [(facts.axes[i].extent, reads[0].strides[i] * itemsize) for i in facts.reduction]
-    walked = [(extent, step) for extent, step in steps if extent > 1 and step > 0]
+    moves = [(extent, step) for extent, step in steps if extent > 1 and step > 0]
     width = tile.columns * tile.length
     tasks = math.prod(facts.axes[i].extent for i in facts.spatial if i != tile.row) // width
     return (
-        bool(walked)
+        bool(moves)
         and tile.row is not None
-        and all(step >= _FAR for _, step in walked)
+        and all(step >= _FAR for _, step in moves)
         and facts.axes[tile.row].extent >= _PANEL_USES * tile.rows
-        and math.prod(extent for extent, _ in walked) * width * itemsize <= hint.arch.l2_bytes // 2
-        and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks * hint.arch.cores)
+        and math.prod(extent for extent, _ in moves) * width * itemsize <= hint.arch.l2_bytes // 2
+        and (tasks % hint.arch.cores == 0 or tasks >= hint.tasks_per_core * hint.arch.cores)
     )
 
 

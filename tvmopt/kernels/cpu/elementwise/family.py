@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
-from tvmopt.kernels.cpu.elementwise.schedule import NAME, emit
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.elementwise.schedule import REDUCES, emit
 from tvmopt.kernels.workload import Refusal, Workload
 
 
 class Elementwise(UnmodelledFamily):
     """Inlines all blocks of a function without reductions, then parallelises and vectorises."""
 
-    name = NAME
+    name = "elementwise"
+    schedule = staticmethod(emit)
     is_reference = True
     kind = "elementwise"
     exclusive = True
@@ -23,8 +21,4 @@ class Elementwise(UnmodelledFamily):
         """Return the workload if it has no reduction."""
         if workload.refusal is not None:
             return workload.refusal
-        return Refusal(f"{NAME} does not fit") if workload.reduces else workload
-
-    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule one pass over the output."""
-        return emit(func, hint)
+        return REDUCES if workload.reduces else workload

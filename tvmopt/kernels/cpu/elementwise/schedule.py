@@ -13,15 +13,16 @@ from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_injective
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
-NAME = "elementwise"
+REDUCES = Refusal("it has a reduction")
 
 
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None when it has a reduction."""
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule one pass over the output."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
-        return None
+        return REDUCES
     inline_injective(sch)
     for block in leaf_blocks(sch):
         schedule_injective(sch, block, hint, cut=True)

@@ -15,10 +15,8 @@ from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import parallelize, vector_length, vectorizes_well
 from tvmopt.kernels.cpu.hint import CpuHint
 
-NAME = "fallback"
 
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule:
     """Schedule each block of ``func`` as far as TVM's primitives allow."""
     sch = s_tir.Schedule(IRModule({"main": func}))
     for name in [sch.get(block).name_hint for block in leaf_blocks(sch)]:

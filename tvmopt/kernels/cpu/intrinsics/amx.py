@@ -28,7 +28,7 @@ def _amx(name: str, instruction: str, data: str, weight: str) -> TileIntrinsic:
         features=("amx-bf16",) if row.is_float else ("amx-int8",),
         data=data,
         weight=weight,
-        sums=row.accumulator,
+        accumulator=row.accumulator,
         depth=row.dot_k,
     )
 

@@ -16,7 +16,7 @@ Emit = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]
 
 @dataclasses.dataclass(frozen=True)
 class DotIntrinsic:
-    """Dot product ``sums[i] += sum over k of data[k] * weight[i, k]`` in the accumulator dtype.
+    """Dot product ``accumulator[i] += sum over k of data[k] * weight[i, k]``.
 
     Each lane accumulates ``depth`` products per instruction. ``data`` is loaded as one 32-bit word
     and broadcast to all lanes; ``weight`` is one contiguous vector of ``lanes`` x ``depth``
@@ -29,7 +29,7 @@ class DotIntrinsic:
         features: Required CPU features, in LLVM's names.
         data: Dtype of the broadcast operand.
         weight: Dtype of the vector operand.
-        sums: Dtype of the accumulators.
+        accumulator: Dtype of the accumulators.
         lanes: Accumulators per vector register.
         depth: K granularity: products per lane and instruction.
         emit: Builds the TensorIR expression of the instruction.
@@ -44,7 +44,7 @@ class DotIntrinsic:
     features: tuple[str, ...]
     data: str
     weight: str
-    sums: str
+    accumulator: str
     lanes: int
     depth: int
     emit: Emit = dataclasses.field(compare=False, repr=False)
@@ -64,27 +64,29 @@ class DotIntrinsic:
 
 def _definition(dot: DotIntrinsic) -> tirx.PrimFunc:
     """Return the tensor intrinsic's description: scalar TensorIR for pattern matching."""
-    data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
+    data, weight, accumulator = dot.data, dot.weight, dot.accumulator
+    lanes, depth = dot.lanes, dot.depth
 
     @T.prim_func(s_tir=True)
     def definition(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (depth,), data, offset_factor=1)  # noqa: N806
         B = T.match_buffer(b, (lanes, depth), weight, offset_factor=1)  # noqa: N806
-        C = T.match_buffer(c, (lanes,), sums, offset_factor=1, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (lanes,), accumulator, offset_factor=1, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
             T.writes(C[0:lanes])
             for i, k in T.grid(lanes, depth):
                 with T.sblock("dot"):
                     vi, vk = T.axis.remap("SR", [i, k])
-                    C[vi] = C[vi] + T.cast(A[vk], sums) * T.cast(B[vi, vk], sums)
+                    C[vi] = C[vi] + T.cast(A[vk], accumulator) * T.cast(B[vi, vk], accumulator)
 
     return definition
 
 
 def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
     """Return the tensor intrinsic's implementation: one dot-product instruction."""
-    data, weight, sums, lanes, depth = dot.data, dot.weight, dot.sums, dot.lanes, dot.depth
+    data, weight, accumulator = dot.data, dot.weight, dot.accumulator
+    lanes, depth = dot.lanes, dot.depth
     emit = dot.emit
     vector = f"{data}x{lanes * depth}"
 
@@ -96,12 +98,12 @@ def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (depth,), data, offset_factor=1)  # noqa: N806
         B = T.match_buffer(b, (lanes, depth), weight, offset_factor=1)  # noqa: N806
-        C = T.match_buffer(c, (lanes,), sums, offset_factor=1, scope="local")  # noqa: N806
+        C = T.match_buffer(c, (lanes,), accumulator, offset_factor=1, scope="local")  # noqa: N806
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
             T.writes(C[0:lanes])
             C[T.ramp(0, 1, lanes)] = emit(
-                C.vload([0], dtype=f"{sums}x{lanes}"),
+                C.vload([0], dtype=f"{accumulator}x{lanes}"),
                 broadcast(A.vload([0], dtype=f"{data}x{depth}")),
                 B.vload([0, 0], dtype=f"{weight}x{lanes * depth}"),
             )

@@ -76,7 +76,7 @@ def _rvv(bits: int, data: str, weight: str) -> DotIntrinsic:
         features=("zve64x", f"zvl{bits}b"),
         data=data,
         weight=weight,
-        sums="int32",
+        accumulator="int32",
         lanes=lanes,
         depth=4,
         emit=_call(f"tvmopt_{code}", lanes),

@@ -26,7 +26,7 @@ def _dot(instruction: str, feature: str, data: str, weight: str) -> DotIntrinsic
         features=(feature,),
         data=data,
         weight=weight,
-        sums="int32",
+        accumulator="int32",
         lanes=4,
         depth=4,
         emit=_call(instruction),

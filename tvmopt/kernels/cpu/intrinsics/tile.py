@@ -29,7 +29,7 @@ _SHAPE = (
 
 @dataclasses.dataclass(frozen=True)
 class TileIntrinsic:
-    """Tile multiply ``sums[i, j] += sum over k of data[i, k] * weight[j, k]`` for a block of tiles.
+    """Tile multiply ``accumulator[i, j] += sum over k of data[i, k] * weight[j, k]``.
 
     A block has ``row_blocks`` x ``column_blocks`` tiles of ``rows`` x 16 accumulators. Rows of the
     data have a constant stride; the ``kbytes`` of K within a row are contiguous. The packed weight
@@ -52,7 +52,7 @@ class TileIntrinsic:
         features: Required CPU features, in LLVM's names.
         data: Dtype of the data.
         weight: Dtype of the weight.
-        sums: Dtype of the accumulators.
+        accumulator: Dtype of the accumulators.
         depth: K granularity: elements in 4 bytes.
         rows: Rows of a tile, 1 to 16.
         row_blocks: Tiles along the rows, 1 or 2.
@@ -78,7 +78,7 @@ class TileIntrinsic:
     features: tuple[str, ...]
     data: str
     weight: str
-    sums: str
+    accumulator: str
     depth: int
     rows: int = MOST_ROWS
     row_blocks: int = 2
@@ -140,12 +140,12 @@ class TileIntrinsic:
 
     @property
     def zero(self) -> str:
-        """Name of the intrinsic ``sums = 0``; registers it with TVM."""
+        """Name of the intrinsic ``accumulator = 0``; registers it with TVM."""
         return self._registered("zero")
 
     @property
     def multiply(self) -> str:
-        """Name of the intrinsic ``sums += data * weight`` of one K step; registers it with TVM."""
+        """Name of the intrinsic ``accumulator += data * weight`` of a K step; registers it."""
         return self._registered("multiply")
 
     @property
@@ -263,8 +263,8 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
     return (
         _Operand("A", (*data_lines, *row_shape), tile.data_as or tile.data, data_index),
         _Operand("B", weight_shape, tile.weight_as or tile.weight, weight_index),
-        _Operand("C", shape, tile.sums, sums_index, local=True),
-        _Operand("D", shape, tile.sums, sums_index),
+        _Operand("C", shape, tile.accumulator, sums_index, local=True),
+        _Operand("D", shape, tile.accumulator, sums_index),
     )
 
 
@@ -277,7 +277,7 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
     loops["j"] = sums.shape[-1]
     if part == "zero":
         buffers, reads, writes = [sums], [], [sums]
-        body, arguments = f"T.cast(0, '{tile.sums}')", []
+        body, arguments = f"T.cast(0, '{tile.accumulator}')", []
     elif part == "multiply":
         buffers, reads, writes = [data, weight, sums], [sums, data, weight], [sums]
         loops["k"] = tile.block_k
@@ -326,7 +326,7 @@ def _value(tile: TileIntrinsic, operand: _Operand, dtype: str) -> str:
     value = operand.element
     if operand.dtype != dtype:
         value = f"T.reinterpret('{dtype}', {value})"
-    return f"T.cast({value}, '{tile.sums}')"
+    return f"T.cast({value}, '{tile.accumulator}')"
 
 
 def _function(buffers: list[_Operand], with_strides: bool, body: list[str]) -> str:

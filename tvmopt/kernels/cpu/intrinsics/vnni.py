@@ -29,7 +29,7 @@ def _vnni(
         features=(feature,),
         data=data,
         weight=weight,
-        sums="int32",
+        accumulator="int32",
         lanes=lanes,
         depth=4,
         emit=_call(llvm_name, lanes),

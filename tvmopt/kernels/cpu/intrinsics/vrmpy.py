@@ -29,7 +29,7 @@ def _vrmpy(name: str, data: str, weight: str, llvm_name: str) -> DotIntrinsic:
         features=("hvxv60", "hvx-length128b"),
         data=data,
         weight=weight,
-        sums="int32",
+        accumulator="int32",
         lanes=_LANES,
         depth=4,
         emit=_call(llvm_name),

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, prepare
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.matrix_tile.configs import matrix_tile_hints
-from tvmopt.kernels.cpu.matrix_tile.schedule import NAME, emit, prepare_matrix
-from tvmopt.kernels.family import Family
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
+from tvmopt.kernels.cpu.common.matched import matched
+from tvmopt.kernels.cpu.matrix_tile.config import NAME, MatrixTileConfig
+from tvmopt.kernels.cpu.matrix_tile.schedule import emit, match_uncollapsed
+from tvmopt.kernels.cpu.matrix_tile.space import matrix_tile_hints
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class MatrixTile(Family[ContractionForm, CpuHint]):
+class MatrixTile(CpuFamily[ContractionForm, MatrixTileConfig]):
     """Accumulator tiles stay in AMX tile registers over all of K; the weight is packed."""
 
     name = NAME
-    config_type = CpuHint
+    schedule = staticmethod(emit)
+    config_type = MatrixTileConfig
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> ContractionForm | Refusal:
         """Return the only contraction, if the CPU has a tile instruction for its dtypes."""
-        if workload.refusal is not None:
-            return workload.refusal
-        form = workload.analysed(prepare)
-        if form is None or form.tile(arch) is None:
-            return Refusal("the CPU has no tile instruction for it")
-        return workload.analysed(prepare_matrix) or Refusal("its operands do not fit tiles")
+        form = matched(workload, match_contraction)
+        if isinstance(form, Refusal):
+            return form
+        if form.tile(arch) is None:
+            return Refusal("the CPU has no tile instruction for its operands")
+        return matched(workload, match_uncollapsed)
 
-    def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+    def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[MatrixTileConfig]]:
         """Return the configuration space: tile blocks and loop orders, with predicted cycles."""
         return matrix_tile_hints(form, arch)
-
-    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
-        return emit(func, hint)

@@ -14,30 +14,28 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, prepare
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
     PREPROC,
-    fits,
+    misfit,
+    parallelize_outer,
     place_producers,
-    run_in_parallel,
     schedule_rest,
     unit_loops,
     unroll_and_vectorize,
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
+from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
+from tvmopt.kernels.workload import Refusal
 
 _COLUMNS = 16
 _MOST_ROWS = 16
 
 
-NAME = "matrix_tile"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusal:
+    """Schedule ``func`` with the configuration ``hint``.
 
     Before -> after, for a block of 2 x 2 tiles of 16 rows and 64 bytes of K::
 
@@ -50,16 +48,19 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
             store(tiles, S)
             for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantize(S[mi, v])
     """
-    form = prepare_matrix(func)
-    if form is None or not fits(hint, form.extents) or any(hint.task):
-        return None
+    form = match_uncollapsed(func)
+    if isinstance(form, Refusal):
+        return form
+    refusal = misfit(hint, form.extents)
+    if refusal is not None:
+        return refusal
     tile = shaped(form, hint)
-    if tile is None:
-        return None
+    if isinstance(tile, Refusal):
+        return tile
     sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
     facts = form.facts
     multiples = [1] * len(facts.axes)
-    for i, size in zip(facts.spatial, hint.block, strict=True):
+    for i, size in zip(facts.spatial, hint.register_tile, strict=True):
         multiples[i] = size
     copy = copy_weight(sch, anchor, form.weight, multiples)
     tile = _pack(sch, anchor, copy, form.contiguous, tile, hint)
@@ -68,25 +69,25 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     facts = block_facts(sch, anchor)
     loops = sch.get_loops(anchor)
     outer, inner = [], []
-    for i, size in zip(facts.spatial, hint.block, strict=True):
+    for i, size in zip(facts.spatial, hint.register_tile, strict=True):
         around, within = sch.split(loops[i], [None, size])
         outer.append(around)
         inner.append(within)
     reduction = [loops[i] for i in facts.reduction]
     last = facts.reduction.index(form.contiguous)
-    reduction[last], products = sch.split(reduction[last], [None, tile.block_k])
+    reduction[last], k_tile = sch.split(reduction[last], [None, tile.block_k])
     units = unit_loops(facts, loops)
-    around = [*units, *(outer[position] for position in hint.order)]
-    single = [loop for loop, size in zip(inner, hint.block, strict=True) if size == 1]
-    tiled = [loop for loop, size in zip(inner, hint.block, strict=True) if size > 1]
-    sch.reorder(*around, *single, *reduction, *tiled, products)
+    around = [*units, *(outer[position] for position in hint.loop_order)]
+    single = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size == 1]
+    tiled = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size > 1]
+    sch.reorder(*around, *single, *reduction, *tiled, k_tile)
     depth = len(around)
     sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[depth:]
     unroll_and_vectorize(sch, finish[-1:])
     place_producers(sch, anchor, around, len(units), hint)
-    run_in_parallel(sch, around[: len(units) + hint.parallel] if hint.parallel else [])
+    parallelize_outer(sch, around, len(units), hint)
     block = sch.blockize(tiled[0])
     init = sch.decompose_reduction(block, reduction[0])
     sch.tensorize(init, tile.zero)
@@ -96,40 +97,40 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     return sch
 
 
-def prepare_matrix(func: tirx.PrimFunc) -> ContractionForm | None:
+def match_uncollapsed(func: tirx.PrimFunc) -> ContractionForm | Refusal:
     """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines."""
-    return prepare(func, collapse=False)
+    return match_contraction(func, collapse=False)
 
 
-def shaped(form: ContractionForm, hint: CpuHint) -> TileIntrinsic | None:
-    """Return the tile intrinsic for the block shape of ``hint``; None when there is none."""
+def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Refusal:
+    """Return the tile intrinsic for the register tile of ``hint``."""
     found = form.tile(hint.arch)
-    if found is None or found.name != hint.intrin or hint.pack == "none":
-        return None
-    *sizes, width = hint.block
+    if found is None or found.name != hint.intrinsic or hint.packing == "none":
+        return Refusal(f"{hint.intrinsic} does not suit the operands, or their packing")
+    *sizes, width = hint.register_tile
     rows = [i for i, size in zip(form.facts.spatial, sizes, strict=False) if size > 1]
     if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
-        return None
+        return Refusal(f"a register tile of {hint.register_tile} is not made of AMX tiles")
     if any(form.weight.strides[i] != 0 for i in rows):
-        return None  # batched GEMM: the weight has a batch axis, too
+        return Refusal("the weight differs between rows of the tile (batched GEMM)")
     found = dataclasses.replace(found, column_blocks=width // _COLUMNS)
     channels = form.facts.axes[form.contiguous].extent
     if not rows:
         return dataclasses.replace(found, rows=1, row_blocks=1)
-    count = hint.block[form.facts.spatial.index(rows[-1])]
+    count = hint.register_tile[form.facts.spatial.index(rows[-1])]
     step = _distance(form, rows[-1], channels)
     if step is None:
-        return None
+        return Refusal("rows of the data are not at multiples of its channels")
     if len(rows) == 1:
         blocks = math.ceil(count / _MOST_ROWS)
         if blocks > 2 or count % blocks:
-            return None
+            return Refusal(f"{count} rows are not one or two AMX tiles")
         return dataclasses.replace(found, rows=count // blocks, row_blocks=blocks, step=step)
-    lines = hint.block[form.facts.spatial.index(rows[0])]
+    lines = hint.register_tile[form.facts.spatial.index(rows[0])]
     width_of_data = int(form.data.buffer.shape[-2]) * channels
     line_step = _distance(form, rows[0], width_of_data)
     if lines != 2 or count > _MOST_ROWS or not line_step:
-        return None
+        return Refusal(f"{lines} lines of {count} rows are not two AMX tiles")
     return dataclasses.replace(found, rows=count, row_blocks=2, step=step, line_step=line_step)
 
 
@@ -145,7 +146,7 @@ def _pack(
     copy: SBlockRV,
     contiguous: int,
     tile: TileIntrinsic,
-    hint: CpuHint,
+    hint: MatrixTileConfig,
 ) -> TileIntrinsic:
     """Pack the weight into tiles: ``P[n // 16, ky, kx, c // 4, n % 16, c % 4]``, batch axes first.
 
@@ -174,7 +175,7 @@ def _pack(
     index_map = tirx.IndexMap.from_func(tiles, ndim=rank)
     sch.transform_layout(copy, ("write", 0), index_map)
     sch.transform_block_layout(copy, index_map)
-    if hint.pack == "constant":
+    if hint.packing == "prepacked":
         sch.annotate(copy, PREPROC, True)
     else:
         schedule_injective(sch, copy, hint)

@@ -90,7 +90,7 @@ def _tabulate(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint) -> None:
     for table in sch.cache_index(block, "global", 0):
         loops = sch.get_loops(table)
         if len(loops) == 1:
-            split_vector(sch, loops[0], hint.arch.lanes("float32"), hint.vectors)
+            split_vector(sch, loops[0], hint.arch.lanes("float32"), hint.vector_registers)
 
 
 def _schedule_planes(
@@ -139,7 +139,7 @@ def _schedule_planes(
     parallelize(sch, around, hint, facts.work)
     sch.compute_at(block, sch.get_loops(result)[-3], preserve_unit_loops=True)
     tile_innermost(sch, result, tile)
-    split_vector(sch, sch.get_loops(block)[-1], lanes, hint.vectors)
+    split_vector(sch, sch.get_loops(block)[-1], lanes, hint.vector_registers)
     if not schedule_transpose(sch, copy, hint, cut=True):
         parallelize(sch, sch.get_loops(copy), hint, block_facts(sch, copy).work)
     return True

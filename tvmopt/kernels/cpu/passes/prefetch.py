@@ -17,8 +17,8 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
+from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import substitute, variables
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 
 #: Annotation of a reduction loop: prefetch distance in bytes.
@@ -31,10 +31,10 @@ _ATTRIBUTES = (
 )
 
 
-def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, hint: CpuHint) -> None:
-    """Annotate the reduction loop with the prefetch distance of ``hint``; only on x86."""
-    if hint.prefetch and hint.arch.isa == "x86_64":
-        sch.annotate(loop, PREFETCH, hint.prefetch)
+def annotate_prefetch(sch: s_tir.Schedule, loop: LoopRV, distance: int, arch: CpuArch) -> None:
+    """Annotate the reduction loop with the prefetch distance in bytes, if any; only on x86."""
+    if distance and arch.isa == "x86_64":
+        sch.annotate(loop, PREFETCH, distance)
 
 
 def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:

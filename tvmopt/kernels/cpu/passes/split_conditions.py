@@ -53,13 +53,13 @@ def schedule_between_conditions(sch: s_tir.Schedule, block: SBlockRV, hint: CpuH
     last = loops.pop(inner)
     sch.reorder(*loops, last)
     lanes = hint.arch.lanes(facts.dtype)
-    step = vector_length(math.gcd(axis.extent, *changes), lanes, hint.vectors)
+    step = vector_length(math.gcd(axis.extent, *changes), lanes, hint.vector_registers)
     ends = [*changes, axis.extent]
     if 2 * step > lanes or step == axis.extent:
         ends = [end // step for end in ends]
     else:
         step = 1
-        ends = _short_parts(ends, lanes * hint.vectors)
+        ends = _short_parts(ends, lanes * hint.vector_registers)
     if len(ends) > _MOST_PARTS:
         return False
     parallelize(sch, loops, hint, facts.work)

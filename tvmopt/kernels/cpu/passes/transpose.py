@@ -58,14 +58,14 @@ def schedule_transpose(sch: s_tir.Schedule, block: SBlockRV, hint: CpuHint, cut:
     Args:
         sch: The schedule.
         block: A block without reduction.
-        hint: Supplies the CPU; nothing is done with ``hint.vectors`` below 2.
+        hint: Supplies the CPU; nothing is done with ``hint.vector_registers`` below 2.
         cut: Whether the block may be split into up to four, for extents that the tile does not
             divide.
 
     Returns:
         Whether the block was scheduled.
     """
-    if hint.vectors < 2 or transposed_axes(block_facts(sch, block)) is None:
+    if hint.vector_registers < 2 or transposed_axes(block_facts(sch, block)) is None:
         return False
     _collapse(sch, block)
     facts = block_facts(sch, block)

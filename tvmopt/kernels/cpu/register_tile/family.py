@@ -4,40 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, prepare
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
+from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.tile_signature import tile_signature
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.register_tile.configs import register_tile_hints
-from tvmopt.kernels.cpu.register_tile.schedule import NAME, emit
-from tvmopt.kernels.family import Family
+from tvmopt.kernels.cpu.register_tile.config import NAME, RegisterTileConfig
+from tvmopt.kernels.cpu.register_tile.schedule import emit
+from tvmopt.kernels.cpu.register_tile.space import register_tile_hints
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class RegisterTile(Family[ContractionForm, CpuHint]):
+class RegisterTile(CpuFamily[ContractionForm, RegisterTileConfig]):
     """Keeps a register tile of accumulators over the reduction; the weight is packed."""
 
     name = NAME
-    config_type = CpuHint
+    schedule = staticmethod(emit)
+    config_type = RegisterTileConfig
     kind = "gemm"
 
     def match(self, workload: Workload, arch: CpuArch) -> ContractionForm | Refusal:
         """Return the workload's only contraction with its operands and epilogue."""
-        if workload.refusal is not None:
-            return workload.refusal
-        return workload.analysed(prepare) or Refusal("not one contraction of two operands")
+        return matched(workload, match_contraction)
 
-    def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+    def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[RegisterTileConfig]]:
         """Return the configuration space: tiles, loop orders, packing; with predicted cycles."""
         return register_tile_hints(form, arch)
 
     def signature(self, form: ContractionForm) -> str:
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
-
-    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
-        return emit(func, hint)

@@ -12,25 +12,26 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, block_facts
-from tvmopt.kernels.cpu.common.contraction_form import prepare
+from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
     PREPROC,
     Dot,
-    fits,
+    NestLoops,
+    misfit,
     schedule_nest,
     schedule_rest,
     unit_loops,
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import dot_named
+from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
+from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
+from tvmopt.kernels.workload import Refusal
 
-NAME = "register_tile"
 
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: RegisterTileConfig) -> s_tir.Schedule | Refusal:
+    """Schedule ``func`` with the configuration ``hint``.
 
     Before -> after, for a tile of 6 rows x 2 vectors of 16::
 
@@ -44,56 +45,63 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
                     acc[...] += A[m, k] * P[no, k, c * 16 + v]
             for mi in T.unroll(6): for v in T.vectorized(32): Y[...] = ...
     """
-    form = prepare(func)
-    if form is None or not fits(hint, form.extents) or any(hint.task[-1:]):
-        return None
-    intrinsic = dot_named(hint.intrin) if hint.intrin else None
-    if intrinsic is not None and (intrinsic != form.dot(hint.arch) or hint.pack == "none"):
-        return None
+    form = match_contraction(func)
+    if isinstance(form, Refusal):
+        return form
+    refusal = misfit(hint, form.extents, hint.l2_block, hint.loops_in_k_block)
+    if refusal is not None:
+        return refusal
+    if any(hint.l2_block[-1:]):
+        return Refusal("the vectorised axis cannot be cache-blocked")
+    intrinsic = dot_named(hint.intrinsic) if hint.intrinsic else None
+    if intrinsic is not None and (intrinsic != form.dot(hint.arch) or hint.packing == "none"):
+        return Refusal(f"{hint.intrinsic} does not suit the operands, or their packing")
     sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
     lanes = intrinsic.lanes if intrinsic else hint.arch.lanes(form.facts.dtype)
-    width = hint.block[-1]
+    width = hint.register_tile[-1]
     if intrinsic:
         split_reduction(sch, anchor, form.contiguous, intrinsic.depth)
     _split_vector_axis(sch, anchor, epilogue, width)
     facts = block_facts(sch, anchor)
     operands = [r for r in facts.reads if r.strides[facts.spatial[-1]] != 0]
     if len(operands) != 1:
-        return None  # a group boundary of a grouped convolution inside the tile
-    if hint.pack == "none":
+        return Refusal("the tile spans several groups of a grouped convolution")
+    if hint.packing == "none":
         if width % lanes or operands[0].strides[facts.spatial[-1]] != 1:
-            return None
+            return Refusal("the weight has no whole vectors to read in place")
     else:
         _pack(sch, anchor, operands[0], lanes, hint)
         facts = block_facts(sch, anchor)
     loops = sch.get_loops(anchor)
     *others, tiles, place = facts.spatial
-    rows, outer, parts, ragged = [], [], [], []
+    rows, outer, l2_blocks, partial = [], [], [], []
     for n, i in enumerate(others):
-        size = hint.task[n] if hint.task else 0
-        around, row = sch.split(loops[i], [None, hint.block[n]])
+        size = hint.l2_block[n] if hint.l2_block else 0
+        around, row = sch.split(loops[i], [None, hint.register_tile[n]])
         if size:
-            part, around = sch.split(around, [None, size // hint.block[n]])
-            parts.append(part)
-        elif facts.axes[i].extent % hint.block[n]:
-            ragged.append(around)
+            l2_block, around = sch.split(around, [None, size // hint.register_tile[n]])
+            l2_blocks.append(l2_block)
+        elif facts.axes[i].extent % hint.register_tile[n]:
+            partial.append(around)
         rows.append(row)
         outer.append(around)
     reduction = [loops[i] for i in facts.reduction]
     dot = Dot(intrinsic, reduction.pop()) if intrinsic else None
-    schedule_nest(
-        sch,
-        anchor,
-        epilogue,
-        hint,
+    k_blocks = []
+    if hint.k_block and int(sch.get(reduction[-1]).extent) > hint.k_block:
+        k, reduction[-1] = sch.split(reduction[-1], [None, hint.k_block])
+        k_blocks = [k]
+    annotate_prefetch(sch, reduction[-1], hint.prefetch_bytes, hint.arch)
+    nest = NestLoops(
         units=unit_loops(facts, loops),
-        outer=[*outer, loops[tiles], *parts],
+        outer=[*outer, loops[tiles], *l2_blocks],
         reduction=reduction,
         rows=rows,
         vectors=sch.split(loops[place], [None, lanes]),
-        ragged=ragged,
-        dot=dot,
+        k_blocks=k_blocks,
+        partial=partial,
     )
+    schedule_nest(form, hint, nest, loops_in_k_block=hint.loops_in_k_block, dot=dot)
     schedule_rest(sch, hint)
     return sch
 
@@ -144,7 +152,7 @@ def _pack(
     anchor: SBlockRV,
     weight: Access,
     lanes: int,
-    hint: CpuHint,
+    hint: RegisterTileConfig,
 ) -> None:
     """Pack the weight: (tile, reduction, element in the tile), zero-padded to whole vectors.
 
@@ -160,7 +168,7 @@ def _pack(
     facts = block_facts(sch, anchor)
     multiples = [lanes if i == facts.spatial[-1] else 1 for i in range(len(facts.axes))]
     copy = copy_weight(sch, anchor, weight, multiples)
-    order = _packed_order(sch, anchor, copy, bool(hint.intrin))
+    order = _packed_order(sch, anchor, copy, bool(hint.intrinsic))
     if order != sorted(order):
 
         def permute(*indices: tirx.Var) -> list[tirx.Var]:
@@ -169,18 +177,18 @@ def _pack(
         index_map = tirx.IndexMap.from_func(permute, ndim=len(order))
         sch.transform_layout(copy, ("write", 0), index_map)
         sch.transform_block_layout(copy, index_map)
-    if hint.pack == "constant":
+    if hint.packing == "prepacked":
         sch.annotate(copy, PREPROC, True)
     else:
         schedule_injective(sch, copy, hint)
 
 
 def _packed_order(
-    sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, products: bool
+    sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV, k_groups: bool
 ) -> list[int]:
     """Return the packed dimension order: data-parallel, reduction in loop order, vector.
 
-    With ``products`` the last reduction dimension (the K group) is innermost.
+    With ``k_groups`` the last reduction dimension (the K group) is innermost.
     """
     facts = block_facts(sch, anchor)
     axis_of = dimension_axes(sch, anchor, copy)
@@ -190,7 +198,7 @@ def _packed_order(
         i = axis_of.get(dimension, -1)
         if i == vector:
             return 2, 0
-        if products and i == facts.reduction[-1]:
+        if k_groups and i == facts.reduction[-1]:
             return 3, 0
         return (1 if i >= 0 and facts.axes[i].reduce else 0), i
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
-
-from tvmopt.kernels.cpu.common.contraction_form import prepare
+from tvmopt.kernels.cpu.common.contraction_form import match_contraction
+from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.row_reduction.schedule import NAME, emit
-from tvmopt.kernels.workload import Workload
+from tvmopt.kernels.cpu.row_reduction.schedule import emit
+from tvmopt.kernels.workload import Refusal, Workload
 
 
 class RowReduction(UnmodelledFamily):
     """Parallelises rows; reduces each row with vectors of partial results (rfactor)."""
 
-    name = NAME
+    name = "row_reduction"
+    schedule = staticmethod(emit)
     kind = "reduction"
     beside = 2
 
     def leads(self, workload: Workload) -> bool:
         """Return whether it is a GEMM of two activations: packing pays only for many rows."""
-        form = workload.analysed(prepare)
-        return form is not None and not form.constant
-
-    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` with the configuration ``hint``; None unless it reduces rows."""
-        return emit(func, hint)
+        form = matched(workload, match_contraction)
+        return not isinstance(form, Refusal) and not form.constant

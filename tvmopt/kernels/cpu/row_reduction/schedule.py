@@ -26,6 +26,7 @@ from tvmopt.kernels.cpu.common.stage import (
     vectorizes_well,
 )
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Minimum row length for several vectors of partial results, which hide the latency of the adder.
 _LONG_ROW = 1024
@@ -35,18 +36,15 @@ _FOLD = 16
 _MATMUL_USES = 8
 
 
-NAME = "row_reduction"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless all its reductions are row reductions."""
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, all reductions of which are row reductions."""
     prepared = inlined_reductions(func)
-    if prepared is None:
-        return None
+    if isinstance(prepared, Refusal):
+        return prepared
     sch, reductions = prepared
     found = [block_facts(sch, sch.get_sblock(name)) for name in reductions]
     if not all(reduces_rows(facts, hint.arch) for facts in found):
-        return None
+        return Refusal("a reduction is not along a contiguous row")
     stages, rows = _rows(sch, reductions)
     work = sum(f.work for f in all_facts(sch))
     for block in leaf_blocks(sch):
@@ -73,10 +71,10 @@ def reduces_rows(facts: BlockFacts, arch: CpuArch) -> bool:
 
 def _is_matmul(facts: BlockFacts) -> bool:
     """Return whether both operands are reused by several outputs, so that packing one is better."""
-    walked = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
+    reduced = [read for read in facts.reads if any(read.strides[i] for i in facts.reduction)]
     uses = [
         math.prod(facts.axes[i].extent for i in facts.spatial if read.strides[i] == 0)
-        for read in walked
+        for read in reduced
     ]
     return len(uses) == 2 and min(uses) >= _MATMUL_USES
 
@@ -175,17 +173,17 @@ def _compute_at_rows(
     inner = [(block, sch.get_loops(block)[depth:]) for block in [*others, last]]
     if rows:
         parallelize(sch, [row], hint, work)
-    sums = []
+    partial_blocks = []
     for block, loops in inner:
         facts = block_facts(sch, block)
         if facts.name in partials:
             sch.vectorize(loops[-1])
-            sums.append((block, loops))
+            partial_blocks.append((block, loops))
         elif not facts.reduction:
             in_row = len(facts.axes) - rows
             vectorize_tail(sch, facts, loops[len(loops) - in_row :], hint)
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    for block, loops in sums:
+    for block, loops in partial_blocks:
         extents = [int(sch.get(loop).extent) for loop in loops]
         init = sch.decompose_reduction(block, loops[[e > 1 for e in extents].index(True)])
         sch.vectorize(sch.get_loops(init)[-1])

@@ -17,6 +17,7 @@ from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.nest import find_epilogue, only_reduction, schedule_rest, unit_loops
 from tvmopt.kernels.cpu.common.stage import divisors, parallelize, vector_length
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.workload import Refusal
 
 # Maximum unrolled taps; maximum stride between the windows of neighbouring outputs.
 _MOST_TAPS, _MOST_STEP = 64, 4
@@ -24,11 +25,8 @@ _MOST_TAPS, _MOST_STEP = 64, 4
 _TILE_BYTES = 16 * 1024
 
 
-NAME = "strided_window"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func``; None unless it is one reduction over overlapping strided windows.
+def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
+    """Schedule ``func``, one reduction over overlapping strided windows.
 
     Before -> after, for 3 x 3 with stride 2, padded by 1::
 
@@ -45,21 +43,21 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
                 Y[...] = max(Y[...], P[c, 2 * y + ky, kx % 2, xo * 56 + v + kx // 2])
     """
     found = only_reduction(func)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, anchor = found
     facts = block_facts(sch, anchor)
     step, lanes = _step(facts), hint.arch.lanes(facts.dtype)
     if step == 0:
-        return None
+        return Refusal("its reduction is not over overlapping windows at a small stride")
     rows, columns = facts.spatial[-2:]
-    width = vector_length(facts.axes[columns].extent, lanes, hint.vectors)
+    width = vector_length(facts.axes[columns].extent, lanes, hint.vector_registers)
     if width < 4:
-        return None
+        return Refusal("its columns have no divisor from 4 elements on for a vector")
     epilogue = find_epilogue(sch, anchor)
     data = _data(sch, anchor)
     if data is None:
-        return None
+        return Refusal("its data is more than padded")
     loops = sch.get_loops(anchor)
     row, in_tile = sch.split(loops[rows], [None, _row_tile(facts)])
     column, vector = sch.split(loops[columns], [None, width])
@@ -69,9 +67,9 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
     sch.reverse_compute_at(epilogue, column, preserve_unit_loops=True)
     sch.compute_at(data, row, preserve_unit_loops=True)
     if not _sort_columns(sch, data, step, lanes):
-        return None
+        return Refusal("its input rows cannot be split into vectors")
     if block_facts(sch, anchor).reads[0].strides[columns] != 1:
-        return None  # the columns are not a dimension of their own
+        return Refusal("its columns are not a dimension of their own")
     sch.vectorize(sch.get_loops(epilogue)[-1])
     sch.vectorize(vector)
     for tap in taps:
@@ -85,7 +83,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
 
 
 def _step(facts: BlockFacts) -> int:
-    """Return the stride of the windows in columns; 0 if the template does not fit.
+    """Return the stride of the windows in columns; 0 if there is none.
 
     Windows without overlap do not fit: LLVM reads each of their columns once anyway.
     """
@@ -154,7 +152,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
     loop = sch.get_loops(data)[-1]
     extent = int(sch.get(loop).extent)
     each = math.ceil(extent / step)
-    ragged = each * step != extent
+    is_padded = each * step != extent
     # A one-register shuffle costs half of a two-register shuffle.
     length = vector_length(each, lanes // step, 1)
     if length * 2 <= lanes // step:
@@ -162,7 +160,7 @@ def _sort_columns(sch: s_tir.Schedule, data: SBlockRV, step: int, lanes: int) ->
     if length < 4 or each * step > block_facts(sch, data).axes[-1].extent:
         return False
     # Without predicates the copy may include existing columns that no window reads.
-    split = sch.split(loop, [each // length, length, step], disable_predication=ragged)
+    split = sch.split(loop, [each // length, length, step], disable_predication=is_padded)
     around, lane, phase = split
     row = sch.cache_read(data, 0, "local")
     sch.compute_at(row, around, preserve_unit_loops=True)

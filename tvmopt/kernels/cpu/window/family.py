@@ -4,39 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import s_tir, tirx
-
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
+from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.common.tile_signature import tile_signature
-from tvmopt.kernels.cpu.hint import CpuHint
-from tvmopt.kernels.cpu.window.configs import window_hints
-from tvmopt.kernels.cpu.window.schedule import NAME, WindowForm, emit, prepare_window
-from tvmopt.kernels.family import Family
+from tvmopt.kernels.cpu.window.config import NAME, WindowConfig
+from tvmopt.kernels.cpu.window.schedule import WindowForm, emit, match_window
+from tvmopt.kernels.cpu.window.space import window_hints
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 
-class Window(Family[WindowForm, CpuHint]):
+class Window(CpuFamily[WindowForm, WindowConfig]):
     """Keeps a register tile of neighbouring outputs x channel vectors; unrolls the window."""
 
     name = NAME
-    config_type = CpuHint
+    schedule = staticmethod(emit)
+    config_type = WindowConfig
     kind = "window"
 
     def match(self, workload: Workload, arch: CpuArch) -> WindowForm | Refusal:
         """Return the only reduction, if it is over a window of each channel."""
-        if workload.refusal is not None:
-            return workload.refusal
-        return workload.analysed(prepare_window) or Refusal("not one reduction over a window")
+        return matched(workload, match_window)
 
-    def rank(self, form: WindowForm, arch: CpuArch) -> Sequence[Ranked[CpuHint]]:
+    def rank(self, form: WindowForm, arch: CpuArch) -> Sequence[Ranked[WindowConfig]]:
         """Return the configuration space: tiles and loop orders, with predicted cycles."""
         return window_hints(form, arch)
 
     def signature(self, form: WindowForm) -> str:
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return tile_signature(form)
-
-    def emit(self, func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-        """Schedule ``func`` with the configuration ``hint``; None if it does not fit."""
-        return emit(func, hint)

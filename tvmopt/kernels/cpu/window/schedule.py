@@ -11,49 +11,36 @@ from __future__ import annotations
 import dataclasses
 
 from tvm import ir, s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.analysis import BlockFacts, block_facts
+from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cpu.common.nest import (
+    NestLoops,
+    TiledForm,
     find_epilogue,
-    fits,
+    misfit,
     only_reduction,
     schedule_nest,
     schedule_rest,
     unit_loops,
 )
 from tvmopt.kernels.cpu.common.stage import inline_read_once
-from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+from tvmopt.kernels.cpu.window.config import WindowConfig
+from tvmopt.kernels.workload import Refusal
 
 # Maximum vector FMAs of an unrolled tile.
 MOST_UNROLLED = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowForm:
-    """A depthwise convolution or pooling, normalised for tiling.
+class WindowForm(TiledForm):
+    """A depthwise convolution or pooling, normalised for tiling; channels are vectorised.
 
     Attributes:
-        sch: Schedule with injective blocks inlined.
-        anchor: The reduction block.
-        epilogue: The block that applies the epilogue to the anchor's elements.
-        facts: Facts of the anchor; its last data-parallel axis (channels) is the vectorised one.
-        producers: Names of the blocks that produce the data, usually padding.
         inlines: Whether all producers only pad, so that they can be inlined.
     """
 
-    sch: s_tir.Schedule
-    anchor: SBlockRV
-    epilogue: SBlockRV
-    facts: BlockFacts
-    producers: tuple[str, ...]
     inlines: bool
-
-    @property
-    def extents(self) -> list[int]:
-        """Extents of the data-parallel axes."""
-        return [self.facts.axes[i].extent for i in self.facts.spatial]
 
     @property
     def narrow(self) -> bool:
@@ -82,22 +69,22 @@ class WindowForm:
         return next((part for part in parts if part > 2 and width % part == 0), lanes)
 
 
-def prepare_window(func: tirx.PrimFunc) -> WindowForm | None:
-    """Normalise ``func``; None when it is not a single reduction within each channel."""
+def match_window(func: tirx.PrimFunc) -> WindowForm | Refusal:
+    """Normalise ``func`` as a single reduction within each channel."""
     found = only_reduction(func)
-    if found is None:
-        return None
+    if isinstance(found, Refusal):
+        return found
     sch, anchor = found
     inline_read_once(sch, anchor)
     facts = block_facts(sch, anchor)
     if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
-        return None
+        return Refusal("its reduction has a condition, a division of integers or no operand")
     vector = facts.spatial[-1]
     if facts.axes[vector].extent < 4 or facts.write.strides[vector] != 1:
-        return None
+        return Refusal("its last output axis is no contiguous vector")
     steps = [read.strides[vector] for read in facts.reads]
     if any(step not in (0, 1) for step in steps) or steps.count(1) != len(steps):
-        return None
+        return Refusal("an operand is not contiguous along the channels")
     epilogue = find_epilogue(sch, anchor)
     blocks = [sch.get(b) for b in sch.get_producers(anchor)]
     producers = tuple(block.name_hint for block in blocks)
@@ -114,11 +101,8 @@ def _only_pads(block: s_tir.SBlock) -> bool:
     return all(isinstance(branch, plain) for branch in value.args[1:])
 
 
-NAME = "window"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
+def emit(func: tirx.PrimFunc, hint: WindowConfig) -> s_tir.Schedule | Refusal:
+    """Schedule ``func`` with the configuration ``hint``.
 
     Before -> after, for a 3 x 3 depthwise convolution, tiles of 4 outputs of 32 channels::
 
@@ -130,35 +114,34 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
                 for xi in T.unroll(4): for c in T.unroll(2): for v in T.vectorized(16): ...
             for xi in T.unroll(4): for v in T.vectorized(32): Y[...] = ...
     """
-    form = prepare_window(func)
-    inlined = hint.stage == INLINED
-    placed = dataclasses.replace(hint, stage=0) if inlined else hint
-    if form is None or hint.task or not fits(placed, form.extents):
-        return None
-    if inlined and not form.inlines:
-        return None
+    form = match_window(func)
+    if isinstance(form, Refusal):
+        return form
+    placed = dataclasses.replace(hint, producer_depth=0) if hint.inlined else hint
+    refusal = misfit(placed, form.extents)
+    if refusal is not None:
+        return refusal
+    if hint.inlined and not form.inlines:
+        return Refusal("it has no padding that can be inlined")
     sch, anchor, facts = form.sch, form.anchor, form.facts
-    for name in form.producers if inlined else ():
+    for name in form.producers if hint.inlined else ():
         sch.compute_inline(sch.get_sblock(name))
-    lanes = form.vector(hint.block[-1], hint.arch, around=inlined)
+    lanes = form.vector(hint.register_tile[-1], hint.arch, around=hint.inlined)
     loops = sch.get_loops(anchor)
     split = [
-        sch.split(loops[i], [None, size]) for i, size in zip(facts.spatial, hint.block, strict=True)
+        sch.split(loops[i], [None, size])
+        for i, size in zip(facts.spatial, hint.register_tile, strict=True)
     ]
     vectors = [split[-1][1]]
-    if hint.block[-1] % lanes == 0:
+    if hint.register_tile[-1] % lanes == 0:
         vectors = list(sch.split(vectors[0], [None, lanes]))
-    schedule_nest(
-        sch,
-        anchor,
-        form.epilogue,
-        placed,
+    nest = NestLoops(
         units=unit_loops(facts, loops),
         outer=[outer for outer, _ in split],
         reduction=[loops[i] for i in facts.reduction],
         rows=[inner for _, inner in split[:-1]],
         vectors=vectors,
-        unroll_reduction=form.unrolled_taps > 0,
     )
+    schedule_nest(form, placed, nest, unroll_reduction=form.unrolled_taps > 0)
     schedule_rest(sch, hint)
     return sch

@@ -1,4 +1,4 @@
-"""Cost model of the Winograd template: predicted cycles of a configuration."""
+"""Cost model of the Winograd family: predicted cycles of a configuration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tvmopt.kernels.cpu.common.cost import (
     imbalance,
     tile_cost,
 )
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.winograd.config import WinogradConfig
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
 # Cycles of the input and output transforms for one vector of one tile, by m.
-_THERE, _BACK = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
-# Cycles of overhead per parallel task (loops, buffers).
-_TASK = 500.0
+_INPUT_TRANSFORM, _OUTPUT_TRANSFORM = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
+# Cycles of overhead per L2 block (loops, buffers).
+_BLOCK = 500.0
 
 
 class WinogradModel:
@@ -39,35 +39,45 @@ class WinogradModel:
         self._itemsize = form.facts.write.buffer.dtype.itemsize
         self._points = (form.m + 2) ** 2
 
-    def rank(self, hint: CpuHint) -> Ranked[CpuHint]:
+    def rank(self, hint: WinogradConfig) -> Ranked[WinogradConfig]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         form, arch, points, size = self._form, self._arch, self._points, self._itemsize
         tiles_y, tiles_x, outputs = form.extents
-        y, x, o = hint.task
+        y, x, o = hint.l2_block
         grid = form.batch * math.ceil(tiles_y / y) * math.ceil(tiles_x / x)
-        tasks = grid * (outputs // o)
-        cores = arch.cores if hint.parallel else 1
-        busy = imbalance(tasks, cores)
+        blocks = grid * (outputs // o)
+        cores = arch.cores if hint.parallel_loops else 1
+        busy = imbalance(blocks, cores)
         # Bytes of one L2 block: transformed data, GEMM output, weight.
         data = points * y * x * form.channels * size
-        products = points * y * x * o * size
+        gemm_output = points * y * x * o * size
         weights = points * form.channels * o * size
-        product, between = self._products(hint, tasks, data, products, busy)
-        reads = self._weights(hint, tasks / cores, data + products, weights)
-        back = tasks * y * x * (o / self._vector) * _BACK[form.m]
-        back += tasks * 2 * products / bandwidth(products, arch)
-        there, extra = self._data(hint, grid, tasks, data)
-        total = product + (reads + (back + there + tasks * _TASK) / cores) * busy + extra
-        facts = (product, between, reads, back, there, data + products, weights, tasks / cores)
+        gemm, between = self._gemm(hint, blocks, data, gemm_output, busy)
+        reads = self._weights(hint, blocks / cores, data + gemm_output, weights)
+        output_transform = blocks * y * x * (o / self._vector) * _OUTPUT_TRANSFORM[form.m]
+        output_transform += blocks * 2 * gemm_output / bandwidth(gemm_output, arch)
+        input_transform, extra = self._data(hint, grid, blocks, data)
+        shared = output_transform + input_transform + blocks * _BLOCK
+        total = gemm + (reads + shared / cores) * busy + extra
+        facts = (
+            gemm,
+            between,
+            reads,
+            output_transform,
+            input_transform,
+            data + gemm_output,
+            weights,
+            blocks / cores,
+        )
         return Ranked(hint, total, facts)
 
-    def _products(
-        self, hint: CpuHint, tasks: int, data: float, products: float, busy: float
+    def _gemm(
+        self, hint: WinogradConfig, blocks: int, data: float, gemm_output: float, busy: float
     ) -> tuple[float, float]:
         """Return the GEMM cycles of the busiest core, and the weight's reuse distance in bytes."""
         form, arch, size = self._form, self._arch, self._itemsize
-        y, x, o = hint.task
-        by, bx, width = hint.block
+        y, x, o = hint.l2_block
+        by, bx, width = hint.register_tile
         passes = math.ceil(y / by) * math.ceil(x / bx)
         slab = form.channels * width * size
         one_point = data / self._points
@@ -76,63 +86,65 @@ class WinogradModel:
             rows=by * bx,
             vectors=width // self._vector,
             depth=form.channels,
-            tiles=tasks * self._points * passes * (o // width),
+            tiles=blocks * self._points * passes * (o // width),
             weight_block=slab,
             weight_reuse=between,
             weight_uses=passes,
             spills=0,
             data_block=by * bx * form.channels * size,
-            data_reuse=between if hint.stage else data / max(1, arch.cores),
+            data_reuse=between if hint.producer_depth else data / max(1, arch.cores),
             out_bytes=by * bx * width * size,
             out_run=width * size,
-            out_total=products * arch.cores,
+            out_total=gemm_output * arch.cores,
             imbalance=busy,
-            parallel=hint.parallel > 0,
+            parallel=hint.parallel_loops > 0,
             inner=form.channels,
             guarded=y % by != 0 or x % bx != 0,
         )
         # The first read of the weight per L2 block is in _weights.
         cost = tile_cost(tile, arch)
         first = tile.tiles * slab / arch.l3_bandwidth / passes
-        return cost.total - first * busy / (arch.cores if hint.parallel else 1), between
+        return cost.total - first * busy / (arch.cores if hint.parallel_loops else 1), between
 
-    def _weights(self, hint: CpuHint, tasks: float, others: float, weights: float) -> float:
+    def _weights(self, hint: WinogradConfig, blocks: float, others: float, weights: float) -> float:
         """Return one core's cycles for the first read of the weight in each of its L2 blocks."""
         arch = self._arch
-        whole = weights * (self._form.extents[2] // hint.task[2])
-        if hint.order[0] == 2:  # output channels outermost: blocks of equal channels in sequence
-            cores = arch.cores if hint.parallel else 1
-            once = min(tasks, max(1.0, (self._form.extents[2] // hint.task[2]) / cores))
-            again = max(0.0, tasks - once)
+        whole = weights * (self._form.extents[2] // hint.l2_block[2])
+        if hint.loop_order[0] == 2:  # blocks of the same output channels in sequence
+            cores = arch.cores if hint.parallel_loops else 1
+            once = min(blocks, max(1.0, (self._form.extents[2] // hint.l2_block[2]) / cores))
+            again = max(0.0, blocks - once)
             between = weights + others
         else:
-            once = min(tasks, float(self._form.extents[2] // hint.task[2]))
-            again = max(0.0, tasks - once)
+            once = min(blocks, float(self._form.extents[2] // hint.l2_block[2]))
+            again = max(0.0, blocks - once)
             between = whole + others
         return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
 
-    def _data(self, hint: CpuHint, grid: int, tasks: int, data: float) -> tuple[float, float]:
+    def _data(
+        self, hint: WinogradConfig, grid: int, blocks: int, data: float
+    ) -> tuple[float, float]:
         """Return the input transform's cycles on all cores, and extra cycles of a separate pass."""
         form, arch = self._form, self._arch
         tiles_y, tiles_x, _ = form.extents
-        y, x, _ = hint.task
+        y, x, _ = hint.l2_block
         vectors = form.channels / channel_vector(form.channels, self._lanes)
-        if hint.stage:
-            tiles, rows, wide, times = y * x, y, x, tasks
+        if hint.producer_depth:
+            tiles, rows, wide, times = y * x, y, x, blocks
         else:
             tiles, rows, wide, times = tiles_y * tiles_x, form.batch * tiles_y, tiles_x, 1
             tiles *= form.batch
-        there = times * tiles * vectors * _THERE[form.m]
+        input_transform = times * tiles * vectors * _INPUT_TRANSFORM[form.m]
         strip = (form.m + 2) * (wide * form.m + 2) * form.channels * self._itemsize
-        there += times * rows * strip / COPY
-        there += times * data / bandwidth(data, arch) if hint.stage else 0.0
-        if hint.stage:
-            return there, 0.0
-        cores = arch.cores if hint.parallel else 1
+        input_transform += times * rows * strip / COPY
+        input_transform += times * data / bandwidth(data, arch) if hint.producer_depth else 0.0
+        if hint.producer_depth:
+            return input_transform, 0.0
+        cores = arch.cores if hint.parallel_loops else 1
         whole = data * grid
         remote = 0.0
-        if cores > 1 and (hint.order[0] == 2 or grid < cores):
+        if cores > 1 and (hint.loop_order[0] == 2 or grid < cores):
             remote = whole * (cores - 1) / cores / REMOTE
         share = imbalance(form.batch * tiles_y, cores)
         extra = whole / cores / bandwidth(whole / cores, arch) + LAUNCH * (cores > 1) + remote
-        return 0.0, there * share / cores + extra
+        return 0.0, input_transform * share / cores + extra

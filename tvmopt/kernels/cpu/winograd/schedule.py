@@ -17,8 +17,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vectorize
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
+from tvmopt.kernels.cpu.winograd.config import WinogradConfig
+from tvmopt.kernels.workload import Refusal
 
 #: Annotation of the GEMM block; its value is the tile size m (see ``transform/winograd.py``).
 WINOGRAD_ATTR = "tvmopt.winograd"
@@ -37,12 +38,12 @@ class WinogradForm:
         pad: Block that pads the input; None without padding.
         data_rows: First half of the input transform (``bt @ d``).
         data: Second half of the input transform (``@ bt.T``).
-        product: The batched GEMM; axes point y, point x, batch, tile y, tile x, output channel,
+        gemm: The batched GEMM; axes point y, point x, batch, tile y, tile x, output channel,
             input channel (reduction).
         out_rows: First half of the output transform (``at @ M``).
         out: Second half of the output transform (``@ at.T``).
         epilogue: Bias, residual, activation; axes batch, y, x, output channel.
-        facts: Facts of ``product``.
+        facts: Facts of ``gemm``.
         constant: Whether the weight is a parameter that does not change between calls.
     """
 
@@ -51,7 +52,7 @@ class WinogradForm:
     pad: SBlockRV | None
     data_rows: SBlockRV
     data: SBlockRV
-    product: SBlockRV
+    gemm: SBlockRV
     out_rows: SBlockRV
     out: SBlockRV
     epilogue: SBlockRV
@@ -70,7 +71,7 @@ class WinogradForm:
 
     @property
     def extents(self) -> tuple[int, int, int]:
-        """Tiles along y, tiles along x, output channels: the axes of ``block`` and ``task``."""
+        """Tiles along y, tiles along x, output channels: the axes of a configuration."""
         return (
             self.facts.axes[3].extent,
             self.facts.axes[4].extent,
@@ -83,32 +84,32 @@ class WinogradForm:
         return self.facts.axes[6].extent
 
 
-def prepare_winograd(func: tirx.PrimFunc) -> WinogradForm | None:
-    """Normalise ``func``; None when it is no Winograd convolution."""
+def match_winograd(func: tirx.PrimFunc) -> WinogradForm | Refusal:
+    """Normalise ``func`` as the stages of a Winograd convolution."""
     sch = s_tir.Schedule(IRModule({"main": func}))
-    products = [b for b in leaf_blocks(sch) if WINOGRAD_ATTR in sch.get(b).annotations]
-    if len(products) != 1:
-        return None
-    [product] = products
-    [data] = sch.get_producers(product)
+    gemms = [b for b in leaf_blocks(sch) if WINOGRAD_ATTR in sch.get(b).annotations]
+    if len(gemms) != 1:
+        return Refusal("not lowered as Winograd convolution")
+    [gemm] = gemms
+    [data] = sch.get_producers(gemm)
     [data_rows] = sch.get_producers(data)
-    [out_rows] = sch.get_consumers(product)
+    [out_rows] = sch.get_consumers(gemm)
     [out] = sch.get_consumers(out_rows)
-    stages = [data, data_rows, product, out_rows, out]
+    stages = [data, data_rows, gemm, out_rows, out]
     pads = list(sch.get_producers(data_rows))
     stages += pads
     inline_injective(sch, kept={sch.get(stage).name_hint for stage in stages})
-    facts = block_facts(sch, product)
+    facts = block_facts(sch, gemm)
     ends = list(sch.get_consumers(out))
     if len(ends) != 1 or len(pads) > 1 or len(block_facts(sch, ends[0]).axes) != 4:
-        return None
+        return Refusal("its padding or epilogue is not one block")
     return WinogradForm(
         sch=sch,
-        m=int(sch.get(product).annotations[WINOGRAD_ATTR]),
+        m=int(sch.get(gemm).annotations[WINOGRAD_ATTR]),
         pad=pads[0] if pads else None,
         data_rows=data_rows,
         data=data,
-        product=product,
+        gemm=gemm,
         out_rows=out_rows,
         out=out,
         epilogue=ends[0],
@@ -117,15 +118,8 @@ def prepare_winograd(func: tirx.PrimFunc) -> WinogradForm | None:
     )
 
 
-NAME = "winograd"
-
-
-def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
-    """Schedule ``func`` with the configuration ``hint``; None when the template does not fit.
-
-    ``hint.block`` is the register tile of the GEMM, ``hint.task`` the L2 block; both in tiles along
-    y, tiles along x, output channels. ``hint.order`` is the order of the L2 blocks. ``hint.stage``
-    places the input transform: 0 in a separate pass before all L2 blocks, 1 in each L2 block.
+def emit(func: tirx.PrimFunc, hint: WinogradConfig) -> s_tir.Schedule | Refusal:
+    """Schedule ``func`` with the configuration ``hint``.
 
     Before -> after::
 
@@ -138,37 +132,42 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | None:
             for i, j, y, x, o: acc = 0; for c: acc += V[...] * P[...]; M[...] = acc
             for y, x, o: for i, j in T.unroll(...): for v in T.vectorized(16): Y[...] = ...
     """
-    form = prepare_winograd(func)
-    if form is None or not _fits(form, hint):
-        return None
+    form = match_winograd(func)
+    if isinstance(form, Refusal):
+        return form
+    if not _fits(form, hint):
+        return Refusal(
+            f"register tile {hint.register_tile} in L2 block {hint.l2_block} of {form.extents} "
+            "is not possible"
+        )
     sch = form.sch
     vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
-    _pack(sch, form.product, hint.block[-1], hint.pack)
-    tasks = _schedule_out(form, hint, vector)
-    products = _schedule_product(form, hint, vector, tasks)
-    _schedule_data(form, hint, tasks)
-    if hint.parallel:
-        sch.parallel(sch.fuse(*tasks))
+    _pack(sch, form.gemm, hint.register_tile[-1], hint.packing)
+    blocks = _schedule_out(form, hint, vector)
+    reduction = _schedule_gemm(form, hint, vector, blocks)
+    _schedule_data(form, hint, blocks)
+    if hint.parallel_loops:
+        sch.parallel(sch.fuse(*blocks))
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    init = sch.decompose_reduction(form.product, products)
+    init = sch.decompose_reduction(form.gemm, reduction)
     unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
     return sch
 
 
-def _fits(form: WinogradForm, hint: CpuHint) -> bool:
+def _fits(form: WinogradForm, hint: WinogradConfig) -> bool:
     tiles_y, tiles_x, outputs = form.extents
     vector = channel_vector(outputs, hint.arch.lanes(form.facts.dtype))
     return (
-        len(hint.block) == len(hint.task) == 3
-        and sorted(hint.order) == [0, 1, 2]
-        and all(1 <= b <= t for b, t in zip(hint.block, hint.task, strict=True))
-        and hint.task[0] <= tiles_y
-        and hint.task[1] <= tiles_x
-        and outputs % hint.task[2] == 0
-        and hint.task[2] % hint.block[2] == 0
-        and hint.block[2] % vector == 0
-        and math.prod(hint.block) <= _MOST_UNROLLED * vector
-        and hint.pack in ("none", "constant")
+        len(hint.register_tile) == len(hint.l2_block) == 3
+        and sorted(hint.loop_order) == [0, 1, 2]
+        and all(1 <= b <= t for b, t in zip(hint.register_tile, hint.l2_block, strict=True))
+        and hint.l2_block[0] <= tiles_y
+        and hint.l2_block[1] <= tiles_x
+        and outputs % hint.l2_block[2] == 0
+        and hint.l2_block[2] % hint.register_tile[2] == 0
+        and hint.register_tile[2] % vector == 0
+        and math.prod(hint.register_tile) <= _MOST_UNROLLED * vector
+        and hint.packing != "runtime"
     )
 
 
@@ -180,7 +179,7 @@ def channel_vector(channels: int, lanes: int) -> int:
     return math.gcd(channels, lanes)
 
 
-def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None:
+def _pack(sch: s_tir.Schedule, gemm: SBlockRV, width: int, pack: str) -> None:
     """Prepack the weight: (point y, point x, output tile, input channel, channel in the tile)."""
     if pack == "none":
         return
@@ -188,67 +187,67 @@ def _pack(sch: s_tir.Schedule, product: SBlockRV, width: int, pack: str) -> None
     def order(i: tirx.Var, j: tirx.Var, c: tirx.Var, o: tirx.Var) -> list[tirx.Expr]:
         return [i, j, o // width, c, o % width]
 
-    copy = sch.cache_read(product, 1, "global")
-    sch.transform_layout(product, ("read", 1), tirx.IndexMap.from_func(order, ndim=4))
+    copy = sch.cache_read(gemm, 1, "global")
+    sch.transform_layout(gemm, ("read", 1), tirx.IndexMap.from_func(order, ndim=4))
     sch.annotate(copy, PREPROC, True)
 
 
-def _schedule_out(form: WinogradForm, hint: CpuHint, vector: int) -> list[LoopRV]:
+def _schedule_out(form: WinogradForm, hint: WinogradConfig, vector: int) -> list[LoopRV]:
     """Schedule output transform and epilogue: one vector of channels of one tile per iteration.
 
     Returns:
         The loops over L2 blocks.
     """
-    sch, task = form.sch, hint.task
+    sch, l2_block = form.sch, hint.l2_block
     batch, y, x, o = sch.get_loops(form.epilogue)
     y, y_in = sch.split(y, [None, form.m])
     x, x_in = sch.split(x, [None, form.m])
-    y_task, y = sch.split(y, [None, task[0]])
-    x_task, x = sch.split(x, [None, task[1]])
-    o_task, o, o_in = sch.split(o, [None, task[2] // vector, vector])
-    over = (y_task, x_task, o_task)
-    tasks = [batch, *(over[position] for position in hint.order)]
-    sch.reorder(*tasks, y, x, o, y_in, x_in, o_in)
+    y_block, y = sch.split(y, [None, l2_block[0]])
+    x_block, x = sch.split(x, [None, l2_block[1]])
+    o_block, o, o_in = sch.split(o, [None, l2_block[2] // vector, vector])
+    over = (y_block, x_block, o_block)
+    blocks = [batch, *(over[position] for position in hint.loop_order)]
+    sch.reorder(*blocks, y, x, o, y_in, x_in, o_in)
     for stage in (form.out, form.out_rows):
         sch.set_scope(stage, 0, "local")
         sch.compute_at(stage, o, preserve_unit_loops=True)
-        row, column, *_, lanes = sch.get_loops(stage)[len(tasks) + 3 :]
+        row, column, *_, lanes = sch.get_loops(stage)[len(blocks) + 3 :]
         unroll_and_vectorize(sch, [row, column, lanes])
     unroll_and_vectorize(sch, [y_in, x_in, o_in])
-    return tasks
+    return blocks
 
 
-def _schedule_product(
-    form: WinogradForm, hint: CpuHint, vector: int, tasks: list[LoopRV]
+def _schedule_gemm(
+    form: WinogradForm, hint: WinogradConfig, vector: int, blocks: list[LoopRV]
 ) -> LoopRV:
     """Schedule the GEMM of one L2 block with a register tile of accumulators.
 
     Returns:
         The reduction loop.
     """
-    sch, product = form.sch, form.product
-    sch.compute_at(product, tasks[-1], preserve_unit_loops=True)
-    row, column, batch, y, x, o, channel = sch.get_loops(product)[len(tasks) :]
-    y, y_in = sch.split(y, [None, hint.block[0]])
-    x, x_in = sch.split(x, [None, hint.block[1]])
-    o, vectors, o_in = sch.split(o, [None, hint.block[2] // vector, vector])
+    sch, gemm = form.sch, form.gemm
+    sch.compute_at(gemm, blocks[-1], preserve_unit_loops=True)
+    row, column, batch, y, x, o, channel = sch.get_loops(gemm)[len(blocks) :]
+    y, y_in = sch.split(y, [None, hint.register_tile[0]])
+    x, x_in = sch.split(x, [None, hint.register_tile[1]])
+    o, vectors, o_in = sch.split(o, [None, hint.register_tile[2] // vector, vector])
     sch.reorder(row, column, batch, o, y, x, channel, y_in, x_in, vectors, o_in)
-    store = sch.cache_write(product, 0, "local")
+    store = sch.cache_write(gemm, 0, "local")
     sch.reverse_compute_at(store, x, preserve_unit_loops=True)
-    unroll_and_vectorize(sch, sch.get_loops(store)[len(tasks) + 6 :])
+    unroll_and_vectorize(sch, sch.get_loops(store)[len(blocks) + 6 :])
     unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in])
-    annotate_prefetch(sch, channel, hint)
+    annotate_prefetch(sch, channel, hint.prefetch_bytes, hint.arch)
     return channel
 
 
-def _schedule_data(form: WinogradForm, hint: CpuHint, tasks: list[LoopRV]) -> None:
+def _schedule_data(form: WinogradForm, hint: WinogradConfig, blocks: list[LoopRV]) -> None:
     """Schedule the input transform: one vector of channels of one tile per iteration."""
     sch, data = form.sch, form.data
     lanes = hint.arch.lanes(form.facts.dtype)
     around: list[LoopRV] = []
-    if hint.stage:
-        around = tasks
-        sch.compute_at(data, tasks[-1], preserve_unit_loops=True)
+    if hint.producer_depth:
+        around = blocks
+        sch.compute_at(data, blocks[-1], preserve_unit_loops=True)
     row, column, batch, y, x, c = sch.get_loops(data)[len(around) :]
     c, c_in = sch.split(c, [None, channel_vector(form.channels, lanes)])
     sch.reorder(batch, y, x, c, row, column, c_in)
@@ -260,5 +259,5 @@ def _schedule_data(form: WinogradForm, hint: CpuHint, tasks: list[LoopRV]) -> No
     if form.pad is not None:
         sch.compute_at(form.pad, y, preserve_unit_loops=True)
         split_vector(sch, sch.get_loops(form.pad)[-1], lanes)
-    if not around and hint.parallel:
+    if not around and hint.parallel_loops:
         sch.parallel(sch.fuse(batch, y))

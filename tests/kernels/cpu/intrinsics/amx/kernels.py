@@ -71,7 +71,7 @@ def tensorized(func, tile, split, parallel=None):
 
 
 def widened(value, tile, stored=""):
-    return (T.reinterpret(tile.data, value) if stored else value).astype(tile.sums)
+    return (T.reinterpret(tile.data, value) if stored else value).astype(tile.accumulator)
 
 
 def dense(tile, rows, columns, depth, extra=(0, 0), offset=(0, 0), parallel=0):
@@ -138,7 +138,7 @@ def packed(weight, tile):
 
 def product(data, weight, tile):
     """What the tiles must give for ``data @ weight``, a step of ``tile.block_k`` after another."""
-    if tile.sums == "int32":
+    if tile.accumulator == "int32":
         return (data.astype(np.int64) @ weight.astype(np.int64)).astype(np.int32)
     sums = np.zeros((data.shape[0], weight.shape[1]), np.float32)
     left, right = data.astype(np.float64), weight.astype(np.float64)
@@ -152,9 +152,9 @@ def product(data, weight, tile):
 
 
 def check(got, data, weight, tile):
-    np.testing.assert_equal(got.dtype, np.dtype(tile.sums))
+    np.testing.assert_equal(got.dtype, np.dtype(tile.accumulator))
     want = product(data, weight, tile)
-    if tile.sums == "int32":
+    if tile.accumulator == "int32":
         np.testing.assert_array_equal(got, want)
         return
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * np.abs(want).max())

@@ -98,7 +98,9 @@ def test_convolution(target, kind, rows, size, channels, stride, blocks_first):
     if blocks_first:
         blocks = np.ascontiguousarray(blocks.transpose(2, 0, 1, 3, 4, 5))
     func = convolution(tile, height, width, channels, filters, kernel, stride, blocks_first)
-    got, _ = call(build(func, target), data, blocks, np.zeros((height, width, filters), tile.sums))
+    got, _ = call(
+        build(func, target), data, blocks, np.zeros((height, width, filters), tile.accumulator)
+    )
     rows_of = patches(data, kernel, stride, height, width)
     check(got.reshape(-1, filters), rows_of, weight.reshape(-1, filters), tile)
 
@@ -139,7 +141,7 @@ def test_convolution_of_width_7(target, kind):
     flat = np.zeros((pixels, channels), image.dtype)
     flat[: image.shape[0] * pitch] = image.reshape(-1, channels)[:pixels]
     lib = build(func, target)
-    got, _ = call(lib, flat, packed(weights, tile), np.zeros((rows, filters), tile.sums))
+    got, _ = call(lib, flat, packed(weights, tile), np.zeros((rows, filters), tile.accumulator))
     whole = np.zeros((height * pitch, filters), got.dtype)  # the last columns are useless
     whole[: min(rows, len(whole))] = got[: len(whole)]
     useful = whole.reshape(height, pitch, filters)[:, :width].reshape(-1, filters)
@@ -182,7 +184,7 @@ def test_rows_that_overlap(target, kind, line_step):
     rng = np.random.default_rng(6)
     image = random(rng, tile.data, (lines, row))
     weights = random(rng, tile.weight, (kernel, 32, filters))
-    out = np.zeros((height, width, filters), tile.sums)
+    out = np.zeros((height, width, filters), tile.accumulator)
     got, _ = call(build(func, target), image, packed(weights, tile), out)
     rows_of = np.stack(
         [

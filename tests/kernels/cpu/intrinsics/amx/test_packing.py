@@ -68,7 +68,7 @@ def test_packing_at_build_time(target, kind, parallel):
     rng = np.random.default_rng(10)
     rows, columns, depth = 2 * tile.block_rows, 64, 2 * tile.block_k
     data, weight = random(rng, tile.data, (rows, depth)), random(rng, tile.weight, (depth, columns))
-    arrays = [data, weight, np.zeros((rows, columns), tile.sums)]
+    arrays = [data, weight, np.zeros((rows, columns), tile.accumulator)]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     pack(lib["pack"], tensors, list(parts.packed), parts.outputs)
     np.testing.assert_array_equal(tensors[1].numpy(), packed(weight, tile))
@@ -90,7 +90,7 @@ def test_kernels_of_several_shapes_in_one_library(target):
     for name, tile in zip(funcs, tiles, strict=True):
         data = random(rng, tile.data, (2 * tile.block_rows, 2 * tile.block_k))
         weight = random(rng, tile.weight, (2 * tile.block_k, 32))
-        out = tvm.runtime.tensor(np.zeros((len(data), 32), tile.sums))
+        out = tvm.runtime.tensor(np.zeros((len(data), 32), tile.accumulator))
         with on_amx():
             lib[name](tvm.runtime.tensor(data), tvm.runtime.tensor(packed(weight, tile)), out)
         check(out.numpy(), data, weight, tile)

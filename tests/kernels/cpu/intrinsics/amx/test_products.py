@@ -51,7 +51,9 @@ def test_dense(target, kind, shape):
     data = random(rng, tile.data, ((rows - 1) * tile.step + 1, depth))
     weight = random(rng, tile.weight, (depth, columns))
     lib = build(dense(tile, rows, columns, depth), target)
-    got, counts = call(lib, data, packed(weight, tile), np.full((rows, columns), 7, tile.sums))
+    got, counts = call(
+        lib, data, packed(weight, tile), np.full((rows, columns), 7, tile.accumulator)
+    )
     check(got, data[:: tile.step], weight, tile)
     if counts is not None:
         blocks, used = 2 * 3, tile.row_blocks * tile.column_blocks
@@ -76,7 +78,7 @@ def test_a_part_of_a_wider_matrix(target, kind):
     data = random(rng, tile.data, (rows + 5, depth + 13))
     weight = random(rng, tile.weight, (depth, columns))
     lib = build(dense(tile, rows, columns, depth, extra=(5, 13), offset=(3, 7)), target)
-    got, _ = call(lib, data, packed(weight, tile), np.zeros((rows, columns), tile.sums))
+    got, _ = call(lib, data, packed(weight, tile), np.zeros((rows, columns), tile.accumulator))
     check(got, data[3 : 3 + rows, 7 : 7 + depth], weight, tile)
 
 

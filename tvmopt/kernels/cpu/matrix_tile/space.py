@@ -1,38 +1,42 @@
-"""Configuration space of the AMX template, with predicted cycles."""
+"""Configuration space of the AMX family, with predicted cycles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.contraction_cost import ContractionModel, MatrixSteps
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
-from tvmopt.kernels.cpu.matrix_tile.schedule import NAME, shaped
-from tvmopt.kernels.cpu.register_tile.configs import loop_orders
-from tvmopt.kernels.cpu.register_tile.cost import RegisterTileModel
+from tvmopt.kernels.cpu.matrix_tile.config import NAME, MatrixTileConfig
+from tvmopt.kernels.cpu.matrix_tile.schedule import shaped
 from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.workload import Refusal
 
 _MOST_ROWS, _COLUMNS = 16, 16
 # Cache lines of 64 bytes that tile loads read per cycle; cycles of overhead per reduction step.
 _LINES, _STEP = 2.0, 4.0
 
 
-def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[MatrixTileConfig]]:
     """Return the configurations of ``form``, unordered; none if ``arch`` has no matrix tiles."""
     tile = form.tile(arch)
     if tile is None:
         return []
 
-    def steps(hint: CpuHint) -> tuple[int, float]:
-        block = shaped(form, hint)
-        assert block is not None, "only hints that fit are ranked"
-        return form.facts.reduced // block.block_k, step_cycles(block)
-
-    model = RegisterTileModel(form, arch, steps)
-    hints = (hint for hint in _hints(form, tile, arch) if shaped(form, hint) is not None)
-    return [model.rank(hint) for hint in hints]
+    model = ContractionModel(form, arch)
+    shapes = ((hint, shaped(form, hint)) for hint in _hints(form, tile, arch))
+    return [
+        model.rank(
+            hint,
+            packs_weight=hint.packing == "runtime",
+            unit=MatrixSteps(form.facts.reduced // shape.block_k, step_cycles(shape)),
+        )
+        for hint, shape in shapes
+        if not isinstance(shape, Refusal)
+    ]
 
 
 def step_cycles(tile: TileIntrinsic) -> float:
@@ -42,7 +46,7 @@ def step_cycles(tile: TileIntrinsic) -> float:
     return max(multiply, load) + _STEP
 
 
-def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterator[MatrixTileConfig]:
     facts = form.facts
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
@@ -53,16 +57,16 @@ def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterato
         for sizes in _row_sizes(form, rows):
             block = [sizes.get(p, 1) for p in range(len(extents) - 1)] + [width]
             orders = loop_orders(extents, block, rows, columns, bool(form.producers), arch)
-            for order, parallel, stage in orders:
-                yield CpuHint(
+            for order, parallel, depth in orders:
+                yield MatrixTileConfig(
                     NAME,
                     arch,
-                    block=tuple(block),
-                    order=order,
-                    parallel=parallel,
-                    stage=stage,
-                    pack="constant" if form.constant else "call",
-                    intrin=tile.name,
+                    register_tile=tuple(block),
+                    loop_order=order,
+                    parallel_loops=parallel,
+                    producer_depth=depth,
+                    packing="prepacked" if form.constant else "runtime",
+                    intrinsic=tile.name,
                 )
 
 

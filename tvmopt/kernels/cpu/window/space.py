@@ -1,4 +1,4 @@
-"""Configuration space of the depthwise and pooling template, with predicted cycles."""
+"""Configuration space of the depthwise and pooling family, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.hint import INLINED, CpuHint
+from tvmopt.kernels.cpu.window.config import INLINED, NAME, WindowConfig
 from tvmopt.kernels.cpu.window.cost import WindowModel
-from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, NAME, WindowForm
+from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, WindowForm
 from tvmopt.kernels.ranked import Ranked
 
 _GOOD_USE = 0.7
 
 
-def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+def window_hints(form: WindowForm, arch: CpuArch) -> list[Ranked[WindowConfig]]:
     """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = WindowModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: WindowForm, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: WindowForm, arch: CpuArch) -> Iterator[WindowConfig]:
     last = len(form.extents) - 1
     for around in (False, True) if form.inlines else (False,):
-        for block in _blocks(form, arch, around):
-            tiles = [math.ceil(e / b) for e, b in zip(form.extents, block, strict=True)]
+        for tile in _register_tiles(form, arch, around):
+            trips = [math.ceil(e / b) for e, b in zip(form.extents, tile, strict=True)]
             for order in _orders(last):
-                for parallel in _depths([tiles[p] for p in order], arch.cores):
-                    stages = [INLINED] if around else _stages(form, order, parallel)
-                    for stage in stages:
-                        yield CpuHint(
+                for parallel in _parallel_depths([trips[p] for p in order], arch.cores):
+                    depths = [INLINED] if around else _producer_depths(form, order, parallel)
+                    for depth in depths:
+                        yield WindowConfig(
                             NAME,
                             arch,
-                            block=block,
-                            order=order,
-                            parallel=parallel,
-                            stage=stage,
+                            register_tile=tile,
+                            loop_order=order,
+                            parallel_loops=parallel,
+                            producer_depth=depth,
                         )
 
 
-def _blocks(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int, ...]]:
+def _register_tiles(form: WindowForm, arch: CpuArch, around: bool) -> Iterator[tuple[int, ...]]:
     """Yield register tiles: neighbouring outputs x channels; ``around``: padding is inlined."""
     for width in _widths(form, arch, around):
         vectors = math.ceil(width / form.vector(width, arch, around=around))
@@ -56,17 +56,17 @@ def _orders(last: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(orders))
 
 
-def _stages(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
+def _producer_depths(form: WindowForm, order: tuple[int, ...], parallel: int) -> list[int]:
     """Return compute_at depths of the padding: 0 for a separate pass, else inside tile loops."""
     last = len(order) - 1
     if not form.producers:
         return [0]
-    stages = [0]
+    depths = [0]
     if parallel and last >= 2:
-        stages.append(max(parallel, last - 1))
+        depths.append(max(parallel, last - 1))
         if order[-1] != last and parallel <= last:  # the padded input of one channel tile
-            stages.append(last)
-    return list(dict.fromkeys(stages))
+            depths.append(last)
+    return list(dict.fromkeys(depths))
 
 
 def _widths(form: WindowForm, arch: CpuArch, around: bool) -> list[int]:
@@ -111,15 +111,15 @@ def _row_blocks(
                     )
 
 
-def _depths(tiles: list[int], cores: int) -> list[int]:
+def _parallel_depths(trips: list[int], cores: int) -> list[int]:
     """Return numbers of parallel loops: 0, the fewest with 4 tasks per core, and balanced ones."""
-    if cores == 1 or math.prod(tiles) == 1:
+    if cores == 1 or math.prod(trips) == 1:
         return [0]
     depths = [0]
-    for depth in range(1, len(tiles) + 1):
-        tasks = math.prod(tiles[:depth])
+    for depth in range(1, len(trips) + 1):
+        tasks = math.prod(trips[:depth])
         if tasks >= 4 * cores:
             return [*depths, depth]
         if tasks > 1 and tasks % cores == 0:
             depths.append(depth)
-    return list(dict.fromkeys([*depths, len(tiles)]))
+    return list(dict.fromkeys([*depths, len(trips)]))

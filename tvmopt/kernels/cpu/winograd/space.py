@@ -1,4 +1,4 @@
-"""Configuration space of the Winograd template, with predicted cycles."""
+"""Configuration space of the Winograd family, with predicted cycles."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from collections.abc import Iterator
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
-from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.winograd.config import NAME, WinogradConfig
 from tvmopt.kernels.cpu.winograd.cost import WinogradModel
-from tvmopt.kernels.cpu.winograd.schedule import NAME, WinogradForm, channel_vector
+from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
 _MOST_VECTORS = 4
 
 
-def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked[CpuHint]]:
+def winograd_hints(form: WinogradForm, arch: CpuArch) -> list[Ranked[WinogradConfig]]:
     """Return the configurations of ``form`` with predicted cycles, unordered."""
     model = WinogradModel(form, arch)
     return [model.rank(hint) for hint in _hints(form, arch)]
 
 
-def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[CpuHint]:
+def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[WinogradConfig]:
     tiles_y, tiles_x, outputs = form.extents
     vector = channel_vector(outputs, arch.lanes(form.facts.dtype))
     for vectors in divisors(outputs // vector, _MOST_VECTORS):
         width = vectors * vector
         for rows in _row_blocks(tiles_y, tiles_x, vectors, arch):
-            for task in _tasks(form, rows, width):
+            for l2_block in _l2_blocks(form, rows, width):
                 count = form.batch * math.prod(
-                    math.ceil(e / t) for e, t in zip(form.extents, task, strict=True)
+                    math.ceil(e / t) for e, t in zip(form.extents, l2_block, strict=True)
                 )
-                one = task[2] == outputs or count == outputs // task[2]
+                one = l2_block[2] == outputs or count == outputs // l2_block[2]
                 for order in ((0, 1, 2),) if one else ((0, 1, 2), (2, 0, 1)):
-                    for stage in (0, 1):
-                        yield CpuHint(
+                    for depth in (0, 1):
+                        yield WinogradConfig(
                             NAME,
                             arch,
-                            block=(*rows, width),
-                            task=task,
-                            order=order,
-                            parallel=int(arch.cores > 1),
-                            stage=stage,
-                            pack="constant" if form.constant else "none",
-                            prefetch=bytes_ahead(vectors, arch),
+                            register_tile=(*rows, width),
+                            loop_order=order,
+                            parallel_loops=int(arch.cores > 1),
+                            producer_depth=depth,
+                            l2_block=l2_block,
+                            packing="prepacked" if form.constant else "none",
+                            prefetch_bytes=bytes_ahead(vectors, arch),
                         )
 
 
@@ -60,7 +60,9 @@ def _row_blocks(
                 yield y, x
 
 
-def _tasks(form: WinogradForm, rows: tuple[int, int], width: int) -> Iterator[tuple[int, int, int]]:
+def _l2_blocks(
+    form: WinogradForm, rows: tuple[int, int], width: int
+) -> Iterator[tuple[int, int, int]]:
     """Yield L2 blocks as (tiles along y, tiles along x, output channels)."""
     tiles_y, tiles_x, outputs = form.extents
     tall = sorted({min(tiles_y, rows[0] * k) for k in (1, 2, 4, 8)} | {tiles_y})

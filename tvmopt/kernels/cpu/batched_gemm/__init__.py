@@ -1,0 +1,1 @@
+"""Batched GEMM of two activations."""
