@@ -49,7 +49,7 @@ def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
     def at(tensor: te.Tensor, place: tirx.Expr) -> tirx.Expr:
         return tensor[place].astype(inner)
 
-    def apart(place: tirx.Expr) -> tirx.Expr:
+    def distance(place: tirx.Expr) -> tirx.Expr:
         a, b = at(got, place), at(wanted, place)
         if dtype.startswith(("int", "uint", "bool")):
             return tirx.Select(a == b, zero, tirx.abs(a - b)).astype("float32")
@@ -74,7 +74,7 @@ def plain_difference(count: int, dtype: str) -> tirx.PrimFunc:
             name,
         )
 
-    worst, big = over(apart, step, "worst"), over(size, again, "big")
+    worst, big = over(distance, step, "worst"), over(size, again, "big")
     return te.create_prim_func([got, wanted, worst, big])
 
 

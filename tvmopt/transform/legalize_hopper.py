@@ -54,13 +54,15 @@ def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     if not _is_narrow(x, weight) or weight.ty.ndim != 2 or x.ty.ndim < 2:
         return None
     out = str(call.ty.dtype)
-    sums = sum_dtype(str(x.ty.dtype), "float32" if "float" in out else out)
+    accumulator = sum_dtype(str(x.ty.dtype), "float32" if "float" in out else out)
 
     def multiply(a: te.Tensor, b: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, b.shape[1]), "k")
         total = te.compute(
             (*a.shape[:-1], b.shape[0]),
-            lambda *at: te.sum(a[(*at[:-1], k)].astype(sums) * b[at[-1], k].astype(sums), axis=k),
+            lambda *at: te.sum(
+                a[(*at[:-1], k)].astype(accumulator) * b[at[-1], k].astype(accumulator), axis=k
+            ),
             name="matmul",
         )
         return cast_result(total, out)

@@ -37,8 +37,8 @@ def _mean(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
 
 
 def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
-    apart = topi.subtract(x, _mean(x, axes, True))
-    return _mean(topi.multiply(apart, apart), axes, keepdims)
+    centred = topi.subtract(x, _mean(x, axes, True))
+    return _mean(topi.multiply(centred, centred), axes, keepdims)
 
 
 def _std(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:

@@ -50,7 +50,7 @@ def replace_kernels(
         var = before.get_global_var(name)
         kernel, how = _other_kernel(before[var], arch, why_not_built)
         updates[var] = kernel.with_attr("global_symbol", name)
-        served[name] = f"{how}, as the first choice does not compile: {reason}"
+        served[name] = f"{how}, as top-1 does not compile: {reason}"
     out = after.clone()
     out.update(IRModule(updates))
     return out, served

@@ -26,7 +26,7 @@ from tvmopt.kernels.workload import Refusal
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
 # Pairs of operand dtype and accumulator dtype of the tensor cores.
-_TYPES = {(dtype, sums) for dtype, found in ACCUMULATORS.items() for sums in found}
+_TYPES = {(dtype, accumulator) for dtype, found in ACCUMULATORS.items() for accumulator in found}
 
 
 class TensorCorePolicy(Policy):

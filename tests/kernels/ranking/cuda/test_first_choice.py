@@ -41,7 +41,7 @@ def test_a_kernel_that_does_not_compile_becomes_another(module: tvm.IRModule) ->
 
     out, others = replace_kernels(module, after, A100, why_not_built)
     assert list(others) == ["softmax"]
-    assert others["softmax"].endswith(", as the first choice does not compile: no such type")
+    assert others["softmax"].endswith(", as top-1 does not compile: no such type")
     assert others["softmax"].startswith("gpu_row_reduction")
     assert not structural_equal(out["softmax"].body, bad.body)
     assert out["softmax"].attrs[SCHEDULED_ATTR]

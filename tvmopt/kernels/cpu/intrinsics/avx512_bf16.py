@@ -29,9 +29,9 @@ attributes #0 = {{ {PURE} }}
 """
 
 
-def _vdpbf16ps(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+def _vdpbf16ps(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
     bits = [T.reinterpret("uint16x32", operand) for operand in (data, weight)]
-    return T.call_extern("float32x16", _NAME, sums, *bits)
+    return T.call_extern("float32x16", _NAME, accumulator, *bits)
 
 
 AVX512_BF16 = (

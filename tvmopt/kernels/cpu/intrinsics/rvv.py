@@ -60,8 +60,8 @@ attributes #0 = {{ {PURE} }}
 
 
 def _call(name: str, lanes: int) -> Emit:
-    def emit(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
-        return T.call_extern(f"int32x{lanes}", name, sums, data, weight)
+    def emit(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+        return T.call_extern(f"int32x{lanes}", name, accumulator, data, weight)
 
     return emit
 

@@ -11,9 +11,9 @@ from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, llvm_call
 
 
 def _call(instruction: str) -> Emit:
-    def emit(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+    def emit(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
         name = f"llvm.aarch64.neon.{instruction}.v4i32.v16i8"
-        return llvm_call(name, "int32x4", sums, data, weight)
+        return llvm_call(name, "int32x4", accumulator, data, weight)
 
     return emit
 

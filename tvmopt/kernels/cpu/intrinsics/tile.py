@@ -270,19 +270,23 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
 
 def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
     """Return description and implementation of ``part`` as TVMScript."""
-    data, weight, sums, stored = _operands(tile)
+    data, weight, accumulator, stored = _operands(tile)
     row_blocks = range(tile.row_blocks)
     loops = {"l": tile.row_blocks} if tile.line_step else {}
-    loops |= {"i": sums.shape[-2]} if len(sums.shape) > 1 else {}
-    loops["j"] = sums.shape[-1]
+    loops |= {"i": accumulator.shape[-2]} if len(accumulator.shape) > 1 else {}
+    loops["j"] = accumulator.shape[-1]
     if part == "zero":
-        buffers, reads, writes = [sums], [], [sums]
+        buffers, reads, writes = [accumulator], [], [accumulator]
         body, arguments = f"T.cast(0, '{tile.accumulator}')", []
     elif part == "multiply":
-        buffers, reads, writes = [data, weight, sums], [sums, data, weight], [sums]
+        buffers, reads, writes = (
+            [data, weight, accumulator],
+            [accumulator, data, weight],
+            [accumulator],
+        )
         loops["k"] = tile.block_k
         factors = _value(tile, data, tile.data), _value(tile, weight, tile.weight)
-        body = f"{sums.element} + {factors[0]} * {factors[1]}"
+        body = f"{accumulator.element} + {factors[0]} * {factors[1]}"
         distance = str(tile.pitch) if tile.pitch else _distance(data, tile.step)
         arguments = [
             *(data.address(tile, block) for block in row_blocks),
@@ -290,8 +294,8 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
             *(weight.address(tile, 0, block) for block in range(tile.column_blocks)),
         ]
     else:
-        buffers, reads, writes = [sums, stored], [sums], [stored]
-        body = sums.element
+        buffers, reads, writes = [accumulator, stored], [accumulator], [stored]
+        body = accumulator.element
         arguments = [
             *(stored.address(tile, block) for block in row_blocks),
             f"T.int64({_BYTES}) * T.cast({_distance(stored, 1)}, 'int64')",

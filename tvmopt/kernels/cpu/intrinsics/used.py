@@ -37,7 +37,7 @@ def _instructions() -> dict[str, str]:
 def _call(dot: DotIntrinsic) -> ir.Expr:
     count = dot.lanes * dot.depth
     return dot.emit(
-        tirx.Var("sums", f"{dot.accumulator}x{dot.lanes}"),
+        tirx.Var("accumulator", f"{dot.accumulator}x{dot.lanes}"),
         tirx.Var("data", f"{dot.data}x{count}"),
         tirx.Var("weight", f"{dot.weight}x{count}"),
     )

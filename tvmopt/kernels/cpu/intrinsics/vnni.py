@@ -13,8 +13,8 @@ from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, llvm_call
 
 
 def _call(name: str, lanes: int) -> Emit:
-    def emit(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
-        return llvm_call(name, f"int32x{lanes}", sums, data, weight)
+    def emit(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+        return llvm_call(name, f"int32x{lanes}", accumulator, data, weight)
 
     return emit
 

@@ -14,9 +14,9 @@ _LANES = 32
 
 
 def _call(name: str) -> Emit:
-    def emit(sums: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
+    def emit(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
         words = [T.reinterpret(f"int32x{_LANES}", operand) for operand in (data, weight)]
-        return llvm_call(f"llvm.hexagon.V6.{name}.acc.128B", f"int32x{_LANES}", sums, *words)
+        return llvm_call(f"llvm.hexagon.V6.{name}.acc.128B", f"int32x{_LANES}", accumulator, *words)
 
     return emit
 
