@@ -112,15 +112,15 @@ class SmemStore(Store):
         def load(number: Expr) -> tuple[Expr, Expr, tirx.Buffer]:
             row = build.Bind(quotient(number, width // vector))
             col = build.Bind(remainder(number, width // vector) * vector)
-            row_values = build.alloc_local([vector], output.accumulator)
-            copy(row_values, self._spilled.ptr_to([row * c.spill_pitch + col]), 4 * vector)
-            return build.Bind(top + row), build.Bind(begin + col), row_values
+            sums = build.alloc_local([vector], output.accumulator)
+            copy(sums, self._spilled.ptr_to([row * c.spill_pitch + col]), 4 * vector)
+            return build.Bind(top + row), build.Bind(begin + col), sums
 
-        def store(row: Expr, col: Expr, row_values: tirx.Buffer) -> None:
+        def store(row: Expr, col: Expr, sums: tirx.Buffer) -> None:
             indices, bounds = output.tiling.place(tile, row, col)
             inside = [index < bound for index, bound in bounds if bound is not None]
             with when(tirx.all(*inside)) if inside else nullcontext():
-                own = [row_values[e] for e in range(vector)]
+                own = [sums[e] for e in range(vector)]
                 done = self._values(own, tile, row, col, clamp=False)
                 registers = [as_register(d, output.dtype) for d in done]
                 if vector == 1:

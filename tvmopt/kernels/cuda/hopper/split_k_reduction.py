@@ -72,11 +72,11 @@ def split_k_reduction(
         item = block * _THREADS + thread
         with when(item < items):
             first = build.Bind(item * count)
-            partial = build.alloc_local([count], accumulator)
+            sums = build.alloc_local([count], accumulator)
             flat = build.decl_buffer((parts * total,), accumulator, data=partial.data)
             build.evaluate(
                 T.cuda.func_call(
-                    function, partial.ptr_to([0]), flat.ptr_to([first]), const(total, "int64"),
+                    function, sums.ptr_to([0]), flat.ptr_to([first]), const(total, "int64"),
                     source_code=source,
                 )
             )  # fmt: skip
@@ -88,7 +88,7 @@ def split_k_reduction(
             place.insert(0, rest)
             buffers = list(zip(epilogue.inputs, parameters.inputs, strict=True))
             done = [
-                epilogue.at(partial[e], [*place[:-1], place[-1] + e if e else place[-1]], buffers)
+                epilogue.at(sums[e], [*place[:-1], place[-1] + e if e else place[-1]], buffers)
                 for e in range(count)
             ]
             out = build.decl_buffer(tuple(shape), out_dtype, data=parameters.out.data)

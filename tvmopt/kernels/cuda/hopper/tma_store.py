@@ -154,11 +154,11 @@ class TmaStore(Store):
             def pair(
                 index: int, row: Expr, column: Expr, number: int = number, first: int = first
             ) -> list[Expr]:
-                pair = [accumulators[index], accumulators[index + 1]]
+                sums = [accumulators[index], accumulators[index + 1]]
                 own = warpgroup * c.epilogue_buffers + number
                 residuals = self._residuals(own, row, column - number * self._width)
                 done = self._values(
-                    pair, tile, first_row + row, tile.column + column, True, residuals
+                    sums, tile, first_row + row, tile.column + column, True, residuals
                 )
                 return [as_register(d, output.dtype) for d in done]
 
