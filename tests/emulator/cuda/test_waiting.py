@@ -124,4 +124,4 @@ def test_needless_waits_can_be_removed() -> None:
 def test_a_standstill_says_what_is_waited_for() -> None:
     less = _without(_kernel("persistent"), "tirx.ptx.mbarrier_arrive_expect_tx", 0)
     said = _wrong(less, "persistent", "late")
-    assert "no thread can go on: 129 wait for a barrier in shared memory" in said
+    assert "no thread can go on: 129 wait for an mbarrier" in said

@@ -105,7 +105,8 @@ CASES = {
     "panel_matmul": (
         lambda a, b, c: nn.relu(op.add(op.matmul(a, b), c)),
         [_f32(64, 40), _f32(40, 512), _f32(512)], TILED),
-    "panel_matmul_batch": (op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], TILED),
+    "panel_matmul_batch": (
+        op.matmul, [_f32(3, 64, 24), _f32(3, 24, 384)], "batched_gemm"),
     "pack_matmul_int8": (
         lambda a, b: op.matmul(a, b, out_dtype="int32"),
         [((80, 24), "uint8"), ((24, 20), "int8")], TILED),
