@@ -53,7 +53,7 @@ def test_places_are_those_of_the_instruction(mma) -> None:
     "arguments", [("float16", "int32"), ("bfloat16", "bfloat16"), ("int4", "int32")]
 )
 def test_refuses_other_types(arguments) -> None:
-    with pytest.raises(ValueError, match="accumulators of .* must be among"):
+    with pytest.raises(ValueError, match=r"accumulators of .* must be among"):
         MmaIntrinsic(*arguments)
 
 
