@@ -97,6 +97,14 @@ def test_model_that_the_reference_refuses(make_model):
     assert "\n" not in str(caught.value)
 
 
+def test_a_pad_without_outputs_is_refused(make_model):
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    model = make_model([relu], {"x": ("float32", [2, 2])}, {"y": ("float32", [2, 2])})
+    model.graph.node.append(helper.make_node("Pad", ["x"], [], name="pad"))
+    with pytest.raises(ModelError, match="ONNX Runtime"):
+        prepare(model, {})
+
+
 def test_shape_that_the_model_cannot_take(conv_bn, make_model):
     model = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],

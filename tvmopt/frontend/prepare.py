@@ -100,7 +100,7 @@ def _pads_a_pool(graph: onnx.GraphProto) -> bool:
     for node in graph.node:
         fed = bool(node.input) and node.input[0] in padded
         if node.op_type == "Pad" or (fed and node.op_type in ("Dropout", "Identity")):
-            padded.add(node.output[0])
+            padded.update(node.output[:1])  # ONNX Runtime refuses a node without outputs
         if fed and node.op_type in ("AveragePool", "MaxPool"):
             return True
         if any(_pads_a_pool(a.g) for a in node.attribute if a.HasField("g")):
