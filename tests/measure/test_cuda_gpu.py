@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 from benchmarks.cuda_rows import row
-from tests.kernels.cuda.serial import inputs_of, run, serial
+from tests.kernels.cuda.serial import emulated, inputs_of, run, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ConfigError
@@ -20,6 +20,8 @@ from tvmopt.kernels.cuda.reference import reference, tiled_gemm
 from tvmopt.kernels.cuda.simt.config import SimtConfig
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of, policy_of
+from tvmopt.measure.check import WrongResultError
+from tvmopt.measure.cuda_check import check_no_place_lost
 from tvmopt.measure.cuda_gpu import CudaGpu
 from tvmopt.measure.jobs import build
 from tvmopt.measure.measurer import Built, Candidates, Measured, Measurer, divide
@@ -171,3 +173,36 @@ def test_other_errors_leave_the_process_and_the_results(tmp_path) -> None:
     runner = _Runner(Outcome([good, wrong]))
     one, two = _measured(tmp_path, runner)
     assert (one.latency_us, two.latency_us, runner.closed) == (3.0, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "spreads"),
+    [
+        ("gemv_i4-4096-4096-float16", True),
+        ("gemv-4096-4096-float16", False),
+        ("conv2d-8-64-56-56-3-7-7-2-1-3-float16", True),
+        ("conv2d-8-28-28-128-128-3-3-1-1-1-float16", False),
+    ],
+)
+def test_families_that_spread_nan_say_so(name: str, spreads: bool) -> None:
+    func = row(name).func
+    hint = policy_of(func, H200).ranked[0].hint
+    assert family_of(hint).spreads_non_finite(func) == spreads
+
+
+def test_a_spreading_candidate_may_add_nan_but_lose_none() -> None:
+    wanted = np.array([1.0, np.nan, np.inf, 2.0], np.float16)
+    check_no_place_lost(np.array([np.nan, np.nan, np.nan, 2.0], np.float16), wanted)
+    with pytest.raises(WrongResultError, match="1 outputs are finite where planted inputs give"):
+        check_no_place_lost(np.array([1.0, np.nan, 65504.0, 2.0], np.float16), wanted)
+
+
+def test_a_convolution_of_few_channels_spreads_nan_and_loses_none() -> None:
+    func = row("conv2d-1-8-12-12-3-5-5-1-1-2-float16").func
+    hint = next(r.hint for r in policy_of(func, H200).ranked if r.hint.template == "hopper_conv")
+    inputs = inputs_of(func)
+    inputs[0][0, 6, 6, 1] = np.nan
+    wanted, got = np.isnan(run(func, inputs)), np.isnan(emulated(func, hint, inputs))
+    assert wanted.any() and not wanted.all()
+    assert got[wanted].all()
+    assert got.sum() > wanted.sum()  # else the family need not say that it spreads NaN

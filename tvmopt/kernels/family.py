@@ -103,6 +103,14 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
         """Return a key that is equal for workloads that differ only in their epilogue."""
         return ""
 
+    def spreads_non_finite(self, func: tirx.PrimFunc) -> bool:
+        """Return whether NaN and infinities may reach further outputs than they do in ``func``.
+
+        NaN may also take the place of an infinity, and an infinity that of NaN. No kernel gives a
+        finite number where ``func`` gives none.
+        """
+        return False
+
     def build_effort(self, hint: ConfigHint) -> float:
         """Return the relative build time of the kernel; 1.0 is a usual kernel."""
         return 1.0

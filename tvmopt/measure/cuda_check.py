@@ -115,6 +115,16 @@ def check_same_places(compare: object, got: object, wanted: object) -> None:
         )
 
 
+def check_no_place_lost(got: np.ndarray, wanted: np.ndarray) -> None:
+    """Raise :class:`WrongResultError` where ``got`` is finite and ``wanted`` is not."""
+    lost = np.isfinite(got.astype(np.float64)) & ~np.isfinite(wanted.astype(np.float64))
+    if lost.any():
+        raise WrongResultError(
+            f"wrong result: {lost.sum()} outputs are finite where planted inputs give NaN or an "
+            "infinity"
+        )
+
+
 def _worst(compare: object, got: object, wanted: object) -> tuple[float, float]:
     """Return the largest difference of two flat GPU arrays, and the largest finite ``wanted``."""
     device = tvm.runtime.cuda(0)

@@ -286,9 +286,18 @@ class Measurer:
             "arguments": argument_types(group.func),
             "constants": weights,
             "seed": self._seed,
-            "planted": planting(group.func, weights).to_dict(),
+            "planted": dataclasses.replace(
+                planting(group.func, weights), spreads=_spreads(group)
+            ).to_dict(),
             "weight_bytes": group.weight_bytes,
         }
+
+
+def _spreads(group: Candidates) -> bool:
+    """Return whether a family of the candidates spreads NaN and infinities."""
+    hints = [*group.hints, *(measured.hint for measured in group.again)]
+    families = {h.template: family_of(h) for h in hints if isinstance(h, Hint)}
+    return any(family.spreads_non_finite(group.func) for family in families.values())
 
 
 def _effort(candidate: Hint | tirx.PrimFunc) -> float:

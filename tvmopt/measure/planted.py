@@ -41,11 +41,14 @@ class Planting:
             depends on the order of operands.
         huge: Whether huge values may occur. False where FMA contraction decides whether a
             difference of huge values overflows.
+        spreads: Whether NaN and infinities may reach further outputs than in the reference
+            (:meth:`tvmopt.kernels.family.Family.spreads_non_finite`).
     """
 
     arguments: tuple[int, ...] = ()
     nan: bool = True
     huge: bool = True
+    spreads: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dictionary for :func:`planted_cases`."""

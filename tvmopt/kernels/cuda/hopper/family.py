@@ -92,3 +92,11 @@ class HopperConv(_Hopper[ConvProblem | FewChannelsProblem, HopperConvConfig]):
         if isinstance(found.problem, GemmProblem):
             return Refusal("not a convolution")
         return conv(found.problem, hint, found.name, found.signature)
+
+    def spreads_non_finite(self, func: tirx.PrimFunc) -> bool:
+        """Return True for few channels: zero weights pad a filter row, and NaN times 0 is NaN."""
+        found = match(func)
+        problem = None if isinstance(found, Refusal) else found.problem
+        return isinstance(problem, FewChannelsProblem) or (
+            isinstance(problem, ConvProblem) and problem.few_channels is not None
+        )

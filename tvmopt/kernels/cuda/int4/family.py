@@ -46,6 +46,10 @@ class Int4Gemv(MemoryBound[Int4Form, Int4Config]):
         """Emit the kernel of ``func``."""
         return emit(func, hint)
 
+    def spreads_non_finite(self, func: tirx.PrimFunc) -> bool:
+        """Return True: an infinite scale multiplies the sum of its group, not each product."""
+        return True
+
     def build_effort(self, hint: Int4Config) -> float:
         """Return the build time relative to other kernels."""
         return 1.5
