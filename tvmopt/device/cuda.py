@@ -68,6 +68,12 @@ class CudaArch(Arch):
     smem_bandwidth = 128
     sector = 32
     line = 128
+    #: Hopper: graphics processing clusters (GPCs), SMs of the largest GPC, and thread block
+    #: clusters of 1, 2, ... 8 blocks that an H200 of 132 SMs holds, one block an SM. A cluster lies
+    #: in one GPC, whose SMs are no multiple of every size (``cudaOccupancyMaxActiveClusters``).
+    gpcs = 8
+    gpc_sms = 16
+    h200_clusters = (132, 66, 39, 30, 22, 17, 15, 15)
 
     @property
     def arch(self) -> str:
@@ -79,6 +85,10 @@ class CudaArch(Arch):
     def has_wgmma(self) -> bool:
         """Whether the GPU has wgmma and TMA (Hopper)."""
         return self.sm == 90
+
+    def resident_clusters(self, size: int) -> int:
+        """Return how many clusters of ``size`` thread blocks are resident, one block an SM."""
+        return max(1, self.h200_clusters[size - 1] * self.sms // self.h200_clusters[0])
 
     @property
     def has_async_copy(self) -> bool:

@@ -55,6 +55,11 @@ class CudaCosts:
         bank_conflict_degree: Mean bank-conflict degree of a transpose's accesses.
         block_reduction_time_ratio: Safety factor on the model of block reductions (estimated).
         fallback_time_ratio: Time of the fallback relative to a kernel that fits (estimated).
+        gemv_instructions: Instructions of a thread of a GEMV besides its elements (estimated).
+        gemv_load_instructions: Instructions of a step for each row: a weight vector's load and
+            address (estimated).
+        gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
+        gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
         int4_tile_instructions: Instructions of a warp for 16 rows of a stage of the int4 GEMV.
         int4_fine_scale_instructions: More of them for scales of less than half a stage.
@@ -119,6 +124,10 @@ class CudaCosts:
     bank_conflict_degree: float = 1.5
     block_reduction_time_ratio: float = 1.25
     fallback_time_ratio: float = 3.0
+    gemv_instructions: float = 40.0
+    gemv_load_instructions: float = 3.0
+    gemv_step_instructions: float = 6.0
+    gemv_shuffle_cycles: float = 30.0
     gemv_time_ratio: float = 0.75
     int4_tile_instructions: float = 190.0
     int4_fine_scale_instructions: float = 64.0

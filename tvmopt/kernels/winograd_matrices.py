@@ -1,4 +1,4 @@
-"""Winograd transform matrices for F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3).
+"""Winograd transform matrices for F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3), and the GEMM's annotation.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016),
 arXiv:1509.09308.
@@ -7,6 +7,9 @@ arXiv:1509.09308.
 from __future__ import annotations
 
 import dataclasses
+
+#: Annotation of the GEMM block of a Winograd convolution; its value is the output tile size m.
+WINOGRAD_ATTR = "tvmopt.winograd"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,8 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvmopt.device.dtypes import FLOATS, WIDE_FLOATS
-from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
 from tvmopt.kernels.passes.skip_padding import is_read
+from tvmopt.kernels.winograd_matrices import WINOGRAD_ATTR
 
 # Values planted in an argument more than this many times smaller than the largest one (a scale,
 # say) would spread to the whole output.

@@ -21,7 +21,7 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
+from tvmopt.kernels.winograd_matrices import WINOGRAD_ATTR
 from tvmopt.runtime.fallback import FALLBACK
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import DIRECT, Plan

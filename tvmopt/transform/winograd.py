@@ -19,8 +19,7 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
-from tvmopt.kernels.cpu.winograd.schedule import WINOGRAD_ATTR
-from tvmopt.kernels.winograd_matrices import MATRICES
+from tvmopt.kernels.winograd_matrices import MATRICES, WINOGRAD_ATTR
 
 # Cost in multiply-adds of loading one weight, and of the transforms per channel of one tile. Fitted
 # to the best of 36 configurations of each algorithm for 14 convolutions, 7 x 7 x 512 to

@@ -19,10 +19,8 @@ from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vect
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 from tvmopt.kernels.cpu.winograd.config import WinogradConfig
+from tvmopt.kernels.winograd_matrices import WINOGRAD_ATTR
 from tvmopt.kernels.workload import Refusal
-
-#: Annotation of the GEMM block; its value is the tile size m (see ``transform/winograd.py``).
-WINOGRAD_ATTR = "tvmopt.winograd"
 
 # Maximum accumulators of the unrolled register tile, in vectors.
 _MOST_UNROLLED = 64

@@ -44,6 +44,7 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
         elements = vector * form.packed
         work = elements * (each * weight_work + each * batch)
         x = elements * batch * (convert + 2.0 / 8.0)
+        per_step = each * costs.gemv_load_instructions + costs.gemv_step_instructions
         shuffles = each * batch * math.log2(share)
         stream = StreamCost(
             blocks=math.ceil(rows / (place * each)),
@@ -51,10 +52,10 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
             compulsory_bytes=moved,
             reread_bytes=rows / each * batch * pieces * form.packed * 2.0,
             in_flight_bytes=float(vector * size * each * unroll),
-            instructions=40.0
-            + steps * (work + x + each * 3.0 + 6.0)
+            instructions=costs.gemv_instructions
+            + steps * (work + x + per_step)
             + shuffles * costs.shuffle_instructions,
-            wait_cycles=shuffles * 30.0
+            wait_cycles=shuffles * costs.gemv_shuffle_cycles
             + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
             load_rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,

@@ -19,9 +19,6 @@ INT8_TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208,
 _OTHER_REGISTERS = 32
 # Most thread blocks of a portable cluster.
 _MOST_CLUSTER_SIZE = 8
-# Resident clusters by cluster size on an H200 of 132 SMs, one thread block an SM: clusters do not
-# span GPCs, whose number of SMs is no multiple of every size (cudaOccupancyMaxActiveClusters).
-_RESIDENT_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +119,7 @@ class HopperConfig(CudaHint):
     @property
     def resident_clusters(self) -> int:
         """Clusters that are resident at once, one thread block an SM."""
-        sms = self.arch.sms
-        return max(1, _RESIDENT_CLUSTERS[self.cluster_size] * sms // _RESIDENT_CLUSTERS[1])
+        return self.arch.resident_clusters(self.cluster_size)
 
     @property
     def stage_bytes(self) -> int:

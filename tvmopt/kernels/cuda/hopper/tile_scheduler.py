@@ -16,6 +16,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import (
     Scalar,
@@ -33,8 +34,6 @@ from tvmopt.kernels.cuda.hopper.problem import ceil_div
 RASTER_GROUPS: tuple[int, ...] = (8, 4, 2, 1)
 # Columns of tiles up to which the order is row by row.
 _ROW_MAJOR_MAX_COLUMNS = 4
-# SMs of a GPC, and GPCs, of an H100 or H200.
-_GPC_SMS, _GPCS = 16, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,18 +188,19 @@ def tile_of(
 
 
 @functools.cache
-def lines_read(tile: tuple[int, int], down: int, across: int, raster: int) -> int:
+def lines_read(arch: CudaArch, tile: tuple[int, int], down: int, across: int, raster: int) -> int:
     """Return how many operand lines of one K block the GPCs read from L2 in the first wave.
 
     Args:
+        arch: The GPU.
         tile: Rows and columns of a tile.
         down: Number of rows of tiles.
         across: Number of columns of tiles.
         raster: Height of a raster group.
     """
-    count = min(down * across, _GPC_SMS * _GPCS)
+    count = min(down * across, arch.gpc_sms * arch.gpcs)
     total = 0
-    for size in (_GPC_SMS // 2, _GPC_SMS):  # half GPCs have their own path: count both
+    for size in (arch.gpc_sms // 2, arch.gpc_sms):  # half GPCs have their own path: count both
         for first in range(0, count, size):
             numbers = range(first, min(count, first + size))
             places = [tile_of(number, down, across, raster) for number in numbers]
@@ -225,5 +225,6 @@ def ranked_raster_groups(config: HopperConfig, rows: int, columns: int) -> tuple
     down, across = ceil_div(rows, config.tile_m), ceil_div(columns, config.tile_n)
     read: dict[int, int] = {}
     for raster in RASTER_GROUPS:
-        read.setdefault(lines_read((config.tile_m, config.tile_n), down, across, raster), raster)
+        tile = config.tile_m, config.tile_n
+        read.setdefault(lines_read(config.arch, tile, down, across, raster), raster)
     return tuple(raster for _, raster in sorted(read.items()))
