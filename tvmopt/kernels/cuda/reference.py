@@ -8,10 +8,10 @@ from tvm import IRModule, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.gemm_form import gemm_form
-from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.simt.space import simt_matmul_hints
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig
 from tvmopt.kernels.cuda.window.schedule import FALLBACK_NAME
-from tvmopt.kernels.cuda.winograd.configs import transform_of
+from tvmopt.kernels.cuda.winograd.space import transform_of
 from tvmopt.kernels.emit import emit_kernel
 from tvmopt.kernels.workload import Refusal
 

@@ -8,12 +8,12 @@ import tvm
 from tvm import relax, tirx
 
 from tests.kernels.cuda.hopper.sources import H200, conv_config, gemm_config
-from tvmopt.kernels.cuda.hopper.configs import conv_configs
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+from tvmopt.kernels.cuda.hopper.ranking import conv_configs
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.lower import lower_passes
 

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.hopper.configs import conv_configs, gemm_configs
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+from tvmopt.kernels.cuda.hopper.ranking import conv_configs, gemm_configs
 
 H200 = GPUS["nvidia-h200"]
 

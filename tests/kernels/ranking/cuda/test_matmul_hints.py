@@ -13,10 +13,10 @@ from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
 from tvmopt.kernels.cuda.common.matmul_problem import matmul_problem, resident_blocks
 from tvmopt.kernels.cuda.mma.config import MmaConfig
-from tvmopt.kernels.cuda.mma.configs import mma_hints, shared_bytes
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
-from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
+from tvmopt.kernels.cuda.mma.space import mma_hints, shared_bytes
 from tvmopt.kernels.cuda.simt.family import SimtMatmul
+from tvmopt.kernels.cuda.simt.space import simt_matmul_hints
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
 
 H200, T4, A100 = GPUS["nvidia-h200"], GPUS["nvidia-t4"], GPUS["nvidia-a100"]

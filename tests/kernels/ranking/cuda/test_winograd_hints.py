@@ -12,7 +12,7 @@ from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
-from tvmopt.kernels.cuda.winograd.configs import transform_of, transform_work
+from tvmopt.kernels.cuda.winograd.space import transform_of, transform_work
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.ranked import FEATURES, Ranked

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cost import COPY, FILL, LAUNCH, REMOTE, imbalance
+from tvmopt.kernels.cpu.common.region import Region
+from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 from tvmopt.kernels.cpu.window.config import INLINED, NAME, WindowConfig
-from tvmopt.kernels.cpu.window.cost import WindowModel
 from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, WindowForm
 from tvmopt.kernels.ranked import Ranked
 
@@ -123,3 +125,114 @@ def _parallel_depths(trips: list[int], cores: int) -> list[int]:
         if tasks > 1 and tasks % cores == 0:
             depths.append(depth)
     return list(dict.fromkeys([*depths, len(trips)]))
+
+
+# Cycles per tap of each register spill; fraction of min(compute, traffic) that does not overlap.
+_SPILL, _OVERLAP = 2.0, 0.3
+# Cycles to enter and leave a tile, and of the epilogue per accumulator.
+_TILE, _FINISH = 16.0, 2.0
+# Slowdown of inlined padding: constant factor; increase per accumulator beyond _MOST_HELD, which
+# LLVM keeps in registers across branches; factor if a tile has neighbours along two axes.
+_AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS = 1.05, 0.08, 8, 1.25
+# Input rows of a tile, about the window's height; one row at a time is in registers.
+_ROWS_HELD = 3
+
+
+class WindowModel:
+    """Cost model for the configurations of one function.
+
+    Args:
+        form: The normalised function.
+        arch: The CPU.
+    """
+
+    def __init__(self, form: WindowForm, arch: CpuArch) -> None:
+        facts = form.facts
+        self._form, self._arch, self._taps = form, arch, facts.reduced
+        self._extents = form.extents
+        self._regions = [Region(read, facts) for read in facts.reads]
+        self._whole = sum(region.bytes(self._extents) for region in self._regions)
+
+    def rank(self, hint: WindowConfig) -> Ranked[WindowConfig]:
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
+        arch, block = self._arch, hint.register_tile
+        loops = TileLoops.of(hint, self._extents)
+        tiles = math.prod(loops.trips)
+        lanes = self._form.vector(block[-1], arch, around=hint.inlined)
+        vectors = math.ceil(block[-1] / lanes)
+        accumulators = math.prod(block[:-1]) * vectors
+        multiply = self._taps * accumulators / arch.fma_ports
+        loads, spilled = self._loads(hint, accumulators)
+        waits = accumulators < arch.fma_ports * arch.fma_latency
+        latency = arch.fma_latency * self._taps if waits else 0.0
+        compute = max(multiply, loads / arch.load_ports, latency) + self._taps * spilled * _SPILL
+        copied, patch = self._copied(loops, max(0, hint.producer_depth))
+        traffic = self._traffic(loops)
+        memory = traffic / tiles
+        one = max(compute, memory) + _OVERLAP * min(compute, memory)
+        one += accumulators * _FINISH + _TILE
+        shared = hint.parallel_loops > 0
+        cycles = tiles * one
+        if shared:
+            cycles = cycles * imbalance(loops.tasks, arch.cores) / arch.cores + LAUNCH
+            cycles += self._remote_cycles(loops)
+        if hint.inlined:
+            cycles *= _AROUND + _CROWDED * max(0, accumulators - _MOST_HELD)
+            cycles *= _TWO_WAYS if sum(size > 1 for size in block[:-1]) > 1 else 1.0
+        elif self._form.producers and hint.producer_depth:
+            cycles += copied / COPY / (arch.cores if shared else 1)
+        elif self._form.producers:
+            size = max(region.bytes(self._extents) for region in self._regions)
+            cycles += size / COPY / arch.cores + LAUNCH
+        facts = (
+            multiply,
+            loads,
+            one,
+            traffic,
+            self._whole,
+            loops.tasks / arch.cores,
+            patch,
+            copied,
+        )
+        return Ranked(hint, cycles, facts)
+
+    def _remote_cycles(self, loops: TileLoops) -> float:
+        """Return one core's cycles to read data from the caches of other cores."""
+        data = max(self._regions, key=lambda region: region.bytes(self._extents))
+        return data.remote_bytes(self._extents, loops.shares, self._arch) / REMOTE
+
+    def _loads(self, hint: WindowConfig, accumulators: int) -> tuple[float, float]:
+        """Return a tile's vector loads (each input once), and its register spills."""
+        if not self._form.unrolled_taps:
+            return self._taps * accumulators * len(self._regions), 0.0
+        vectors = [
+            region.bytes(hint.register_tile) / self._arch.simd_bytes for region in self._regions
+        ]
+        held = accumulators + max(vectors) / _ROWS_HELD
+        return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
+
+    def _traffic(self, loops: TileLoops) -> float:
+        """Return the cycles of all tiles' L1 and L2 misses.
+
+        A cache holds the working set of the inner loops, up to some depth. Every iteration of the
+        outer loops reads that working set from the next level.
+        """
+        arch = self._arch
+        cycles = 0.0
+        for size, rate in (
+            (arch.l1_bytes, arch.l2_bandwidth),
+            (arch.l2_bytes, arch.l3_bandwidth),
+        ):
+            for depth in range(len(loops.trips) + 1):
+                span = loops.span(depth)
+                held = sum(region.bytes(span) for region in self._regions)
+                if held <= FILL * size or depth == len(loops.trips):
+                    cycles += math.prod(loops.trips[:depth]) * held / rate
+                    break
+        return cycles
+
+    def _copied(self, loops: TileLoops, depth: int) -> tuple[float, float]:
+        """Return the bytes that producers at ``depth`` write in total, and per execution."""
+        span = loops.span(depth)
+        patch = max(region.bytes(span) for region in self._regions)
+        return math.prod(loops.trips[:depth]) * patch, patch

@@ -6,10 +6,18 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cost import (
+    COPY,
+    LAUNCH,
+    REMOTE,
+    TileNumbers,
+    bandwidth,
+    imbalance,
+    tile_cost,
+)
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.winograd.config import NAME, WinogradConfig
-from tvmopt.kernels.cpu.winograd.cost import WinogradModel
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
 from tvmopt.kernels.ranked import Ranked
 
@@ -79,3 +87,135 @@ def _l2_blocks(
 def _few(part: int, whole: int) -> bool:
     """Return whether ``part`` is 1, or ``whole`` divided by 1, 2, 4 or 8."""
     return part == 1 or whole // part in (1, 2, 4, 8)
+
+
+# Cycles of the input and output transforms for one vector of one tile, by m.
+_INPUT_TRANSFORM, _OUTPUT_TRANSFORM = {2: 40.0, 4: 130.0}, {2: 30.0, 4: 100.0}
+# Cycles of overhead per L2 block (loops, buffers).
+_BLOCK = 500.0
+
+
+class WinogradModel:
+    """Cost model for the configurations of one Winograd convolution.
+
+    Args:
+        form: The normalised function.
+        arch: The CPU.
+    """
+
+    def __init__(self, form: WinogradForm, arch: CpuArch) -> None:
+        self._form, self._arch = form, arch
+        self._lanes = arch.lanes(form.facts.dtype)
+        self._vector = channel_vector(form.extents[2], self._lanes)
+        self._itemsize = form.facts.write.buffer.dtype.itemsize
+        self._points = (form.m + 2) ** 2
+
+    def rank(self, hint: WinogradConfig) -> Ranked[WinogradConfig]:
+        """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
+        form, arch, points, size = self._form, self._arch, self._points, self._itemsize
+        tiles_y, tiles_x, outputs = form.extents
+        y, x, o = hint.l2_block
+        grid = form.batch * math.ceil(tiles_y / y) * math.ceil(tiles_x / x)
+        blocks = grid * (outputs // o)
+        cores = arch.cores if hint.parallel_loops else 1
+        busy = imbalance(blocks, cores)
+        # Bytes of one L2 block: transformed data, GEMM output, weight.
+        data = points * y * x * form.channels * size
+        gemm_output = points * y * x * o * size
+        weights = points * form.channels * o * size
+        gemm, between = self._gemm(hint, blocks, data, gemm_output, busy)
+        reads = self._weights(hint, blocks / cores, data + gemm_output, weights)
+        output_transform = blocks * y * x * (o / self._vector) * _OUTPUT_TRANSFORM[form.m]
+        output_transform += blocks * 2 * gemm_output / bandwidth(gemm_output, arch)
+        input_transform, extra = self._data(hint, grid, blocks, data)
+        shared = output_transform + input_transform + blocks * _BLOCK
+        total = gemm + (reads + shared / cores) * busy + extra
+        facts = (
+            gemm,
+            between,
+            reads,
+            output_transform,
+            input_transform,
+            data + gemm_output,
+            weights,
+            blocks / cores,
+        )
+        return Ranked(hint, total, facts)
+
+    def _gemm(
+        self, hint: WinogradConfig, blocks: int, data: float, gemm_output: float, busy: float
+    ) -> tuple[float, float]:
+        """Return the GEMM cycles of the busiest core, and the weight's reuse distance in bytes."""
+        form, arch, size = self._form, self._arch, self._itemsize
+        y, x, o = hint.l2_block
+        by, bx, width = hint.register_tile
+        passes = math.ceil(y / by) * math.ceil(x / bx)
+        slab = form.channels * width * size
+        one_point = data / self._points
+        between = slab + one_point
+        tile = TileNumbers(
+            rows=by * bx,
+            vectors=width // self._vector,
+            depth=form.channels,
+            tiles=blocks * self._points * passes * (o // width),
+            weight_block=slab,
+            weight_reuse=between,
+            weight_uses=passes,
+            spills=0,
+            data_block=by * bx * form.channels * size,
+            data_reuse=between if hint.producer_depth else data / max(1, arch.cores),
+            out_bytes=by * bx * width * size,
+            out_run=width * size,
+            out_total=gemm_output * arch.cores,
+            imbalance=busy,
+            parallel=hint.parallel_loops > 0,
+            inner=form.channels,
+            guarded=y % by != 0 or x % bx != 0,
+        )
+        # The first read of the weight per L2 block is in _weights.
+        cost = tile_cost(tile, arch)
+        first = tile.tiles * slab / arch.l3_bandwidth / passes
+        return cost.total - first * busy / (arch.cores if hint.parallel_loops else 1), between
+
+    def _weights(self, hint: WinogradConfig, blocks: float, others: float, weights: float) -> float:
+        """Return one core's cycles for the first read of the weight in each of its L2 blocks."""
+        arch = self._arch
+        whole = weights * (self._form.extents[2] // hint.l2_block[2])
+        if hint.loop_order[0] == 2:  # blocks of the same output channels in sequence
+            cores = arch.cores if hint.parallel_loops else 1
+            once = min(blocks, max(1.0, (self._form.extents[2] // hint.l2_block[2]) / cores))
+            again = max(0.0, blocks - once)
+            between = weights + others
+        else:
+            once = min(blocks, float(self._form.extents[2] // hint.l2_block[2]))
+            again = max(0.0, blocks - once)
+            between = whole + others
+        return weights * (once / arch.l3_bandwidth + again / bandwidth(between, arch))
+
+    def _data(
+        self, hint: WinogradConfig, grid: int, blocks: int, data: float
+    ) -> tuple[float, float]:
+        """Return the input transform's cycles on all cores, and extra cycles of a separate pass."""
+        form, arch = self._form, self._arch
+        tiles_y, tiles_x, _ = form.extents
+        y, x, _ = hint.l2_block
+        vectors = form.channels / channel_vector(form.channels, self._lanes)
+        if hint.producer_depth:
+            tiles, rows, wide, times = y * x, y, x, blocks
+        else:
+            tiles, rows, wide, times = tiles_y * tiles_x, form.batch * tiles_y, tiles_x, 1
+            tiles *= form.batch
+        input_transform = times * tiles * vectors * _INPUT_TRANSFORM[form.m]
+        strip = (form.m + 2) * (wide * form.m + 2) * form.channels * self._itemsize
+        input_transform += times * rows * strip / COPY
+        input_transform += times * data / bandwidth(data, arch) if hint.producer_depth else 0.0
+        if hint.producer_depth:
+            return input_transform, 0.0
+        cores = arch.cores if hint.parallel_loops else 1
+        whole = data * grid
+        remote = 0.0
+        if cores > 1 and (hint.loop_order[0] == 2 or grid < cores):
+            remote = whole * (cores - 1) / cores / REMOTE
+        share = imbalance(form.batch * tiles_y, cores)
+        extra = whole / cores / bandwidth(whole / cores, arch) + LAUNCH * (cores > 1) + remote
+        return 0.0, input_transform * share / cores + extra

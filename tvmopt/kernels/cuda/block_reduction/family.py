@@ -8,8 +8,8 @@ from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.block_reduction.config import BlockReductionConfig
-from tvmopt.kernels.cuda.block_reduction.configs import block_reduction_hints
 from tvmopt.kernels.cuda.block_reduction.schedule import NAME, emit
+from tvmopt.kernels.cuda.block_reduction.space import block_reduction_hints
 from tvmopt.kernels.cuda.common.inlining import inlined
 from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.family import Found

@@ -13,11 +13,11 @@ from tvmopt.kernels.cuda.column_reduction.config import (
     ColumnWalkConfig,
     CudaColumnReductionConfig,
 )
-from tvmopt.kernels.cuda.column_reduction.configs import (
+from tvmopt.kernels.cuda.column_reduction.schedule import ColumnForm, prepare_columns
+from tvmopt.kernels.cuda.column_reduction.space import (
     column_reduction_hints,
     column_walk_hints,
 )
-from tvmopt.kernels.cuda.column_reduction.schedule import ColumnForm, prepare_columns
 from tvmopt.kernels.cuda.common.memory_bound import (
     GEMV,
     REDUCTION,

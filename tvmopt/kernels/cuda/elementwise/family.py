@@ -15,12 +15,12 @@ from tvmopt.kernels.cuda.elementwise.config import (
     CudaElementwiseConfig,
     TransposeConfig,
 )
-from tvmopt.kernels.cuda.elementwise.configs import (
+from tvmopt.kernels.cuda.elementwise.copy import CopyForm, prepare_copy
+from tvmopt.kernels.cuda.elementwise.space import (
     copy_hints,
     elementwise_hints,
     transpose_hints,
 )
-from tvmopt.kernels.cuda.elementwise.copy import CopyForm, prepare_copy
 from tvmopt.kernels.cuda.elementwise.transpose import TransposeForm, prepare_transpose
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -9,8 +9,8 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.cuda.gemv.config import GemvConfig
-from tvmopt.kernels.cuda.gemv.configs import gemv_hints
 from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm, emit, prepare_gemv
+from tvmopt.kernels.cuda.gemv.space import gemv_hints
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -9,13 +9,13 @@ from tvm import tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
-from tvmopt.kernels.cuda.hopper.configs import conv_configs, gemm_configs
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.match import Match, match
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
+from tvmopt.kernels.cuda.hopper.ranking import conv_configs, gemm_configs
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -10,9 +10,9 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.cuda.gemv.schedule import prepare_gemv
 from tvmopt.kernels.cuda.int4.config import Int4Config
-from tvmopt.kernels.cuda.int4.configs import int4_hints
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.schedule import NAME, emit
+from tvmopt.kernels.cuda.int4.space import int4_hints
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -9,9 +9,9 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.memory_bound import GEMV, REDUCTION, MemoryBound, analysed
 from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig
-from tvmopt.kernels.cuda.row_reduction.configs import row_reduction_hints
 from tvmopt.kernels.cuda.row_reduction.form import RowForm, prepare_rows
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME, emit
+from tvmopt.kernels.cuda.row_reduction.space import row_reduction_hints
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -9,8 +9,8 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm, gemm_form_of
 from tvmopt.kernels.cuda.simt.config import SimtConfig
-from tvmopt.kernels.cuda.simt.configs import simt_matmul_hints
 from tvmopt.kernels.cuda.simt.schedule import NAME, emit
+from tvmopt.kernels.cuda.simt.space import simt_matmul_hints
 from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload

@@ -11,13 +11,13 @@ from tvmopt.kernels.analysis import BlockFacts
 from tvmopt.kernels.cuda.common.inlining import inlined, only_reduction
 from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, analysed
 from tvmopt.kernels.cuda.window.config import CudaFallbackConfig, CudaWindowConfig
-from tvmopt.kernels.cuda.window.configs import fallback_hints, window_hints
 from tvmopt.kernels.cuda.window.schedule import (
     FALLBACK_NAME,
     WINDOW_NAME,
     emit_fallback,
     emit_window,
 )
+from tvmopt.kernels.cuda.window.space import fallback_hints, window_hints
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Inlined, Refusal, Workload
 

@@ -9,13 +9,13 @@ from tvm import s_tir, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.common.memory_bound import MemoryBound, analysed
 from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
-from tvmopt.kernels.cuda.winograd.configs import Transform, transform_of
 from tvmopt.kernels.cuda.winograd.schedule import (
     DATA_NAME,
     OUT_NAME,
     emit_data,
     emit_out,
 )
+from tvmopt.kernels.cuda.winograd.space import Transform, transform_of
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
