@@ -25,7 +25,7 @@ QUANTIZATIONS = ("u8s8", "s8s8")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 AUTO = "auto"
 
-# Left out of a digest when empty: those of what is measured on this machine stay what they were.
+# Left out of a digest when empty, so that digests of local measurements stay equal.
 _RPC = ("rpc_tracker", "rpc_key")
 
 _C = TypeVar("_C", bound="StageConfig")

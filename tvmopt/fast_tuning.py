@@ -1,4 +1,4 @@
-"""The public names of the fast tuner: those of the fast dlight proposal for CUDA.
+"""Public names of the fast tuner, as in the fast dlight proposal for CUDA.
 
 Source: the thread "fast dlight" of the TVM community forum, 2024. The same names work for CPUs::
 

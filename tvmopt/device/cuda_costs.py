@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class CudaCosts:
-    """Fitted parameters of a GPU's cost models; the defaults are those of an H200.
+    """Fitted parameters of a GPU's cost models; the defaults fit an H200.
 
     Fits, by the median of repeated launches: SIMT and mma.sync GEMMs on 2026-11-22 and 2026-11-23,
     row reductions, elementwise functions and copies on 2026-11-23. ``benchmarks/cuda_fit.py`` fits
@@ -23,7 +23,7 @@ class CudaCosts:
         async_copy_latency_cycles: Latency of cp.async; the stages in flight must cover it.
         stream_bandwidth_share: Share of DRAM and L2 bandwidth that a stream reaches.
         sm_l2_bytes_per_cycle: L2 bandwidth of one SM.
-        sm_tile_bytes_per_cycle: The same for the tiles of a GEMM.
+        sm_tile_bytes_per_cycle: L2 bandwidth of one SM that loads tiles of a GEMM.
         l2_resident_share: Share of L2 that holds data for SMs everywhere.
         l1_resident_share: Share of L1 in which rows stay until they are read again.
         issue_slot_share: Share of the issue slots that is used at best.
@@ -37,9 +37,11 @@ class CudaCosts:
         reread_cycles: Until data that was read before arrives again.
         partial_sector_lines: 128-byte lines that a store of less than an L2 sector costs.
         reduction_instructions: Instructions of a thread of a reduction besides its elements.
-        block_reduction_instructions: The same of a reduction by whole blocks (estimated).
-        elementwise_instructions: The same of an elementwise function.
-        transform_instructions: The same of a Winograd transform (estimated).
+        block_reduction_instructions: Instructions of a thread of a block reduction, besides
+            (estimated).
+        elementwise_instructions: Instructions of a thread of an elementwise function, besides.
+        transform_instructions: Instructions of a thread of a Winograd transform, besides
+            (estimated).
         load_instructions: Instructions of a load with its index (estimated).
         window_load_instructions: Instructions of a load in a window (estimated).
         transform_access_instructions: Instructions of a load or store of a Winograd transform,
@@ -73,7 +75,7 @@ class CudaCosts:
         hopper_mma_sync_rate: The same on Hopper, where only wgmma reaches it all.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
         mma_time_ratio: Measured over predicted cycles of mma.sync kernels beside wgmma kernels.
-        mma_conv_time_ratio: The same again for convolutions, whose pixel loads are not modelled.
+        mma_conv_time_ratio: Further factor for convolutions, whose pixel loads are not modelled.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
         shared_access_cycles: Of that port for a load and a store of a warp, of any width.

@@ -146,7 +146,7 @@ class CompiledModel:
             arrays.append(np.ascontiguousarray(array).reshape(spec.shape))
         if len(inputs) != len(arrays):
             unknown = sorted(set(inputs) - {spec.name for spec in self.metadata.inputs})
-            raise ConfigError(f"inputs must be those of the model, but got also {unknown}")
+            raise ConfigError(f"inputs must be inputs of the model, but got also {unknown}")
         return arrays
 
 

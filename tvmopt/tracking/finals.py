@@ -54,13 +54,14 @@ class Final:
 
 
 def choose_finalists(records: list[Record]) -> list[Record]:
-    """The best few, tuned and untuned, so that one measured in a bad moment gets a second chance.
+    """Return the trials to measure again side by side, most promising first.
 
-    The fastest feasible trial comes first, then what the same variant became with other efforts of
-    tuning, the same effort at the other granularity before all; the same of the fastest before
-    adjusting for the machine's speed, and of the fastest untuned one, which tuning has to beat;
-    then what comes next, each with its other granularity. Without any that is feasible, the one
-    that passes the limits least.
+    Several are measured, tuned and untuned, since a trial may have run while the machine was slow.
+    Three trials come first: the fastest feasible one, the fastest before the correction for the
+    machine's speed, and the fastest untuned one, which tuning has to beat. Their variants under
+    other tuning efforts follow, of each trial first the same effort at the other granularity. Then
+    come the next fastest trials, each with its other granularity. Without a feasible trial, the
+    result is the trial that exceeds the limits least.
     """
     finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
     if not finished:

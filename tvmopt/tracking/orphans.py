@@ -30,13 +30,13 @@ def close_orphans(client: MlflowClient, tell: Callable[[str], None] | None = Non
     A process is known by boot id, PID namespace, process id and start time, so that a process id
     that was given to another program is not mistaken for it. The host name is no identity: cloned
     machines have the same one. A run of this host name from another boot is closed only when the
-    store is a file that no other machine can use; other machines' runs are those of
-    :mod:`tvmopt.tracking.heartbeat`. A run that ``mlflow run`` opened and that no
-    process of ours ever took over is closed when its ``mlflow run`` is gone.
+    store is a file that no other machine can use; :mod:`tvmopt.tracking.heartbeat` closes
+    the runs of other machines. A run that ``mlflow run`` opened and that no process of ours took
+    over is closed when its ``mlflow run`` is gone.
 
     Args:
         client: Client of the store.
-        tell: Is given one line about runs of this host name that may be dead, or be those of
+        tell: Is given one line about runs of this host name that may be dead, or belong to
             another machine.
     """
     experiments, own = all_experiment_ids(client), Process.own()

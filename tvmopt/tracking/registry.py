@@ -67,7 +67,7 @@ def register(
     if there is not None:
         number = str(there.version)
         for key, value in tags.items():
-            if key not in REGISTERED:  # hashes stay those of the files that were registered
+            if key not in REGISTERED:  # the hashes of the registered files stay
                 client.set_model_version_tag(name, number, key, value)
     else:
         # MLflow files a logged model under the process's experiment, not under that of its run.

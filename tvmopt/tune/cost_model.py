@@ -1,7 +1,7 @@
 """Cost model of MetaSchedule, trained on the candidates measured so far.
 
 It is not the re-ranker of ``fast`` (:mod:`tvmopt.kernels.cpu.reranker`): MetaSchedule's candidates
-have no predicted cycles to correct, and their features are those of TVM.
+have no predicted cycles to correct, and TVM defines their features.
 
 TVM's feature extractor returns one vector per buffer store of a candidate. Trees need a fixed
 length, so a candidate's vectors are reduced to sum, maximum and mean. The training target is the

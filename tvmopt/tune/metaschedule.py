@@ -72,7 +72,7 @@ class MetaScheduleStrategy(TuneStrategy):
             EnvironmentSetupError: When a package or the C++ compiler is missing.
         """
         options.check(self.name)
-        check_cpu_target(target, self.name)  # the schedule rules are those of CPUs
+        check_cpu_target(target, self.name)  # the schedule rules are for CPUs
         start = time.perf_counter()
         work_dir = work_dir.resolve()
         work_dir.mkdir(parents=True, exist_ok=True)

@@ -42,11 +42,11 @@ class HopperCosts:
         pixel_load_cycles_per_128_bytes: TMA load of 128 bytes of a pixel box.
         image_row_load_cycles: Extra cycles at the start of an image row.
         pitch_64_slowdown: L2 slowdown of rows aligned to 64 bytes, not to lines of 128.
-        pitch_32_slowdown: The same of 32 bytes.
-        pitch_16_slowdown: The same of 16 bytes.
+        pitch_32_slowdown: L2 slowdown of rows aligned to 32 bytes.
+        pitch_16_slowdown: L2 slowdown of rows aligned to 16 bytes.
         multicast_pitch_64_slowdown: L2 slowdown of multicast loads of rows aligned to 64 bytes.
-        multicast_pitch_32_slowdown: The same of 32 bytes.
-        multicast_pitch_16_slowdown: The same of 16 bytes.
+        multicast_pitch_32_slowdown: That slowdown for rows aligned to 32 bytes.
+        multicast_pitch_16_slowdown: That slowdown for rows aligned to 16 bytes.
         arrival_cycles_per_line: Until a 128-byte line arrives in shared memory.
         arrival_slowdown_exponent: Exponent of the L2 slowdown in it.
         dram_share: Share of DRAM bandwidth that is reached.
@@ -265,7 +265,7 @@ def _with_packing(
 
 
 def _written(out: str, problem: _Problem) -> float:
-    """Return the bytes of an output element, plus those of residual inputs."""
+    """Return the bytes of an output element plus the bytes of its residual inputs."""
     total = float(BYTES[out])
     if problem.epilogue is not None:
         for buffer, along in problem.epilogue.reads:

@@ -16,7 +16,7 @@ from tvmopt.kernels.cuda.hopper.residual import Residual, residual_of
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.wgmma import Accumulators
 
-#: Named barrier of all consumer warpgroups; those of one warpgroup have lower numbers.
+#: Named barrier of all consumer warpgroups; the barriers of one warpgroup have lower numbers.
 CONSUMER_BARRIER = 8
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a Hopper kernel: buffers declared like those of the PrimFunc that it replaces."""
+"""Parameters of a Hopper kernel: buffers declared as in the PrimFunc that it replaces."""
 
 from __future__ import annotations
 
