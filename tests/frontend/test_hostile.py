@@ -211,14 +211,15 @@ def test_inputs_beyond_all_memory_are_refused():
         input_specs(model)
 
 
-@pytest.mark.parametrize("scales", [[-1, -1], [0, 1], [1, np.nan], [np.inf, 1]])
+@pytest.mark.parametrize("scales", [[-1, -1], [0, 1], [1, np.nan], [np.inf, 1], [1, 1e38]])
 def test_scales_that_no_resize_takes_are_refused(scales, tmp_path):
     """ONNX Runtime aborts on the negative sizes that some scales give."""
     model = _model()
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, "f4"), "s"))
     model.graph.node.append(helper.make_node("Resize", ["y", "", "s"], ["z"], name="resize"))
     onnx.save_model(model, str(tmp_path / "m.onnx"))
-    _refused(tmp_path / "m.onnx", "scales of Resize must be positive numbers, but node 'resize'")
+    rule = "scales of Resize must be positive and at most 2147483648, but node 'resize'"
+    _refused(tmp_path / "m.onnx", rule)
 
 
 @pytest.mark.parametrize("size", [0, -2, 2**32, 2**15 + 1])

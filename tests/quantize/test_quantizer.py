@@ -293,7 +293,7 @@ def test_wrong_names_and_ranges(network, ranges):
     with pytest.raises(ConfigError, match="but 'conv9' is none; take their names from the layer"):
         quantize_model(network.model, ranges, Scheme(), ["conv9"])
     fewer = Ranges("minmax", None, 1, {"x": (0.0, 1.0)})
-    with pytest.raises(ConfigError, match=r"those of the model .* lack 's' and 10"):
+    with pytest.raises(ConfigError, match=r"belong to the model .* lack 's' and 10"):
         quantize_model(network.model, fewer, Scheme())
 
 

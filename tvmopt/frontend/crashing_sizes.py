@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -14,14 +13,16 @@ _AT = {"Resize": (1, 2), "Upsample": (1,)}  # input positions of the scales, ove
 _BLOCKS = ("DepthToSpace", "SpaceToDepth")
 # ONNX Runtime squares the block size in 64 bits and divides by the result.
 _MAX_BLOCK = 2**15
+# ONNX Runtime multiplies sizes by the scales in 64 bits.
+_MAX_SCALE = 2**31
 
 
 def check_sizes(model: onnx.ModelProto) -> None:
     """Check constant scales and block sizes.
 
     Raises:
-        ModelError: When a scale of Resize is not positive and finite (ONNX Runtime aborts), or a
-            block size is not 1 to 2**15 (ONNX Runtime divides by zero).
+        ModelError: When a scale of Resize is not positive, or above 2**31 (ONNX Runtime aborts), or
+            a block size is not 1 to 2**15 (ONNX Runtime divides by zero).
     """
     for graph in graphs(model.graph):
         constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -41,9 +42,9 @@ def _check_scales(name: str, tensor: onnx.TensorProto) -> None:
         scales = numpy_helper.to_array(tensor)
     except Exception:  # wrong size or type: ONNX Runtime reports it
         return
-    if scales.dtype.kind == "f" and not (np.isfinite(scales) & (scales > 0)).all():
+    if scales.dtype.kind == "f" and not ((scales > 0) & (scales <= _MAX_SCALE)).all():
         raise ModelError(
-            f"scales of Resize must be positive numbers, but node {name!r} has "
+            f"scales of Resize must be positive and at most {_MAX_SCALE}, but node {name!r} has "
             f"{shown(scales.tolist())}; correct the model and export it again"
         )
 

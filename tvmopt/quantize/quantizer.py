@@ -61,7 +61,7 @@ class Quantizer:
         missing = [name for name in wanted if name not in ranges.tensors]
         if missing:
             raise ConfigError(
-                "ranges must be of the model that is quantised, but they lack "
+                "ranges must belong to the model that is quantised, but they lack "
                 f"{missing[0]!r} and {len(missing) - 1} more; collect them again"
             )
         self._ranges = ranges
