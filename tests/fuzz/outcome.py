@@ -18,7 +18,7 @@ CRASH = "crash"
 UNEXPECTED, UNCLEAR, WRONG, PARENT = "unexpected", "unclear", "wrong", "parent"
 GOOD = (REFUSED, RIGHT, LIMIT)
 _LONGEST_LINE = 4100
-# Weights from which on sums of their products may overflow float32 in one order of additions alone.
+# Weights from which on a GEMM may overflow float32 in one order of additions alone.
 _HUGE = 1e30
 _QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 
