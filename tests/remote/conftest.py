@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rpc import HOST, start_server, start_tracker
 from tvmopt.remote import Board
-
-HOST = "127.0.0.1"
 
 
 def keys_at(port: int) -> list[str]:
@@ -41,9 +40,7 @@ def wait_for(port: int, key: str, seconds: float = 60.0) -> Board:
 @pytest.fixture(scope="session")
 def tracker() -> Iterator[int]:
     """Start a tracker; return its port."""
-    from tvm.rpc.tracker import Tracker
-
-    started = Tracker(HOST, port=9190, port_end=9390, silent=True)
+    started = start_tracker()
     yield started.port
     started.terminate()
 
@@ -51,14 +48,10 @@ def tracker() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def serve(tracker: int) -> Iterator[Callable[[str], Board]]:
     """Start a server with a key; return its board."""
-    from tvm import rpc
-
     with contextlib.ExitStack() as stack:
 
         def start(key: str) -> Board:
-            server = rpc.Server(
-                HOST, 9400, 9600, tracker_addr=(HOST, tracker), key=key, silent=True
-            )
+            server = start_server(tracker, key)
             stack.callback(server.terminate)
             return wait_for(tracker, key)
 

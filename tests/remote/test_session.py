@@ -10,11 +10,12 @@ import time
 import psutil
 import pytest
 
+from tests.rpc import HOST
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
 from tvmopt.remote import Board, session
 from tvmopt.remote.session import limited, open_session
 
-from .conftest import HOST, wait_for
+from .conftest import wait_for
 
 
 def _session_process() -> psutil.Process:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.mlflow_runs import client_of, runs_of
+from tests.rpc import HOST, start_server, start_tracker
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +23,9 @@ def folder(tmp_path_factory, make_store):
 @pytest.fixture
 def board():
     """Return the parameters that select this machine as a board."""
-    from tvm import rpc
-    from tvm.rpc.tracker import Tracker
-
-    tracker = Tracker("127.0.0.1", port=9190, port_end=9390, silent=True)
-    where = ("127.0.0.1", tracker.port)
-    server = rpc.Server("127.0.0.1", 9400, 9600, tracker_addr=where, key="own", silent=True)
-    yield {"rpc_tracker": f"127.0.0.1:{tracker.port}", "rpc_key": "own"}
+    tracker = start_tracker()
+    server = start_server(tracker.port, "own")
+    yield {"rpc_tracker": f"{HOST}:{tracker.port}", "rpc_key": "own"}
     server.terminate()
     tracker.terminate()
 
