@@ -24,8 +24,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = [
     "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "link",
     "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
-    "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "build",
-    "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "__main__",
+    "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "codegen",
+    "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor",
+    "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from pathlib import Path
 
 import tvm
-from tvm import relax
 
-from tvmopt.device.cuda import CudaArch
-from tvmopt.device.llvm import pass_config
+from tvmopt.codegen import CodeGenerator, code_generator
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
 from tvmopt.kernels.backend import backend_of
-from tvmopt.kernels.cuda.build import build_kernels
-from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
-from tvmopt.kernels.cuda.pipeline import PIPELINE
-from tvmopt.kernels.cuda.replace_kernels import replace_kernels
-from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.kernels.first_choice import schedule_module
-from tvmopt.link import link_options
-from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.fallback import add_fallback
-from tvmopt.transform.lift_storage import LiftStorage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +79,12 @@ def build_library(
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
-    kind = target.to_tvm(opt_level=1 if quick else None)
+    tvm_target = target.to_tvm(opt_level=1 if quick else None)
     if database_dir is not None:
         key = DatabaseKey(
-            canonical_target(kind), target.threads, granularity=granularity_of(database_dir)
+            canonical_target(tvm_target), target.threads, granularity=granularity_of(database_dir)
         )
-        applied = apply_database(mod, database_dir, key, kind)
+        applied = apply_database(mod, database_dir, key, tvm_target)
         mod = applied.mod
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
@@ -113,7 +102,7 @@ def build_library(
         arch = target.arch()
         mod = backend_of(arch).schedule_unmatched(mod, arch)
     try:
-        mod, others = _compile_all(before, mod, target, kind, path)
+        mod, others = _compile_all(before, mod, code_generator(target, tvm_target), path)
     except EnvironmentSetupError:
         raise
     except Exception as error:
@@ -125,50 +114,32 @@ def build_library(
 
 
 def _compile_all(
-    before: tvm.IRModule | None,
-    mod: tvm.IRModule,
-    target: TargetSpec,
-    kind: tvm.target.Target,
-    path: Path,
+    before: tvm.IRModule | None, mod: tvm.IRModule, generator: CodeGenerator, path: Path
 ) -> tuple[tvm.IRModule, dict[str, str]]:
     """Compile ``mod`` to ``path``; replace GPU kernels that fail to compile.
 
     Args:
         before: The module before default scheduling; None without default schedules.
         mod: The module.
-        target: Target to compile for.
-        kind: The same as TVM target.
+        generator: Code generator of the target.
         path: Library to write.
 
     Returns:
         The compiled module, and the replacement of each function whose kernel did not compile.
     """
     try:
-        _compile(mod, target, kind, path)
+        generator.compile(mod, path)
         return mod, {}
     except EnvironmentSetupError:
         raise
     except Exception:
-        if target.gpu is None or before is None:
+        if before is None:
             raise
-        check = functools.partial(_why_not_built, arch=target.gpu)
-        mod, others = replace_kernels(before, mod, target.gpu, check)
+        mod, others = generator.replace_failing(before, mod)
         if not others:
             raise
-    _compile(mod, target, kind, path)
+    generator.compile(mod, path)
     return mod, others
-
-
-def _why_not_built(kernels: dict[str, tvm.tirx.PrimFunc], arch: CudaArch) -> str | None:
-    """Return why ``kernels`` do not compile; None when they do."""
-    try:
-        with embed_cubins(arch):
-            build_kernels(kernels, arch)
-    except EnvironmentSetupError:
-        raise
-    except Exception as error:
-        return last_line(error)
-    return None
 
 
 def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
@@ -179,63 +150,5 @@ def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
     return {name: found for name, found in used.items() if found}
 
 
-def _compile(mod: tvm.IRModule, target: TargetSpec, kind: tvm.target.Target, path: Path) -> None:
-    """Generate code for a scheduled module and link it."""
-    from tvmopt.transform.prepack import prepack
-
-    linker = link_options(target.isa)
-    if target.gpu is not None:
-        with embed_cubins(target.gpu), tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
-            executable = tvm.compile(
-                mod, kind, relax_pipeline=_finish_pipeline(kind), tir_pipeline=PIPELINE
-            )
-    else:
-        with tvm.transform.PassContext(opt_level=3, config=pass_config(target.isa)):
-            executable = tvm.compile(
-                prepack(mod),
-                kind,
-                relax_pipeline=_finish_pipeline(kind),
-                tir_pipeline=CPU_PIPELINE,
-            )
-    executable.export_library(str(path), **linker)
-
-
 def _is_tensor_ir(func: object) -> bool:
     return isinstance(func, tvm.tirx.PrimFunc)
-
-
-def _finish_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    if target.kind.name == "cuda":
-        from tvm.relax.backend.cuda import pipeline as backend
-    else:
-        from tvm.relax.backend.cpu_generic import pipeline as backend
-
-    @tvm.transform.module_pass(opt_level=0, name="FinishPipeline")
-    def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        with target:
-            passes = [*backend.dataflow_lower_passes(target), *backend.finalize_passes(target)]
-            if target.kind.name == "cuda":
-                # Lowering already made views of reshapes; this pass rejects kernels without blocks.
-                passes = [p for p in passes if p.info.name != "RewriteDataflowReshape"]
-            if _has_branches(mod):
-                # The pass may share storage that only one branch allocates.
-                passes = [p for p in passes if p.info.name != "StaticPlanBlockMemory"]
-            elif target.kind.name == "cuda":
-                allocated = [p.info.name for p in passes].index("LowerAllocTensor")
-                passes.insert(allocated + 1, LiftStorage())
-            return tvm.transform.Sequential(passes)(mod)
-
-    return finish
-
-
-def _has_branches(mod: tvm.IRModule) -> bool:
-    found: list[relax.If] = []
-
-    def look(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.If):
-            found.append(expr)
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, look)
-    return bool(found)

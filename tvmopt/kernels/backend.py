@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tvm import IRModule, s_tir, tirx
+from tvm.target import Target
 
 from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
@@ -39,6 +40,8 @@ class Backend:
         finish: Returns an emitted schedule or function after the device's passes, given the
             original function.
         schedule_unmatched: Schedules the functions of a module that no family matches.
+        has_traces: Whether tuning records hold schedule traces; they hold configurations only
+            otherwise.
     """
 
     refusal: Callable[[Workload], Refusal | None]
@@ -49,6 +52,7 @@ class Backend:
     annotate: Callable[[Any, Any], None]
     finish: Callable[[Emitted, tirx.PrimFunc], tirx.PrimFunc]
     schedule_unmatched: Callable[[IRModule, Any], IRModule]
+    has_traces: bool
 
 
 def _finished_for_cuda(made: Emitted, func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -66,6 +70,7 @@ _BACKENDS = {
         annotate=annotate_rounding,
         finish=lambda made, func: finish_cpu(made.mod["main"], func),
         schedule_unmatched=lambda mod, arch: mod,
+        has_traces=True,
     ),
     CudaArch.kind: Backend(
         refusal=lambda workload: workload.refusal_of_kernel,
@@ -76,10 +81,11 @@ _BACKENDS = {
         annotate=lambda made, arch: None,
         finish=_finished_for_cuda,
         schedule_unmatched=default_kernels,
+        has_traces=False,
     ),
 }
 
 
-def backend_of(arch: Arch) -> Backend:
-    """Return the backend of the device."""
-    return _BACKENDS[arch.kind]
+def backend_of(device: Arch | Target) -> Backend:
+    """Return the backend of a device, or of the kind of a target."""
+    return _BACKENDS[device.kind if isinstance(device, Arch) else device.kind.name]

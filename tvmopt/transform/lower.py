@@ -11,22 +11,18 @@ from collections.abc import Mapping
 import tvm
 from tvm import relax
 
-from tvmopt.device.gpus import gpu_of_target
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
-from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
-from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
+from tvmopt.transform.target_passes import passes_of
 from tvmopt.transform.wide_sums import WidenLongMeans
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
-from tvmopt.transform.winograd_gpu import gpu_rule
 
 
 def lower_passes(
@@ -35,11 +31,11 @@ def lower_passes(
     legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
     """Return the passes of :func:`lower`, in order; target-independent without ``target``."""
-    on_gpu = target is not None and target.kind.name == "cuda"
+    special = passes_of(target)
     return [
         # 1. Graph clean-up on Relax operators.
-        *([PlainNames()] if on_gpu else []),
-        UnpackInt4Weights(on_gpu),
+        *special.first(),
+        UnpackInt4Weights(special.unpacks_int4),
         WidenLongMeans(),
         *simplify_passes(),
         GuardTake(),
@@ -55,21 +51,16 @@ def lower_passes(
         relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
-        *([BroadcastApart()] if on_gpu else []),
+        *special.before_fusion(),
         relax.transform.FuseOps(),
         StoreNarrow(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Mark weights as layout-free: a schedule may prepack them.
         relax.transform.AttachAttrLayoutFreeBuffers(),
-        # 5. On a GPU, kernel launches are expensive: reshapes become views.
-        *(_views() if on_gpu else []),
+        # 5. On a GPU, reshapes become views.
+        *special.last(),
     ]
-
-
-def _views() -> list[tvm.transform.Pass]:
-    """Return passes that turn reshape functions into views; they do not match scheduled ones."""
-    return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
 def lower(
@@ -94,28 +85,17 @@ def lower(
             neither fold nor compile for a CPU.
     """
     _refuse_int4(mod)
-    rule = winograd_rule(target)
+    special = passes_of(target)
+    rule = special.winograd_rule(target)
     if plan:
         mod = planned(mod, plan, winograd, rule)
     if plan or not winograd:
         rule = None
-    legalize = hopper_legalize_map(rule) if _has_wgmma(target) else None
+    legalize = special.legalize(target, rule)
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(lower_passes(rule, target, legalize))(mod)
     check_lowered(lowered)
     return lowered
-
-
-def _has_wgmma(target: tvm.target.Target) -> bool:
-    """Return whether the target is a GPU with wgmma, which restricts operand layouts."""
-    return target.kind.name == "cuda" and str(target.attrs["arch"]) == "sm_90a"
-
-
-def winograd_rule(target: tvm.target.Target) -> WinogradRule | None:
-    """Return the Winograd rule of ``target``; None for target kinds without one."""
-    if target.kind.name == "llvm":
-        return CPU_RULE
-    return gpu_rule(gpu_of_target(target)) if target.kind.name == "cuda" else None
 
 
 def planned(

@@ -12,6 +12,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
+from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit_kernel, hint_from_dict
 from tvmopt.tune.database import (
@@ -82,7 +83,7 @@ def apply_database(
         )
     compared = read_comparisons(directory)
     try:
-        if target.kind.name == "cuda":
+        if not backend_of(target).has_traces:
             check_key(directory, key)
             return _apply_configs(mod, compared, losers)
         database = open_database(directory, key)

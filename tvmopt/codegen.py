@@ -1,0 +1,190 @@
+"""Code generators: compile a scheduled module to a shared library, for CPUs and CUDA GPUs."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.backend.cpu_generic import pipeline as cpu_passes
+from tvm.relax.backend.cuda import pipeline as cuda_passes
+from tvm.target import Target
+
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.llvm import pass_config
+from tvmopt.device.target import TargetSpec
+from tvmopt.errors import EnvironmentSetupError, last_line
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
+from tvmopt.kernels.cuda.pipeline import PIPELINE
+from tvmopt.kernels.cuda.replace_kernels import replace_kernels
+from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+from tvmopt.link import link_options
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
+from tvmopt.transform.lift_storage import LiftStorage
+from tvmopt.transform.prepack import prepack
+
+
+class CodeGenerator(abc.ABC):
+    """Compiles scheduled modules for one kind of target.
+
+    Attributes:
+        spec: Target to compile for.
+        target: The same as TVM target.
+    """
+
+    #: TVM module that lists the Relax passes after scheduling.
+    _relax_passes: ClassVar[ModuleType]
+    _tir_pipeline: ClassVar[tvm.transform.Pass]
+
+    def __init__(self, spec: TargetSpec, target: Target) -> None:
+        self.spec, self.target = spec, target
+
+    def compile(self, mod: tvm.IRModule, path: Path) -> None:
+        """Generate code for a scheduled module and link it to ``path``.
+
+        Raises:
+            EnvironmentSetupError: When no compiler can link for the target.
+        """
+        linker = link_options(self.spec.isa)
+        with self._context():
+            executable = tvm.compile(
+                self._prepare(mod),
+                self.target,
+                relax_pipeline=self._relax_pipeline(),
+                tir_pipeline=self._tir_pipeline,
+            )
+        executable.export_library(str(path), **linker)
+
+    def replace_failing(
+        self, before: tvm.IRModule, after: tvm.IRModule
+    ) -> tuple[tvm.IRModule, dict[str, str]]:
+        """Replace the kernels that do not compile.
+
+        Args:
+            before: The module before default scheduling.
+            after: The module after it, which does not compile.
+
+        Returns:
+            The new module, and how each replaced kernel was replaced; empty where none was.
+        """
+        return after, {}
+
+    @abc.abstractmethod
+    def _context(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of code generation."""
+
+    def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Return the module after what must precede TVM's passes."""
+        return mod
+
+    def _own_passes(
+        self, passes: list[tvm.transform.Pass], branches: bool
+    ) -> list[tvm.transform.Pass]:
+        """Return the backend's passes with those of this kind of target."""
+        return passes
+
+    def _relax_pipeline(self) -> tvm.transform.Pass:
+        listed, target = self._relax_passes, self.target
+
+        @tvm.transform.module_pass(opt_level=0, name="FinishPipeline")
+        def finish(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+            with target:
+                passes = [*listed.dataflow_lower_passes(target), *listed.finalize_passes(target)]
+                branches = _has_branches(mod)
+                if branches:
+                    # The pass may share storage that only one branch allocates.
+                    passes = [p for p in passes if p.info.name != "StaticPlanBlockMemory"]
+                return tvm.transform.Sequential(self._own_passes(passes, branches))(mod)
+
+        return finish
+
+
+class CpuCodeGenerator(CodeGenerator):
+    """Compiles for CPUs by LLVM."""
+
+    _relax_passes = cpu_passes
+    _tir_pipeline = CPU_PIPELINE
+
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        with tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa)):
+            yield
+
+    def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Store weights in the layouts that the schedules require."""
+        return prepack(mod)
+
+
+class CudaCodeGenerator(CodeGenerator):
+    """Compiles kernels by NVRTC into cubins, and the host code by LLVM. It needs no GPU."""
+
+    _relax_passes = cuda_passes
+    _tir_pipeline = PIPELINE
+
+    def __init__(self, spec: TargetSpec, target: Target, arch: CudaArch) -> None:
+        super().__init__(spec, target)
+        self._arch = arch
+
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        config = tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG)
+        with embed_cubins(self._arch), config:
+            yield
+
+    def _own_passes(
+        self, passes: list[tvm.transform.Pass], branches: bool
+    ) -> list[tvm.transform.Pass]:
+        # Lowering already made views of reshapes; this pass rejects kernels without blocks.
+        passes = [p for p in passes if p.info.name != "RewriteDataflowReshape"]
+        if not branches:
+            allocated = [p.info.name for p in passes].index("LowerAllocTensor")
+            passes.insert(allocated + 1, LiftStorage())
+        return passes
+
+    def replace_failing(
+        self, before: tvm.IRModule, after: tvm.IRModule
+    ) -> tuple[tvm.IRModule, dict[str, str]]:
+        """Replace the kernels that do not compile, as :class:`CodeGenerator` says."""
+        return replace_kernels(before, after, self._arch, self._why_not_built)
+
+    def _why_not_built(self, kernels: dict[str, tirx.PrimFunc]) -> str | None:
+        """Return why ``kernels`` do not compile; None when they do."""
+        try:
+            with embed_cubins(self._arch):
+                build_kernels(kernels, self._arch)
+        except EnvironmentSetupError:
+            raise
+        except Exception as error:
+            return last_line(error)
+        return None
+
+
+def code_generator(spec: TargetSpec, target: Target) -> CodeGenerator:
+    """Return the code generator for a target.
+
+    Args:
+        spec: Target to compile for.
+        target: The same as TVM target.
+    """
+    if spec.gpu is None:
+        return CpuCodeGenerator(spec, target)
+    return CudaCodeGenerator(spec, target, spec.gpu)
+
+
+def _has_branches(mod: tvm.IRModule) -> bool:
+    found: list[relax.If] = []
+
+    def look(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.If):
+            found.append(expr)
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, look)
+    return bool(found)

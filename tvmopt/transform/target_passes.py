@@ -1,0 +1,85 @@
+"""Differences in lowering between CPUs and CUDA GPUs: one row per kind of target."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
+from tvmopt.device.gpus import gpu_of_target
+from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.legalize_hopper import hopper_legalize_map
+from tvmopt.transform.plain_names import PlainNames
+from tvmopt.transform.winograd import CPU_RULE, WinogradRule
+from tvmopt.transform.winograd_gpu import gpu_rule
+
+_Passes: TypeAlias = "list[tvm.transform.Pass]"
+_LegalizeMap: TypeAlias = Mapping[str, Legalize]
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetPasses:
+    """Passes and rules of one kind of target.
+
+    Attributes:
+        first: Makes the passes before graph clean-up.
+        unpacks_int4: Whether kernels unpack int4 weights; constants are dequantised otherwise.
+        before_fusion: Makes the passes between legalization and fusion.
+        last: Makes the passes after fusion.
+        winograd_rule: Returns the Winograd rule of a target.
+        legalize: Returns the ``customize_legalize_map`` of ``LegalizeOps`` for a target.
+    """
+
+    first: Callable[[], _Passes]
+    unpacks_int4: bool
+    before_fusion: Callable[[], _Passes]
+    last: Callable[[], _Passes]
+    winograd_rule: Callable[[Target], WinogradRule | None]
+    legalize: Callable[[Target, WinogradRule | None], _LegalizeMap]
+
+
+def _views() -> _Passes:
+    """Return passes that turn reshapes into views, as kernel launches are expensive.
+
+    They do not match scheduled reshape functions.
+    """
+    return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
+
+
+def _cuda_legalize(target: Target, winograd: WinogradRule | None) -> _LegalizeMap:
+    """Return Hopper's map where the GPU has wgmma, which restricts operand layouts."""
+    has_wgmma = str(target.attrs["arch"]) == "sm_90a"
+    return hopper_legalize_map(winograd) if has_wgmma else legalize_map(winograd)
+
+
+_CPU = TargetPasses(
+    first=list,
+    unpacks_int4=False,
+    before_fusion=list,
+    last=list,
+    winograd_rule=lambda target: CPU_RULE,
+    legalize=lambda target, winograd: legalize_map(winograd),
+)
+_CUDA = TargetPasses(
+    first=lambda: [PlainNames()],
+    unpacks_int4=True,
+    before_fusion=lambda: [BroadcastApart()],
+    last=_views,
+    winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
+    legalize=_cuda_legalize,
+)
+#: Passes without a target, and of target kinds without kernels of ours.
+_GENERIC = dataclasses.replace(_CPU, winograd_rule=lambda target: None)
+_BY_KIND = {CpuArch.kind: _CPU, CudaArch.kind: _CUDA}
+
+
+def passes_of(target: Target | None) -> TargetPasses:
+    """Return the passes of the kind of ``target``."""
+    return _GENERIC if target is None else _BY_KIND.get(target.kind.name, _GENERIC)
