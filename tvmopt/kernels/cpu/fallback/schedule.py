@@ -7,6 +7,7 @@ primitive fails on a block, the block keeps its serial loops.
 from __future__ import annotations
 
 from tvm import IRModule, s_tir, tirx
+from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 
@@ -23,7 +24,7 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule:
         attempt = sch.copy()
         try:
             _schedule_block(attempt, attempt.get_sblock(name), hint)
-        except ScheduleError:
+        except (ScheduleError, InternalError):
             continue
         sch = attempt
     return sch
