@@ -35,7 +35,7 @@ class CodeGenerator(abc.ABC):
 
     Attributes:
         spec: Target to compile for.
-        target: The same as TVM target.
+        target: ``spec`` as a target of TVM.
     """
 
     #: TVM module that lists the Relax passes after scheduling.
@@ -76,7 +76,7 @@ class CodeGenerator(abc.ABC):
         return after, {}
 
     @abc.abstractmethod
-    def _context(self) -> contextlib.AbstractContextManager[None]:
+    def _context(self) -> contextlib.AbstractContextManager[object]:
         """Return the context of code generation."""
 
     def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -86,7 +86,7 @@ class CodeGenerator(abc.ABC):
     def _own_passes(
         self, passes: list[tvm.transform.Pass], branches: bool
     ) -> list[tvm.transform.Pass]:
-        """Return the backend's passes with those of this kind of target."""
+        """Return TVM's passes, adapted to this kind of target."""
         return passes
 
     def _relax_pipeline(self) -> tvm.transform.Pass:
@@ -111,10 +111,8 @@ class CpuCodeGenerator(CodeGenerator):
     _relax_passes = cpu_passes
     _tir_pipeline = CPU_PIPELINE
 
-    @contextlib.contextmanager
-    def _context(self) -> Iterator[None]:
-        with tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa)):
-            yield
+    def _context(self) -> contextlib.AbstractContextManager[object]:
+        return tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa))
 
     def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Store weights in the layouts that the schedules require."""
@@ -122,7 +120,7 @@ class CpuCodeGenerator(CodeGenerator):
 
 
 class CudaCodeGenerator(CodeGenerator):
-    """Compiles kernels by NVRTC into cubins, and the host code by LLVM. It needs no GPU."""
+    """Compiles kernels by nvcc or NVRTC into cubins, host code by LLVM; needs no GPU."""
 
     _relax_passes = cuda_passes
     _tir_pipeline = PIPELINE
@@ -170,7 +168,7 @@ def code_generator(spec: TargetSpec, target: Target) -> CodeGenerator:
 
     Args:
         spec: Target to compile for.
-        target: The same as TVM target.
+        target: ``spec`` as a target of TVM.
     """
     if spec.gpu is None:
         return CpuCodeGenerator(spec, target)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.mlflow_runs import client_of, runs_of
-from tests.tracking.test_search_worker import _free_port, _wait
+from tests.ports import free_port
+from tests.tracking.test_search_worker import _wait
 
 from .checks import check_study, trial_runs
 from .test_real_search import LAYOUTS, ROOT, _command
@@ -29,7 +30,7 @@ class Server:
     """
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._folder, self._env, self._port = folder, env, _free_port()
+        self._folder, self._env, self._port = folder, env, free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rpc import HOST, start_server, start_tracker
+from tests.ports import HOST
+from tests.rpc import start_server, start_tracker
 from tvmopt.remote import Board
 
 

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from tests.rpc import HOST
+from tests.ports import HOST
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
 from tvmopt.remote import Board, session
 from tvmopt.remote.session import limited, open_session

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tests.mlflow_runs import client_of, runs_of
-from tests.rpc import HOST, start_server, start_tracker
+from tests.ports import HOST
+from tests.rpc import start_server, start_tracker
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import requests
 import yaml
 
+from tests.ports import free_port
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor
@@ -113,9 +113,7 @@ def test_another_cpu_is_refused(conv_bundle, tmp_path, never_opened):
 
 
 def test_served_model_answers_many_clients(example, project_env, root):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]
     argv += ["-m", "models:/digits-cnn@champion", "-h", "127.0.0.1", "-p", str(port)]
     log = (example.folder / "serve.log").open("w")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 LAYOUTS = ("NHWC", "NCHW", "NCHW8c")
 
@@ -53,12 +54,6 @@ def test_workers_join_a_study_and_double_nothing(
     assert len(found.runs("tags.`tvmopt.entry_point` = 'worker'")) == 2
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def _wait(ready, process) -> None:
     end = time.monotonic() + 90
     while not ready():
@@ -78,7 +73,7 @@ def _postgresql():
     if user:
         shutil.chown(folder, user)
     as_user = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
-    data, port = folder / "data", str(_free_port())
+    data, port = folder / "data", str(free_port())
     subprocess.run(
         [bin_ / "initdb", "-D", data, "-U", "tvmopt", "-A", "trust"], check=True, **as_user
     )
@@ -100,7 +95,7 @@ def _postgresql():
 
 @contextmanager
 def _tracking_server(database: str, folder: Path, env: dict[str, str]):
-    uri = f"http://127.0.0.1:{_free_port()}"
+    uri = f"http://127.0.0.1:{free_port()}"
     port = uri.rpartition(":")[2]
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port,

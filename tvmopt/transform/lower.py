@@ -30,7 +30,13 @@ def lower_passes(
     target: tvm.target.Target | None = None,
     legalize: Mapping[str, Legalize] | None = None,
 ) -> list[tvm.transform.Pass]:
-    """Return the passes of :func:`lower`, in order; target-independent without ``target``."""
+    """Return the passes of :func:`lower`, in order.
+
+    Args:
+        winograd: Winograd rule of the common legalization; not used with ``legalize``.
+        target: Target to compile for; the passes are target-independent without.
+        legalize: ``customize_legalize_map`` of ``LegalizeOps``, instead of the common one.
+    """
     special = passes_of(target)
     return [
         # 1. Graph clean-up on Relax operators.
@@ -93,7 +99,7 @@ def lower(
         rule = None
     legalize = special.legalize(target, rule)
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(rule, target, legalize))(mod)
+        lowered = tvm.transform.Sequential(lower_passes(None, target, legalize))(mod)
     check_lowered(lowered)
     return lowered
 

@@ -34,7 +34,8 @@ class TargetPasses:
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.
-        legalize: Returns the ``customize_legalize_map`` of ``LegalizeOps`` for a target.
+        legalize: Returns the ``customize_legalize_map`` of ``LegalizeOps`` for a target and a
+            Winograd rule.
     """
 
     first: Callable[[], _Passes]
