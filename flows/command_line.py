@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flows.signals import end_on_signals, end_with_mlflow_run, settle
+from flows.signals import end_on_signals, end_with_mlflow_run, raise_again, settle
 from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
@@ -90,7 +90,7 @@ def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     try:
         values = parse(entry, None, sys.modules["__main__"].__doc__)
         with own_temporary_folder():
-            find()(**values)
+            _call(find, values)
     except (ConfigError, ModelError) as error:
         print_traceback(error)
         _say(error)
@@ -107,6 +107,14 @@ def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
         _say(explain(error))
         sys.exit(FAILED)
     sys.exit(0)
+
+
+def _call(find: Callable[[], Callable[..., object]], values: dict[str, Any]) -> None:
+    try:
+        find()(**values)
+    except Exception:
+        raise_again()
+        raise
 
 
 def _say(error: Exception | str) -> None:

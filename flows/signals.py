@@ -36,6 +36,8 @@ class _Interrupted(KeyboardInterrupt):
 
 
 _raised: list[weakref.ref[_Ended | _Interrupted]] = []
+#: The signal that ends this command, in a list of at most one.
+_received: list[int] = []
 
 
 def end_on_signals() -> None:
@@ -69,6 +71,16 @@ def end_with_mlflow_run() -> None:
         threading.Thread(target=_watch, args=starter, daemon=True).start()
 
 
+def raise_again() -> None:
+    """Raise what a received signal raises; to be called where an error would end the command.
+
+    C code may turn the exception of a signal into an error of its own: a module of an extension
+    that a signal meets while it is imported raises ``ImportError: initialization failed``.
+    """
+    if _received:
+        _raise(_received[0])
+
+
 def settle() -> None:
     """To be called when a command ends: nothing is raised any more."""
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -77,6 +89,7 @@ def settle() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)
+    _received[:] = [number]
     latest = time.monotonic() + _DATABASE_S
 
     def look_again(_number: int, frame: FrameType | None) -> None:

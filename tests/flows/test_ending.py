@@ -139,6 +139,33 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run
     assert time.monotonic() - began < 30
 
 
+_TURNED = """
+import os, signal, sys
+from flows import command_line
+
+def find():
+    try:
+        os.kill(os.getpid(), signal.{name})
+    except BaseException:
+        raise ImportError("initialization failed")  # as an extension module does
+
+sys.argv = ["pull", "--name", "m"]
+command_line.run("pull", find)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [("SIGTERM", 143, ""), ("SIGHUP", 129, ""), ("SIGINT", 130, "interrupted\n")],
+)
+def test_a_signal_that_becomes_another_error_ends_the_command(
+    name, code, said, run_python, tmp_path
+):
+    done = run_python("-c", _TURNED.format(name=name), TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (code, said)
+    assert list(tmp_path.iterdir()) == []  # no report of an error
+
+
 @pytest.mark.parametrize("through", ["python", "mlflow run"])
 def test_the_next_command_closes_runs_left_by_kill_9(place, through):
     folder, uri, env = place
