@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flows.signals import end_on_signals, end_with_mlflow_run, raise_again, settle
 from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
-from tvmopt.parameters import ENTRY_POINTS, Parameter
+from tvmopt.parameters import COMMANDS, Parameter
+from tvmopt.parameters.command import Command
 from tvmopt.printable import one_line
 from tvmopt.scratch import own_temporary_folder
 
@@ -26,44 +27,46 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(WRONG_INPUT)
 
 
-def parse(entry: str, argv: Sequence[str] | None, description: str | None) -> dict[str, Any]:
-    """Parameters of ``entry`` from the command line; an empty value means the default.
+def parse(entry: str, argv: Sequence[str] | None) -> Command:
+    """Return the parameters of ``entry`` from the command line.
+
+    An empty value, or the default's own, means the default: so ``mlflow run``, which passes every
+    default, does not override the file ``config``.
 
     Raises:
-        ConfigError: When a value is not of its type or a needed one is missing.
+        ConfigError: When a value is not of its type, or a needed one is missing.
     """
-    parser = _Parser(prog=f"python -m flows.{entry}", description=description, allow_abbrev=False)
-    for parameter in ENTRY_POINTS[entry]:
-        shown = _shown(parameter)
+    command = COMMANDS[entry]
+    parser = _Parser(
+        prog=f"python -m flows.{entry}", description=command.__doc__, allow_abbrev=False
+    )
+    for one in command.parameters():
         parser.add_argument(
-            f"--{parameter.name}",
+            f"--{one.name}",
             default="",
-            metavar=parameter.kind.__name__.upper(),
-            help=f"{parameter.help}{shown}".replace("%", "%%"),
+            metavar="TEXT" if one.kind not in (int, float, bool) else one.kind.__name__.upper(),
+            help=f"{one.help}{_shown(one)}".replace("%", "%%"),
         )
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     given = vars(parser.parse_args(argv))
     if given.pop("debug"):
         os.environ[DEBUG] = "1"
-    values = {}
-    for parameter in ENTRY_POINTS[entry]:
-        text = given[parameter.name]
-        if text.strip():
-            values[parameter.name] = parameter.parse(text)
-        elif parameter.default is None:
-            raise ConfigError(f"{parameter.name} must be given: {parameter.help}")
-        else:
-            values[parameter.name] = parameter.default
-    return values
+    values = {
+        one.name: one.parse(given[one.name])
+        for one in command.parameters()
+        if given[one.name].strip()
+    }
+    defaults = {one.name: one.default for one in command.parameters()}
+    return command.of({name: value for name, value in values.items() if value != defaults[name]})
 
 
-def _shown(parameter: Parameter) -> str:
-    if parameter.default is None:
+def _shown(one: Parameter) -> str:
+    if one.default is None:
         return " (needed)"
-    if parameter.default == "":  # the help says what happens then
+    if not str(one.default):  # the help says what happens then
         return ""
-    value = parameter.default
-    return f" (default: {str(value).lower() if parameter.kind is bool else value})"
+    value = one.default
+    return f" (default: {str(value).lower() if one.kind is bool else value})"
 
 
 def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
@@ -88,9 +91,9 @@ def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     end_with_mlflow_run()
     hide_tracebacks()
     try:
-        values = parse(entry, None, sys.modules["__main__"].__doc__)
+        command = parse(entry, None)
         with own_temporary_folder():
-            _call(find, values)
+            _call(find, command)
     except (ConfigError, ModelError) as error:
         print_traceback(error)
         _say(error)
@@ -109,9 +112,9 @@ def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
     sys.exit(0)
 
 
-def _call(find: Callable[[], Callable[..., object]], values: dict[str, Any]) -> None:
+def _call(find: Callable[[], Callable[..., object]], command: Command) -> None:
     try:
-        find()(**values)
+        find()(**command.values())
     except Exception:
         raise_again()
         raise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tvmopt.config import DTYPES, GRANULARITIES, STRATEGIES, is_layout
+from tvmopt.choices import DTYPES, GRANULARITIES, STRATEGIES, is_layout
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
 from tvmopt.search.generate import (

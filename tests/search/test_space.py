@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmopt.config import GRANULARITIES, MEASURING
+from tvmopt.choices import GRANULARITIES, MEASURING
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import LayerCost, Sensitivity, SkipSet
 from tvmopt.search.generate import (

@@ -12,7 +12,7 @@ import pytest
 
 from tests.mlflow_runs import runs_of
 from tvmopt import digest, host
-from tvmopt.config import GRANULARITIES, STRATEGIES
+from tvmopt.choices import GRANULARITIES, STRATEGIES
 from tvmopt.errors import ConfigError
 from tvmopt.tracking import pipeline
 from tvmopt.tracking.request import EXAMPLE, make_request

@@ -6,7 +6,7 @@ import itertools
 import math
 from pathlib import Path
 
-from tvmopt.config import LOW_DTYPES
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, Sensitivity
 
 _COLOURS = dict(

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tvmopt.config import (
+from tvmopt.choices import (
     DTYPES,
     GRANULARITIES,
     LOW_DTYPES,
@@ -19,11 +19,11 @@ from tvmopt.config import (
     one_of,
 )
 from tvmopt.errors import ConfigError, in_one_line
+from tvmopt.plain_yaml import read_yaml
 from tvmopt.printable import is_printable, shown
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
 from tvmopt.quantize.roofline import roofline
-from tvmopt.search.plain_yaml import read_yaml
 from tvmopt.search.space import FLOAT, RISING, Effort, Space
 
 _LAYOUTS = ("NHWC", "NCHW16c", "NCHW")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from tvmopt.config import GRANULARITIES, MEASURING, one_of
+from tvmopt.choices import GRANULARITIES, MEASURING, one_of
 from tvmopt.errors import ConfigError
 
 FLOAT = "float32"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from tvmopt.config import MEASURING, TuneConfig
+from tvmopt.choices import MEASURING
+from tvmopt.config import TuneConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
@@ -33,7 +34,7 @@ def tune(
     out_dir: Path,
     progress: Progress,
     warm_start: Path | None = None,
-    earlier: Sequence[Path] = (),
+    earlier: Mapping[str, Path] | None = None,
 ) -> StageResult:
     """Run a strategy over the tasks of a converted model.
 
@@ -81,7 +82,7 @@ def tune(
         topk=config.topk,
         seed=config.seed,
         warm_start=warm_start,
-        earlier=tuple(earlier),
+        earlier=tuple((earlier or {}).values()),
         board=board,
         granularity=config.granularity,
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from tvmopt import host
-from tvmopt.config import at_least
 from tvmopt.errors import LimitError
 from tvmopt.stages.watch import Allowance
 
@@ -49,20 +47,15 @@ class TrialLimits:
         return error
 
 
-def stage_allowance(params: Mapping[str, Any]) -> Allowance:
+def stage_allowance(memory_limit_mb: float, *seconds: float) -> Allowance:
     """Return the limits of a command's stage.
 
-    A search bounds the stages before and after its trials by ``trial_timeout`` and
-    ``time_budget``, other commands by ``stage_timeout``.
-
-    Raises:
-        ConfigError: When a limit is negative.
+    Args:
+        memory_limit_mb: Most memory; 0 for 80% of this machine's or container's.
+        seconds: Limits of its wall time, of which the least holds; 0 for none.
     """
-    names = ("stage_timeout",) if "stage_timeout" in params else ("trial_timeout", "time_budget")
-    for name in (*names, "memory_limit"):
-        at_least(name, params.get(name, 0.0), 0)
-    limits = [float(params[name]) for name in names if params.get(name)]
-    return Allowance(min(limits, default=0.0), memory_mb(params.get("memory_limit", 0.0)))
+    limits = [limit for limit in seconds if limit]
+    return Allowance(min(limits, default=0.0), memory_mb(memory_limit_mb))
 
 
 def memory_mb(limit: float) -> float:

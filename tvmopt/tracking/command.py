@@ -22,6 +22,23 @@ from tvmopt.tracking.store import experiment_id, open_store
 
 
 @contextmanager
+def looking(model_name: str, *, use_cache: bool = True) -> Iterator[Session]:
+    """Open a session that only looks at what is there: no run, no new experiment."""
+    client = open_store()
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or model_name
+    run_id, experiment = os.environ.get("MLFLOW_RUN_ID"), os.environ.get("MLFLOW_EXPERIMENT_ID")
+    if run_id:
+        experiment = client.get_run(run_id).info.experiment_id
+    elif not experiment:
+        known = client.get_experiment_by_name(name)
+        experiment = "" if known is None else known.experiment_id
+    with scratch_folder() as folder:
+        yield Session(
+            client, str(experiment), run_id or "", {}, use_cache and bool(experiment), folder, 1
+        )
+
+
+@contextmanager
 def command(
     entry: str,
     model_name: str,
@@ -41,7 +58,7 @@ def command(
     close_orphans(client, say)
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)
     experiment = _experiment(client, run_id, model_name)
-    shown = {k: v for k, v in params.items() if v not in ("", None)}
+    shown = {k: v for k, v in params.items() if v is not None and str(v)}
     with (
         scratch_folder() as folder,
         open_run(

@@ -3,85 +3,122 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from tvmopt.errors import ConfigError
+from tvmopt.parameters.groups import ModelParameters
 from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import registry
-from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.command import command
 from tvmopt.tracking.model_source import local_model
-from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
+from tvmopt.tracking.request import Asked, Request, name_of, request_of
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import open_store
+
+EXAMPLE = {
+    "model": "examples/digits_cnn.onnx",
+    "data": "examples/digits_eval.npz",
+    "input_shapes": "image:1x1x8x8",
+    "name": "digits-cnn",
+}
+"""The bundled example; paths are relative to the root of the project."""
 
 MEASURED_TAGS = (
     "latency_ms_p50", "latency_ms_p99", "accuracy", "accuracy_drop", "library_bytes",
     "peak_memory_mb",
 )  # fmt: skip
 """Metrics that every version carries as tags."""
-# Parameters that bound stages; they change no result.
-_LIMITS = ("stage_timeout", "memory_limit")
 
 
-def with_example(params: dict[str, Any]) -> dict[str, Any]:
-    """Return ``params``; the bundled example's when no model is given."""
-    if params["model"]:
-        return params
-    if params["data"] or params["input_shapes"]:
+def with_example(given: ModelParameters) -> ModelParameters:
+    """Return ``given``; the bundled example's parameters when no model is given.
+
+    Raises:
+        ConfigError: When there is data without a model, or no example in this installation.
+    """
+    if given.model:
+        return given
+    if given.data or given.input_shapes:
         raise ConfigError("data and input_shapes need a model, but model is empty")
     root = Path(__file__).parents[2]
     if not (root / EXAMPLE["model"]).is_file():
         raise ConfigError("model must be given: the bundled example is not in this installation")
-    return {
-        **params,
-        "model": str(root / EXAMPLE["model"]),
-        "data": str(root / EXAMPLE["data"]),
-        "input_shapes": EXAMPLE["input_shapes"],
-        "name": params["name"] or EXAMPLE["name"],
-    }
+    return dataclasses.replace(
+        given,
+        model=str(root / EXAMPLE["model"]),
+        data=str(root / EXAMPLE["data"]),
+        input_shapes=EXAMPLE["input_shapes"],
+        name=given.name or EXAMPLE["name"],
+    )
 
 
-def checked_request(params: dict[str, Any]) -> Request:
-    """Check the parameters; an MLflow model is downloaded first."""
-    values = {k: v for k, v in params.items() if k not in ("model", "no_cache", *_LIMITS)}
-    if "://" not in params["model"] and ":/" in params["model"]:
+def checked_request(asked: Asked, allowance: Allowance) -> Request:
+    """Check the parameters; an MLflow model is downloaded first.
+
+    Args:
+        asked: The parameters.
+        allowance: Bounds the process that lists the layers of the model.
+
+    Raises:
+        ConfigError, ModelError: One line: the rule, the value got, what to do.
+    """
+    asked = dataclasses.replace(asked, model=with_example(asked.model))
+    source = asked.model.model
+    if "://" not in source and ":/" in source:
         open_store()
     # Kept until the process ends: child processes read the model from here.
     fetched = tempfile.mkdtemp(prefix="tvmopt-model-")
     atexit.register(shutil.rmtree, fetched, ignore_errors=True)
-    model = local_model(params["model"], Path(fetched))
-    values["name"] = values["name"] or name_of(params["model"])
-    return make_request(model, **values, allowance=stage_allowance(params))
+    file = local_model(source, Path(fetched))
+    named = dataclasses.replace(asked.model, name=asked.model.name or name_of(source))
+    return request_of(file, dataclasses.replace(asked, model=named), allowance)
 
 
 def open_session(
-    entry: str, request: Request, params: Mapping[str, Any], no_cache: bool = False
+    entry: str,
+    request: Request,
+    params: Mapping[str, object],
+    *,
+    use_cache: bool = True,
+    allowance: Allowance,
 ) -> AbstractContextManager[Session]:
-    """Open the run of a command, and log its resolved parameters."""
-    resolved = {
-        **params,
-        "name": request.name,
-        "target": request.target.device,
-        "threads": request.evaluate.threads,
-        "input_shapes": request.convert.input_shapes,
-        "data": str(request.data or ""),
-    }
-    resolved.pop("no_cache", None)
-    allowance = stage_allowance(params)
+    """Open the run of a command, and log its resolved parameters.
+
+    Args:
+        entry: Name of the entry point.
+        request: Its request.
+        params: Its parameters.
+        use_cache: Whether finished stages are reused.
+        allowance: What each of its stages may use.
+    """
     return command(
         entry,
         request.name,
-        resolved,
-        use_cache=not no_cache,
+        resolved(params, request),
+        use_cache=use_cache,
         allow=lambda: allowance,
         threads=request.evaluate.threads,
     )
+
+
+def resolved(params: Mapping[str, object], request: Request) -> dict[str, object]:
+    """Return the parameters of a command as the request resolved them, for its run."""
+    found = {
+        **params,
+        "model": request.asked.model.model,
+        "name": request.name,
+        "target": request.target.device,
+        "threads": request.evaluate.threads,
+        "input_shapes": request.input_shapes,
+        "data": str(request.data or ""),
+    }
+    return {name: value for name, value in found.items() if name not in ("no_cache", "dry_run")}
 
 
 def register_built(
@@ -98,7 +135,7 @@ def register_built(
         "granularity": request.tune.granularity,
         "layout": request.convert.layout,
         "dtype": request.convert.dtype,
-        "skip_layers": request.convert.skip_layers,
+        "skip_layers": str(request.convert.skip_layers),
         "build_run": built.run_id,
         "convert_run": converted.run_id,
         "model_sha256": request.model_digest,

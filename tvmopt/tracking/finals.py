@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 
-from tvmopt import host
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
 from tvmopt.runtime.checks import check_machine
@@ -21,6 +20,7 @@ from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
 from tvmopt.tracking.entry import MEASURED_TAGS
 from tvmopt.tracking.in_child import check_golden
+from tvmopt.tracking.pipeline import plan_stage
 from tvmopt.tracking.promotion import champion_of
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session, StageOutput, run_stage
@@ -102,8 +102,8 @@ def measure_finals(
         inputs["data"], digests["data"] = request.data, request.data_digest
     repeats = _TIMES_REPEATS * request.evaluate.repeats
     config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
-    identity = {**config.to_dict(), "host": host.fingerprint()}
-    measured = run_stage(session, "evaluate", config, identity, digests, inputs, label="finals")
+    planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")
+    measured = run_stage(session, planned)
     rows = {row["variant"]: row for row in read_table(measured.folder)}
     trials = {f"trial {r.number}": r for r in chosen}
     finalists = tuple(

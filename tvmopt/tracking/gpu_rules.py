@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvmopt.config import AUTO, LOW_DTYPES
+from tvmopt.choices import AUTO, LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError

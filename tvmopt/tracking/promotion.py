@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from tvmopt.choices import CHAMPION
 from tvmopt.errors import (
     ArtifactError,
     ConfigError,
@@ -23,7 +24,7 @@ from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.in_child import heldout_accuracy
-from tvmopt.tracking.registry import CHAMPION, Registered, champion_alias, find_version
+from tvmopt.tracking.registry import Registered, champion_alias, find_version
 from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tracking.verify import verify_model
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from tvmopt.device.cuda_runtime import PACKAGE
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
+from tvmopt.parameters.call import entry_point
+from tvmopt.parameters.commands import PullCommand
 from tvmopt.printable import one_line
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
@@ -23,7 +25,7 @@ from tvmopt.stages.watch import Allowance, Watch
 from tvmopt.tracking import flavor
 from tvmopt.tracking.allowance import memory_mb
 from tvmopt.tracking.console import say
-from tvmopt.tracking.registry import CHAMPION, check_name, find_version
+from tvmopt.tracking.registry import check_name, find_version
 from tvmopt.tracking.store import open_store
 from tvmopt.tracking.verify import SavedModel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
@@ -61,16 +63,12 @@ runpy.run_path(sample, run_name="__main__")
 _TIMEOUT_S = 600.0
 
 
-def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
+@entry_point(PullCommand)
+def pull(command: PullCommand) -> Path:
     """Download and verify a registered model, and write a self-contained folder.
 
     The folder holds library, metadata, golden input and output, the loader's code, ``sample.py``
     and ``README.md``. It appears whole or not at all.
-
-    Args:
-        name: Registered model.
-        version: Version number or alias.
-        output: Folder to create; by default ``<name>-<version>``.
 
     Returns:
         The folder.
@@ -79,9 +77,10 @@ def pull(name: str, version: str = CHAMPION, output: str = "") -> Path:
         ConfigError: A parameter breaks its rule, or the folder is not empty.
         ArtifactError: The model is damaged, is another machine's, or its golden run fails.
     """
+    name, output = command.version.name, command.output.output
     check_name(name)
     client = open_store()
-    found = find_version(client, name, version)
+    found = find_version(client, name, command.version.version)
     target = Path(output or f"{name}-{found.version}").expanduser().resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"output must be a folder that is new or empty, but '{target}' is not")

@@ -14,13 +14,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.models.model import ModelInfo
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 
+from tvmopt.choices import CANDIDATE, CHAMPION
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.tracking import flavor
 from tvmopt.tracking.verify import FLAVOR_NAME, REGISTERED
 
-CANDIDATE = "candidate"
-CHAMPION = "champion"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,199}")
 
 

@@ -7,11 +7,15 @@ import os
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 from mlflow.exceptions import MlflowException
 
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
+from tvmopt.parameters.call import entry_point
+from tvmopt.parameters.commands import SearchCommand, WorkerCommand
+from tvmopt.parameters.declare import words
 from tvmopt.search.budget import Budget
 from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
 from tvmopt.search.limits import Limits
@@ -20,20 +24,24 @@ from tvmopt.search.storage import open_storage, storage_url
 from tvmopt.search.study import find_study, open_study, study_names
 from tvmopt.search.urls import masked_url
 from tvmopt.stages.sensitivity import read_sensitivity
-from tvmopt.tracking import pipeline
+from tvmopt.stages.watch import Allowance
+from tvmopt.tracking.allowance import stage_allowance
+from tvmopt.tracking.command import looking
 from tvmopt.tracking.console import say
-from tvmopt.tracking.entry import checked_request, open_session, with_example
+from tvmopt.tracking.dry_run import mark, say_parameters, say_steps
+from tvmopt.tracking.entry import checked_request, open_session, resolved
 from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.in_child import model_layers
-from tvmopt.tracking.request import Request
+from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
-from tvmopt.tracking.search_facts import check_same, facts_of, portable, request_params
+from tvmopt.tracking.search_facts import check_same, facts_of, portable
 from tvmopt.tracking.search_loop import EXHAUSTED, SearchWork, heartbeat, work
 from tvmopt.tracking.search_report import leave_report
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
-from tvmopt.tracking.trial import OBJECTIVES, mend_runs
+from tvmopt.tracking.trial import mend_runs
 
 _SQLITE = "sqlite:///"
 _RESERVE_SHARE, _MOST_RESERVE_S = 0.1, 90.0
@@ -57,139 +65,167 @@ class SearchResult:
     table: str
 
 
-def search(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    dtypes: str = "",
-    layouts: str = "",
-    strategies: str = "",
-    granularities: str = "",
-    topk: int = 20,
-    space: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    sensitivity_time: float = 120.0,
-    max_accuracy_drop: float = 0.01,
-    max_library_mb: float = 0.0,
-    max_memory_mb: float = 0.0,
-    max_p99_ms: float = 0.0,
-    objectives: str = "latency",
-    trials: int = 24,
-    time_budget: float = 1800.0,
-    patience: int = 0,
-    trial_timeout: float = 1200.0,
-    memory_limit: float = 0.0,
-    metric: str = "auto",
-    repeats: int = 200,
-    study: str = "",
-    storage: str = "",
-    seed: int = 0,
-) -> SearchResult:
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """What a search is asked, checked.
+
+    Attributes:
+        request: The model and what is the same in all trials.
+        limits: Hard constraints.
+        objectives: What is to be small.
+        budget: Limits of the study as a whole.
+        declared: Restrictions of the space.
+        allowance: What stages before and after the trials may use.
+    """
+
+    request: Request
+    limits: Limits
+    objectives: tuple[str, ...]
+    budget: Budget
+    declared: Declared
+    allowance: Allowance
+
+    @classmethod
+    def of(cls, command: SearchCommand) -> _Question:
+        """Check the parameters of a search."""
+        accuracy, asked = command.accuracy, command.search_limits
+        limits = Limits(
+            accuracy.max_accuracy_drop, asked.max_library_mb, asked.max_memory_mb, asked.max_p99_ms
+        )
+        budget = Budget(command.budget.trials, command.budget.time_budget, command.budget.patience)
+        if not budget.trials and not budget.time_s and not budget.patience:
+            raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
+        space, trial = command.space, command.trial_limits
+        declared = read_declared(
+            space.space, space.dtypes, space.layouts, space.strategies, space.granularities,
+            space.topk,
+        )  # fmt: skip
+        allowance = stage_allowance(trial.memory_limit, trial.trial_timeout, budget.time_s)
+        request = checked_request(Asked.by(command), allowance)
+        if lacking := request.target.why_not_here():
+            raise ConfigError(f"search measures on its target, but {lacking}; use target=host")
+        if request.target.gpu is not None:
+            raise ConfigError(
+                f"search is for CPUs so far, but got target={command.model.target!r}, a GPU; use "
+                "-e main with dtype=float16 or dtype=float32, and compare"
+            )
+        return cls(request, limits, words(asked.objectives), budget, declared, allowance)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts that must be equal for a study to go on."""
+        return facts_of(self.request, self.limits, self.objectives, self.declared)
+
+    def study_name(self, asked: str) -> str:
+        """Return the name of the study; by default one for the same question."""
+        return asked or f"{self.request.name}-{sha256_text(canonical_json(self.facts()))[:10]}"
+
+
+def _dry_run(command: SearchCommand) -> None:
+    """Print the question of a search, and what its study knows already."""
+    asked = _Question.of(command)
+    url = storage_url(command.study.storage, _default_storage())
+    name = asked.study_name(command.study.study)
+    shown = {**command.values(), "study": name, "storage": masked_url(url)}
+    say_parameters("search", resolved(shown, asked.request))
+    known = find_study(open_storage(url), name)
+    say()
+    with looking(asked.request.name) as session:
+        mark(session.client, session.run_id, "search")
+        if known is not None:
+            say(f"study {name} would go on: {known.ended_trials()} trials done")
+            say(f"space {_space_words(known.space)}")
+            return
+        say(f"study {name} would begin")
+        analysed = _analysed(asked.request, asked.declared)
+        if analysed is not None:
+            say_steps(Pipeline(session, analysed).plan("sensitivity"))
+
+
+@entry_point(SearchCommand, dry_run=_dry_run)
+def search(command: SearchCommand) -> SearchResult:
     """Find the fastest feasible artifact of a model; resumes an earlier search.
 
-    Without a model, the bundled example is used. Parameters are as in MLproject.
+    Without a model, the bundled example is used.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
             keeps to the limits.
     """
-    given, began = dict(locals()), time.monotonic()
-    params = with_example(given)
-    limits = Limits(max_accuracy_drop, max_library_mb, max_memory_mb, max_p99_ms)
-    budget = Budget(trials, time_budget, patience)
-    aims = _objectives(objectives)
-    if not budget.trials and not budget.time_s and not budget.patience:
-        raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
-    declared = read_declared(space, dtypes, layouts, strategies, granularities, topk)
-    request = checked_request(request_params(params))
-    if lacking := request.target.why_not_here():
-        raise ConfigError(f"search measures on its target, but {lacking}; use target=host")
-    if request.target.gpu is not None:
-        raise ConfigError(
-            f"search is for CPUs so far, but got target={target!r}, a GPU; use -e main with "
-            "dtype=float16 or dtype=float32, and compare"
-        )
-    facts = facts_of(request, limits, aims, declared)
-    study_name = study or f"{request.name}-{sha256_text(canonical_json(facts))[:10]}"
-    url = storage_url(storage, _default_storage())
+    began = time.monotonic()
+    asked = _Question.of(command)
+    request, budget, facts = asked.request, asked.budget, asked.facts()
+    name = asked.study_name(command.study.study)
+    url = storage_url(command.study.storage, _default_storage())
     database = open_storage(url)
-    shown = {**params, "study": study_name, "storage": masked_url(url)}
-    with open_session("search", request, shown) as session:
+    shown = {**command.values(), "study": name, "storage": masked_url(url)}
+    with open_session("search", request, shown, allowance=asked.allowance) as session:
         # Of searches that begin a study at once, one makes the space.
-        with alone(f"the beginning of {study_name}", say):
-            known = find_study(database, study_name)
+        with alone(f"the beginning of {name}", say):
+            known = find_study(database, name)
             if known is None:
-                say(f"study      {study_name} (new)")
-                made = _space(session, request, declared)
+                say(f"study      {name} (new)")
+                made = _space(session, request, asked.declared)
             else:
-                say(f"study      {study_name} (gone on with: {known.ended_trials()} trials done)")
+                say(f"study      {name} (gone on with: {known.ended_trials()} trials done)")
                 made = known.space
-            settled = {"space": made.to_dict(), "request": portable(params, request)}
-            it = open_study(database, study_name, {**facts, **settled}, budget)
-        it.count_from(began)
-        say(f"space      {_space_words(it.space)}")
-        reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
+            settled = {"space": made.to_dict(), "request": portable(request)}
+            study = open_study(database, name, {**facts, **settled}, budget)
+        study.count_from(began)
+        say(f"space      {_space_words(study.space)}")
+        limit = command.trial_limits
         job = SearchWork(
-            session, request, it, budget, reserve, limits, aims, trial_timeout, memory_limit,
-            seed, session.run_id,
+            session, request, study, budget, min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s),
+            asked.limits, asked.objectives, limit.trial_timeout, limit.memory_limit,
+            command.study.seed, session.run_id,
         )  # fmt: skip
         return _search(job)
 
 
-def worker(
-    study: str,
-    storage: str = "",
-    model: str = "",
-    data: str = "",
-    trial_timeout: float = 1200.0,
-    memory_limit: float = 0.0,
-    seed: int = 0,
-) -> str:
+@entry_point(WorkerCommand)
+def worker(command: WorkerCommand) -> str:
     """Join a study of ``search`` and run trials; return why it ended.
 
     Raises:
         ConfigError: When there is no such study, or its model is not on this machine.
     """
-    url = storage_url(storage, _default_storage())
+    join, limit = command.join, command.trial_limits
+    url = storage_url(join.storage, _default_storage())
     database = open_storage(url)
-    it = find_study(database, study)
-    if it is None:
+    study = find_study(database, join.study)
+    if study is None:
         known = ", ".join(study_names(database)) or "none"
         raise ConfigError(
             f"study must be one that a search has begun in this storage ({known}), but got "
-            f"{study!r}; begin it with -e search -P study={study}"
+            f"{join.study!r}; begin it with -e search -P study={join.study}"
         )
-    declared = it.declaration
-    params = {**declared["request"], **{k: v for k, v in (("model", model), ("data", data)) if v}}
-    for role in ("model", "data"):
+    declared = study.declaration
+    own = {"model": join.model, "data": join.data}
+    params = {**declared["request"], **{role: path for role, path in own.items() if path}}
+    for role in own:
         path = params[role]
         if path and ":/" not in path and not Path(path).is_file():
             raise ConfigError(
-                f"{role} of study {study!r} must be on this machine, but there is no file "
+                f"{role} of study {join.study!r} must be on this machine, but there is no file "
                 f"'{path}'; give {role}=PATH"
             )
-    request = checked_request(params)
-    check_same(declared, request, study)
-    shown = {**params, "study": study, "storage": masked_url(url)}
-    with open_session("worker", request, shown) as session:
-        own = seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
+    allowance = stage_allowance(limit.memory_limit, limit.trial_timeout)
+    request = checked_request(Asked.of(params), allowance)
+    check_same(declared, request, join.study)
+    shown = {**params, **command.values(), "storage": masked_url(url)}
+    with open_session("worker", request, shown, allowance=allowance) as session:
+        seed = join.seed or int(sha256_text(f"{platform.node()} {os.getpid()}")[:6], 16)
         job = SearchWork(
             session,
             request,
-            it,
-            it.budget,
+            study,
+            study.budget,
             0.0,
             Limits(**declared["limits"]),
             tuple(declared["objectives"]),
-            trial_timeout,
-            memory_limit,
-            own,
-            it.parent_run or session.run_id,
+            limit.trial_timeout,
+            limit.memory_limit,
+            seed,
+            study.parent_run or session.run_id,
         )
         stopped = work(job)
         say(f"done       {stopped}")
@@ -245,25 +281,19 @@ def _nothing_left(job: SearchWork, ending: Ending) -> bool:
     return ending.stopped == EXHAUSTED
 
 
-def _objectives(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
-    if not found or found[0] != "latency" or not set(found) <= set(OBJECTIVES):
-        raise ConfigError(
-            f"objectives must be latency, and after it any of {', '.join(OBJECTIVES[1:])}, but got "
-            f"{text!r}"
-        )
-    return found
+def _analysed(request: Request, declared: Declared) -> Request | None:
+    """Return the request whose sensitivity the space needs; None when it needs none."""
+    dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+    unknown = [d for d in dtypes if d != FLOAT and d not in declared.skip_layers]
+    return request.changed(dtypes=",".join(unknown)) if unknown else None
 
 
 def _space(session: Session, request: Request, declared: Declared) -> Space:
     dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
-    unknown = tuple(d for d in dtypes if d != FLOAT and d not in declared.skip_layers)
-    found = None
-    if unknown:
-        looked_at = dataclasses.replace(request.sensitivity, dtypes=unknown)
-        asked = dataclasses.replace(request, sensitivity=looked_at)
+    found, analysed = None, _analysed(request, declared)
+    if analysed is not None:
         session = dataclasses.replace(session, takes_turns=True)
-        found = read_sensitivity(pipeline.sensitivity_stage(session, asked).folder)
+        found = read_sensitivity(Pipeline(session, analysed).run("sensitivity").folder)
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(declared, dtypes, convolutions, found)

@@ -10,25 +10,20 @@ from typing import Any
 from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.errors import ConfigError
+from tvmopt.parameters.commands import SearchCommand
 from tvmopt.search.generate import Declared
 from tvmopt.search.limits import Limits
-from tvmopt.tracking.request import Request
-
-_OWN = ("dtypes", "layouts", "strategies", "granularities", "space", "max_library_mb",
-        "max_memory_mb", "max_p99_ms", "objectives", "trials", "time_budget", "patience",
-        "trial_timeout", "memory_limit", "study", "storage", "seed", "topk")  # fmt: skip
+from tvmopt.tracking.request import Asked, Request
 
 
-def request_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a search that are equal in all trials."""
-    return {k: v for k, v in params.items() if k not in _OWN}
-
-
-def portable(params: dict[str, Any], request: Request) -> dict[str, Any]:
-    """Return parameters that reproduce the request in another process."""
-    found = request_params(params)
-    if ":/" not in params["model"]:  # a path; else MLflow knows where it is
-        found["model"] = str(Path(params["model"]).resolve())
+def portable(request: Request) -> dict[str, Any]:
+    """Return parameters that reproduce the request of a search in another process."""
+    shared = [g for g in SearchCommand.groups().values() if g in Asked.groups().values()]
+    names = {one.name for group in shared for one in group.parameters()} - {"config"}
+    found = {name: value for name, value in request.asked.values().items() if name in names}
+    source = request.asked.model.model
+    if ":/" not in source:  # a path; else MLflow knows where it is
+        found["model"] = str(Path(source).resolve())
     found["data"] = str(request.data or "")
     found["name"] = request.name
     found["threads"] = request.target.threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvmopt.config import GRANULARITIES
+from tvmopt.choices import GRANULARITIES
 from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.study import Record

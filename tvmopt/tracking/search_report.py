@@ -5,9 +5,9 @@ from __future__ import annotations
 import yaml
 
 from tvmopt import host
+from tvmopt.choices import CHAMPION
 from tvmopt.search.plan import FAILED
 from tvmopt.search.study import Record, SearchStudy
-from tvmopt.tracking import registry
 from tvmopt.tracking.console import say
 from tvmopt.tracking.report import as_markdown, as_text
 from tvmopt.tracking.runs import log_metrics, log_tags
@@ -96,7 +96,7 @@ def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: 
         say(f"- {line}")
     if ending.version:
         say()
-        alias = registry.CHAMPION if ending.promoted else ""
+        alias = CHAMPION if ending.promoted else ""
         uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
         say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
         say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")

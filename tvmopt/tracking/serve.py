@@ -22,12 +22,13 @@ from mlflow import MlflowClient, pyfunc
 from mlflow.models import Model
 from mlflow.pyfunc import scoring_server
 
-from tvmopt.config import at_least
 from tvmopt.errors import ConfigError
+from tvmopt.parameters.call import entry_point
+from tvmopt.parameters.commands import ServeCommand
 from tvmopt.runtime import CompiledModel, ModelMetadata
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
-from tvmopt.tracking.registry import CHAMPION, check_name, find_version
+from tvmopt.tracking.registry import check_name, find_version
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.serve_body import in_words
 from tvmopt.tracking.serve_guard import App, ServingGuard, WatchedModel
@@ -40,43 +41,30 @@ _BYTES_PER_VALUE, _BYTES_BESIDE = 64, 65536
 _GRACE_S = 10
 
 
-def serve(
-    name: str,
-    version: str = CHAMPION,
-    host: str = "127.0.0.1",
-    port: int = 5001,
-    require_finite: bool = True,
-    max_request_mb: float = 0.0,
-) -> None:
+@entry_point(ServeCommand)
+def serve(command: ServeCommand) -> None:
     """Serve a registered model over HTTP until SIGTERM, SIGHUP or Ctrl-C.
 
     The files are verified as ``pull`` does, and the code that the model carries is not run.
-    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are MLflow's scoring server.
-
-    Args:
-        name: Registered model.
-        version: Version number or alias; what the alias points to now is served to the end.
-        host: Address to listen at.
-        port: TCP port; 0 takes one that is free.
-        require_finite: Whether inputs and outputs with NaN or infinities are refused.
-        max_request_mb: Largest body of a request in MB; 0 derives it from the model's inputs.
+    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are MLflow's scoring server. The
+    version that an alias points to when the server starts is served to the end.
 
     Raises:
         ConfigError: A parameter breaks its rule, or the port is in use.
         ArtifactError: The model is damaged, or another machine's.
     """
-    params = dict(locals())
+    name, asked = command.version.name, command.server
     check_name(name)
-    at_least("max_request_mb", max_request_mb, 0)
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"port must be 0 to 65535, but got {port}")
     client = open_store()
-    found = find_version(client, name, version)
+    found = find_version(client, name, command.version.version)
     uri = f"models:/{name}/{found.version}"
-    with _listen(host, port) as listener, _run_of_mlflow(client, name, params, uri):
+    with (
+        _listen(asked.host, asked.port) as listener,
+        _run_of_mlflow(client, name, command.values(), uri),
+    ):
         model = flavor.load_model(uri)
-        most_bytes = int(max_request_mb * 1e6) or _most_bytes(model.metadata)
-        app = scoring_app(model, require_finite, most_bytes)
+        most_bytes = int(asked.max_request_mb * 1e6) or _most_bytes(model.metadata)
+        app = scoring_app(model, asked.require_finite, most_bytes)
         address, bound = listener.getsockname()[:2]
         if not ipaddress.ip_address(address).is_loopback:
             print(

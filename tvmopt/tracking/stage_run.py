@@ -15,10 +15,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tvmopt import host
-from tvmopt.config import MEASURING, StageConfig, TuneConfig
-from tvmopt.digest import code_digest, stage_digest
+from tvmopt.config import StageConfig
+from tvmopt.digest import code_digest
 from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.stages.launch import UNLIMITED, launch
+from tvmopt.stages.registry import STAGES
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.artifacts import write_manifest
@@ -102,15 +103,31 @@ class StageOutput:
         return cls(stage, digest, run.info.run_id, folder, dict(run.data.metrics), cached=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A stage that is about to be reused or run.
+
+    Attributes:
+        stage: Name of the stage; see :data:`tvmopt.stages.registry.STAGES`.
+        name: Its name in this pipeline: the stage, with a label where it occurs twice.
+        config: What the stage is asked.
+        digest: Its identity.
+        input_digests: Digests of the inputs, by role.
+        inputs: Files and folders to read, by role.
+    """
+
+    stage: str
+    name: str
+    config: StageConfig
+    digest: str
+    input_digests: Mapping[str, str]
+    inputs: Mapping[str, Path]
+
+
 def run_stage(
     session: Session,
-    stage: str,
-    config: StageConfig,
-    identity: Mapping[str, object],
-    input_digests: Mapping[str, str],
-    inputs: Mapping[str, Path],
+    planned: Planned,
     *,
-    label: str = "",
     own: bool = False,
     tags: Mapping[str, str] | None = None,
 ) -> StageOutput:
@@ -118,65 +135,51 @@ def run_stage(
 
     Args:
         session: What the command's stages share.
-        stage: Name of the stage; see :func:`tvmopt.stages.child.run_stage`.
-        config: What the stage is asked.
-        identity: What of the configuration, and of this machine, is part of the digest.
-        input_digests: Digests of the inputs, by role.
-        inputs: Files and folders to read, by role.
-        label: Distinguishes stages of one name, e.g. ``"untuned"``.
+        planned: The stage.
         own: Whether the command's own run is the run of this stage; else it is a child of it.
         tags: Tags of the stage's run, from its beginning.
     """
-    digest = stage_digest(stage, identity, input_digests)
-    name = f"{stage}-{label}" if label else stage
-    found = _find(session, stage, name, digest) if session.use_cache else None
+    found = find_finished(session, planned) if session.use_cache else None
     if found is None:
-        return _do(session, stage, name, config, digest, input_digests, inputs, own, tags or {})
-    links = {f"tvmopt.stage_run.{name}": found.run_id}
+        return _do(session, planned, own, tags or {})
+    links = {f"tvmopt.stage_run.{planned.name}": found.run_id}
     if own:
-        links |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": digest}
+        links |= {"tvmopt.cached_from": found.run_id, "tvmopt.linked_digest": planned.digest}
         links |= tags or {}
     log_tags(session.client, session.run_id, links)
     if own:
         log_metrics(session.client, session.run_id, found.metrics)
-    session.say(f"{name:<18} reused   run {found.run_id[:8]}, digest {digest[:12]}")
+    session.say(f"{planned.name:<18} reused   run {found.run_id[:8]}, digest {planned.digest[:12]}")
     return found
 
 
-def _find(session: Session, stage: str, name: str, digest: str) -> StageOutput | None:
+def find_finished(session: Session, planned: Planned) -> StageOutput | None:
+    """Return the newest finished run of the stage whose files are intact; None for none."""
     query = (
-        f"attributes.status = 'FINISHED' and tags.`tvmopt.digest` = '{digest}' "
-        f"and tags.`tvmopt.stage` = '{stage}'"
+        f"attributes.status = 'FINISHED' and tags.`tvmopt.digest` = '{planned.digest}' "
+        f"and tags.`tvmopt.stage` = '{planned.stage}'"
     )
     client = session.client
     experiments = experiments_to_search(client, session.experiment)
     runs = client.search_runs(experiments, query, order_by=["attributes.start_time DESC"])
     for run in filter(is_own, runs):
         try:
-            folder = checked_artifacts(client, run, stage, session.work_dir)
+            folder = checked_artifacts(client, run, planned.stage, session.work_dir)
         except ArtifactError as error:
-            say(f"{stage:<18} {error}: doing it again")
+            say(f"{planned.stage:<18} {error}: doing it again")
         else:
-            return StageOutput.of_run(name, run, folder)
+            return StageOutput.of_run(planned.name, run, folder)
     return None
 
 
-def _do(
-    session: Session,
-    stage: str,
-    name: str,
-    config: StageConfig,
-    digest: str,
-    input_digests: Mapping[str, str],
-    inputs: Mapping[str, Path],
-    own: bool,
-    more: Mapping[str, str],
-) -> StageOutput:
+def _do(session: Session, planned: Planned, own: bool, more: Mapping[str, str]) -> StageOutput:
     client = session.client
+    stage, name, inputs = planned.stage, planned.name, planned.inputs
+    measures = STAGES[stage].measures(planned.config)
     tags = {
         **more,
         "tvmopt.stage": stage,
-        "tvmopt.digest": digest,
+        "tvmopt.digest": planned.digest,
         "tvmopt.code": code_digest(),
         "tvmopt.fingerprint": host.fingerprint(),
         **{f"tvmopt.input.{role}": str(path) for role, path in inputs.items() if path.is_file()},
@@ -184,12 +187,12 @@ def _do(
     with _stage_run(session, name, tags, own) as run_id:
         log_tags(client, session.run_id, {f"tvmopt.stage_run.{name}": run_id})
         if "data" in inputs:
-            log_dataset(client, run_id, inputs["data"], input_digests["data"], stage)
+            log_dataset(client, run_id, inputs["data"], planned.input_digests["data"], stage)
         out_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session.work_dir))
         log = session.work_dir / f"{out_dir.name}.log"
         waits: AbstractContextManager[None] = nullcontext()
         if session.takes_turns:
-            waits = turn(_measures(stage, config), session.say)
+            waits = turn(measures, session.say)
         _check_space(session.work_dir, stage, inputs)
         asked = time.perf_counter()
         try:
@@ -197,13 +200,13 @@ def _do(
                 start = time.perf_counter()
                 result = launch(
                     stage,
-                    config.to_dict(),
+                    planned.config.to_dict(),
                     inputs,
                     out_dir,
                     log,
                     bar,
                     threads=session.threads,
-                    digest=digest,
+                    digest=planned.digest,
                     allowance=session.allow(),
                 )
                 ended = time.perf_counter()
@@ -212,10 +215,10 @@ def _do(
                 shutil.copyfile(log, session.work_dir / LOG_FILE)
                 client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
             raise
-        folder = _log(session, run_id, stage, digest, config, result, out_dir, log)
+        folder = _log(session, run_id, planned, result, out_dir, log)
     session.say(f"{name:<18} {ended - start:6.1f} s {'; '.join(result.changed)}")
     return StageOutput(
-        name, digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
+        name, planned.digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
     )
 
 
@@ -228,13 +231,6 @@ def _check_space(folder: Path, stage: str, inputs: Mapping[str, Path]) -> None:
             f"{stage} needs about {needed / 1e6:.0f} MB of free space in '{folder.parent}', but "
             f"there are {free / 1e6:.0f} MB; free space, or set TMPDIR to a folder with more"
         )
-
-
-def _measures(stage: str, config: StageConfig) -> bool:
-    """Return whether concurrent work would change the stage's result."""
-    if isinstance(config, TuneConfig):
-        return config.strategy in MEASURING
-    return stage in ("sensitivity", "evaluate")
 
 
 @contextmanager
@@ -252,20 +248,18 @@ def _stage_run(session: Session, name: str, tags: Mapping[str, str], own: bool) 
 def _log(
     session: Session,
     run_id: str,
-    stage: str,
-    digest: str,
-    config: StageConfig,
+    planned: Planned,
     result: StageResult,
     out_dir: Path,
     log: Path,
 ) -> Path:
     client = session.client
-    (out_dir / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=True))
+    (out_dir / "config.yaml").write_text(yaml.safe_dump(planned.config.to_dict(), sort_keys=True))
     shutil.copyfile(log, out_dir / LOG_FILE)
     write_manifest(out_dir)
-    sign(out_dir, stage, digest)
+    sign(out_dir, planned.stage, planned.digest)
     client.log_artifacts(run_id, str(out_dir))
     log_metrics(client, run_id, result.metrics)
     note = "\n".join(f"- {line}" for line in result.changed)
     log_tags(client, run_id, {**result.tags, "mlflow.note.content": note})
-    return keep_private(out_dir, session.work_dir, stage, run_id)
+    return keep_private(out_dir, session.work_dir, planned.stage, run_id)

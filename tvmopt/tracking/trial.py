@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from contextlib import suppress
-from typing import Any
 
 from mlflow import MlflowClient
 
-from tvmopt.config import MEASURING, TuneConfig
+from tvmopt.choices import MEASURING
 from tvmopt.errors import (
     EnvironmentSetupError,
     LimitError,
@@ -21,9 +20,9 @@ from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import Claimed, Record
-from tvmopt.tracking import pipeline
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
+from tvmopt.tracking.pipeline import Pipeline
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags, open_run
 from tvmopt.tracking.stage_run import Session, StageOutput
@@ -36,7 +35,6 @@ Changes beyond 1.25 times are somebody else's work on the machine, which slows r
 they are not made up for.
 """
 REFERENCE_MS = "baseline_latency_ms_p50"
-OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")
 # Logged first, because the compare view of the UI opens with what comes first.
 _FIRST = ("latency_ms_p50", "accuracy_drop", "speedup_vs_baseline")
 _BASELINE_ACCURACY_S = 10.0
@@ -70,23 +68,14 @@ class Rules:
 
 def request_for(request: Request, choice: Choice) -> Request:
     """Return the request for one choice of a search."""
-    variant, effort = choice.variant, choice.effort
-    convert = dataclasses.replace(
-        request.convert,
-        layout=variant.layout,
-        dtype=variant.dtype,
-        skip_layers=variant.skip_layers,
-        # what a conversion does not use must not change the digest of its result
-        quantization=request.sensitivity.quantization if variant.dtype == "int8" else "u8s8",
-    )
-    sizes: dict[str, Any] = {}
+    effort = choice.effort
+    tuning: dict[str, object] = {"strategy": effort.strategy, "granularity": effort.granularity}
     if effort.size:
-        sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
-    tune = TuneConfig(request.tune.target, effort.strategy, effort.granularity, **sizes)
-    evaluate = request.evaluate
+        tuning[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
+    found = request.changed(**dataclasses.asdict(choice.variant), **tuning)
     if choice == BASELINE:
-        evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
-    return dataclasses.replace(request, convert=convert, tune=tune, evaluate=evaluate)
+        return dataclasses.replace(found, accuracy_time_s=_BASELINE_ACCURACY_S)
+    return found
 
 
 def run_trial(
@@ -188,13 +177,11 @@ def _run(
 
 
 def _stages(session: Session, request: Request) -> list[StageOutput]:
-    converted = pipeline.convert_stage(session, request)
-    tune = request.tune
+    pipeline, tune = Pipeline(session, request), request.tune
+    converted = pipeline.run("convert")
     known = earlier_databases(session, tune.granularity) if tune.strategy in MEASURING else ()
-    tuned = pipeline.tune_stage(session, request, converted, earlier=known)
-    built = pipeline.build_stage(session, request, converted, tuned)
-    measured = pipeline.evaluate_stage(session, request, converted, built, None)
-    return [converted, tuned, built, measured]
+    tuned = pipeline.run("tune", earlier=known)
+    return [converted, tuned, pipeline.run("build"), pipeline.run("evaluate")]
 
 
 def _judge(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tvmopt.config import MEASURING
+from tvmopt.choices import CHAMPION, MEASURING
 from tvmopt.errors import (
     AccuracyError,
     ArtifactError,
@@ -17,13 +19,18 @@ from tvmopt.errors import (
 )
 from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
+from tvmopt.parameters import commands
+from tvmopt.parameters.call import entry_point
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
-from tvmopt.tracking import pipeline, promotion, registry
+from tvmopt.tracking import promotion, registry
+from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.console import say
-from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
+from tvmopt.tracking.dry_run import say_plan
+from tvmopt.tracking.entry import checked_request, open_session, register_built
+from tvmopt.tracking.pipeline import BASELINE, Pipeline
 from tvmopt.tracking.report import as_markdown, as_text, comparison
-from tvmopt.tracking.request import Request
+from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import how_to_look
@@ -52,54 +59,52 @@ class MainResult:
     table: str
 
 
-def main(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    layout: str = "auto",
-    dtype: str = "float32",
-    skip_layers: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    strategy: str = "fast",
-    granularity: str = "subgraph",
-    topk: int = 20,
-    trials: int = 64,
-    time_budget: float = 0.0,
-    metric: str = "auto",
-    repeats: int = 200,
-    rpc_tracker: str = "",
-    rpc_key: str = "",
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> MainResult:
+def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]:
+    """Return the dry run of an entry point that ends with ``steps``."""
+
+    def dry_run(command: commands.StageCommand) -> None:
+        allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
+        request = checked_request(Asked.by(command), allowance)
+        say_plan(entry, request, command.values(), steps, use_cache=not command.reuse.no_cache)
+
+    return dry_run
+
+
+@contextmanager
+def _opened(
+    entry: str, command: commands.StageCommand, *, builds: bool = False
+) -> Iterator[Pipeline]:
+    """Check the parameters, open the command's run, and yield the pipeline."""
+    allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
+    request = checked_request(Asked.by(command), allowance)
+    if builds:
+        _check_tools(request)
+    with open_session(
+        entry,
+        request,
+        command.values(),
+        use_cache=not command.reuse.no_cache,
+        allowance=allowance,
+    ) as session:
+        yield Pipeline(session, request)
+
+
+@entry_point(commands.MainCommand, dry_run=_planned("main", BASELINE, "evaluate"))
+def main(command: commands.MainCommand) -> MainResult:
     """Convert, tune, build, evaluate, register and promote a model.
 
-    Without a model, the bundled example is used. Parameters are as in MLproject.
+    Without a model, the bundled example is used.
 
     Raises:
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
             was built and registered but does not meet ``max_accuracy_drop``.
     """
-    params = with_example(dict(locals()))
-    request = checked_request(params)
-    _check_tools(request)
-    with open_session("main", request, params, no_cache) as session:
-        converted = pipeline.convert_stage(session, request)
-        tuned = pipeline.tune_stage(session, request, converted)
-        built = pipeline.build_stage(session, request, converted, tuned)
-        baseline = None
+    with _opened("main", command, builds=True) as pipeline:
+        session, request = pipeline.session, pipeline.request
+        built = pipeline.run("build")
         if request.is_measurable:
-            baseline = _baseline(session, request, converted)
-        measured = pipeline.evaluate_stage(session, request, converted, built, baseline)
-        stages = [converted, tuned, built, *([baseline] if baseline else []), measured]
-
+            _compare_untuned(pipeline)
+        measured = pipeline.run("evaluate")
         names = {
             CANDIDATE: _variant(request),
             UNTUNED: "untuned TVM",
@@ -107,31 +112,13 @@ def main(
         }
         table = comparison(read_table(measured.folder), names)
         _log_summary(session, measured, table)
-        registered = register_built(session, request, converted, built, measured)
+        registered = register_built(session, request, pipeline.run("convert"), built, measured)
         say()
         say(as_text(table))
         say()
-        refused = None
-        try:
-            if request.is_measurable:
-                _check_bar(request, measured)
-                promoted = promotion.promote_if_better(
-                    session.client,
-                    registered,
-                    data=request.data,
-                    max_accuracy_drop=request.max_accuracy_drop,
-                    work_dir=session.work_dir,
-                    evidence=measured.digest,
-                    board=request.board,
-                    allowance=session.allow(),
-                    run_id=session.run_id,
-                )
-            else:
-                promoted = promotion.Promotion(False, _unproven(request, registered))
-        except PromotionRefusedError as error:
-            promoted, refused = promotion.Promotion(False, str(error)), error
+        promoted, refused = _promote(session, request, registered, measured)
         _log_note(session, registered, promoted, as_markdown(table))
-        reused = tuple(s.stage for s in stages if s.cached)
+        reused = tuple(s.stage for s in pipeline.outputs if s.cached)
         _say_end(session, request, registered, promoted, reused)
         if refused is not None:
             raise refused
@@ -145,189 +132,94 @@ def main(
         )
 
 
-def sensitivity(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    dtypes: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    sensitivity_time: float = 120.0,
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> StageOutput:
+def _promote(
+    session: Session,
+    request: Request,
+    registered: registry.Registered,
+    measured: StageOutput,
+) -> tuple[promotion.Promotion, PromotionRefusedError | None]:
+    """Promote a version if it earns it; return what came of it, and the refusal."""
+    if not request.is_measurable:
+        return promotion.Promotion(False, _unproven(request, registered)), None
+    try:
+        _check_bar(request, measured)
+        promoted = promotion.promote_if_better(
+            session.client,
+            registered,
+            data=request.data,
+            max_accuracy_drop=request.max_accuracy_drop,
+            work_dir=session.work_dir,
+            evidence=measured.digest,
+            board=request.board,
+            allowance=session.allow(),
+            run_id=session.run_id,
+        )
+    except PromotionRefusedError as error:
+        return promotion.Promotion(False, str(error)), error
+    return promoted, None
+
+
+@entry_point(commands.SensitivityCommand, dry_run=_planned("sensitivity", "sensitivity"))
+def sensitivity(command: commands.SensitivityCommand) -> StageOutput:
     """Measure accuracy loss and gain of each layer in each dtype, and propose skip sets."""
-    params = with_example(dict(locals()))
-    request = checked_request(params)
-    with open_session("sensitivity", request, params, no_cache) as session:
-        return pipeline.sensitivity_stage(session, request, own=True)
+    with _opened("sensitivity", command) as pipeline:
+        return pipeline.run("sensitivity", own=True)
 
 
-def convert(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    layout: str = "auto",
-    dtype: str = "float32",
-    skip_layers: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> StageOutput:
+@entry_point(commands.ConvertCommand, dry_run=_planned("convert", "convert"))
+def convert(command: commands.ConvertCommand) -> StageOutput:
     """Convert and check a model; return the run of the convert stage."""
-    params = with_example(dict(locals()))
-    request = checked_request(params)
-    with open_session("convert", request, params, no_cache) as session:
-        return pipeline.convert_stage(session, request, own=True)
+    with _opened("convert", command) as pipeline:
+        return pipeline.run("convert", own=True)
 
 
-def tune(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    layout: str = "auto",
-    dtype: str = "float32",
-    skip_layers: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    strategy: str = "fast",
-    granularity: str = "subgraph",
-    topk: int = 20,
-    trials: int = 64,
-    time_budget: float = 0.0,
-    rpc_tracker: str = "",
-    rpc_key: str = "",
-    warm_start: str = "",
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> StageOutput:
+@entry_point(commands.TuneCommand, dry_run=_planned("tune", "tune"))
+def tune(command: commands.TuneCommand) -> StageOutput:
     """Find schedules for a model; runs missing stages before it.
 
-    ``warm_start`` is the id of an earlier tune run whose database the search begins from.
-
     Raises:
-        DatabaseMismatchError: When that database is for another target, number of threads,
-            version of TVM or granularity; before anything is converted.
+        DatabaseMismatchError: When the database of ``warm_start`` is for another target, number of
+            threads, version of TVM or granularity; before anything is converted.
     """
-    params = with_example(dict(locals()))
-    params.pop("warm_start")
-    request = checked_request(params)
-    with open_session("tune", request, {**params, "warm_start": warm_start}, no_cache) as session:
-        earlier = _tune_run(session, request, warm_start) if warm_start else None
-        converted = pipeline.convert_stage(session, request)
-        return pipeline.tune_stage(session, request, converted, earlier, own=True)
+    with _opened("tune", command) as pipeline:
+        if run_id := command.warm_start.warm_start:
+            pipeline.warm_start(_tune_run(pipeline.session, pipeline.request, run_id), DATABASE_DIR)
+        return pipeline.run("tune", own=True)
 
 
-def build(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    layout: str = "auto",
-    dtype: str = "float32",
-    skip_layers: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    strategy: str = "fast",
-    granularity: str = "subgraph",
-    topk: int = 20,
-    trials: int = 64,
-    time_budget: float = 0.0,
-    rpc_tracker: str = "",
-    rpc_key: str = "",
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> StageOutput:
+@entry_point(commands.BuildCommand, dry_run=_planned("build", "build"))
+def build(command: commands.BuildCommand) -> StageOutput:
     """Compile a model and register it as a candidate; runs missing stages before it."""
-    params = with_example(dict(locals()))
-    request = checked_request(params)
-    _check_tools(request)
-    with open_session("build", request, params, no_cache) as session:
-        converted = pipeline.convert_stage(session, request)
-        tuned = pipeline.tune_stage(session, request, converted)
-        built = pipeline.build_stage(session, request, converted, tuned, own=True)
-        registered = register_built(session, request, converted, built, None)
+    with _opened("build", command, builds=True) as pipeline:
+        built = pipeline.run("build", own=True)
+        converted = pipeline.run("convert")
+        registered = register_built(pipeline.session, pipeline.request, converted, built, None)
         say(f"registered models:/{registered.name}/{registered.version} as candidate")
         return built
 
 
-def evaluate(
-    model: str = "",
-    name: str = "",
-    input_shapes: str = "",
-    data: str = "",
-    target: str = "host",
-    threads: int = 0,
-    layout: str = "auto",
-    dtype: str = "float32",
-    skip_layers: str = "",
-    quantization: str = "auto",
-    calibration: str = "minmax",
-    calibration_samples: int = 100,
-    max_accuracy_drop: float = 0.01,
-    strategy: str = "fast",
-    granularity: str = "subgraph",
-    topk: int = 20,
-    trials: int = 64,
-    time_budget: float = 0.0,
-    metric: str = "auto",
-    repeats: int = 200,
-    rpc_tracker: str = "",
-    rpc_key: str = "",
-    stage_timeout: float = 7200.0,
-    memory_limit: float = 0.0,
-    no_cache: bool = False,
-) -> StageOutput:
+@entry_point(commands.EvaluateCommand, dry_run=_planned("evaluate", "evaluate"))
+def evaluate(command: commands.EvaluateCommand) -> StageOutput:
     """Measure a model against ONNX Runtime; runs missing stages before it."""
-    params = with_example(dict(locals()))
-    request = checked_request(params)
-    _check_tools(request)
-    with open_session("evaluate", request, params, no_cache) as session:
-        converted = pipeline.convert_stage(session, request)
-        tuned = pipeline.tune_stage(session, request, converted)
-        built = pipeline.build_stage(session, request, converted, tuned)
-        measured = pipeline.evaluate_stage(session, request, converted, built, None, own=True)
-        names = {CANDIDATE: _variant(request), REFERENCE: "ONNX Runtime fp32"}
+    with _opened("evaluate", command, builds=True) as pipeline:
+        measured = pipeline.run("evaluate", own=True)
+        names = {CANDIDATE: _variant(pipeline.request), REFERENCE: "ONNX Runtime fp32"}
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
 
 
-def _baseline(session: Session, request: Request, converted: StageOutput) -> StageOutput | None:
-    """Return the untuned TVM baseline; None where TVM's GPU rules fail."""
+def _compare_untuned(pipeline: Pipeline) -> None:
+    """Let evaluation measure untuned TVM, too; not where TVM's GPU rules fail."""
+    session = pipeline.session
     try:
-        return pipeline.baseline_stage(session, request, converted)
+        pipeline.compare(pipeline.run(BASELINE))
     except (BuildError, AccuracyError, StageFailedError) as error:
-        if request.target.gpu is None:
+        if pipeline.request.target.gpu is None:
             raise
-        say(f"{'build-' + UNTUNED:<18} failed: {error}")
+        say(f"{BASELINE:<18} failed: {error}")
         tags = {"tvmopt.unmeasured.untuned_latency_ms_p50": str(error)[:250]}
         log_tags(session.client, session.run_id, tags)
-        return None
 
 
 def _check_tools(request: Request) -> None:
@@ -439,7 +331,7 @@ def _say_end(
     state = "already registered" if registered.existed else "registered"
     say(f"model      models:/{name}/{version} {state}, alias candidate")
     say(f"champion   {promoted.reason}")
-    uri = f"models:/{name}@{registry.CHAMPION}" if promoted.done else f"models:/{name}/{version}"
+    uri = f"models:/{name}@{CHAMPION}" if promoted.done else f"models:/{name}/{version}"
     say()
     say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
     if request.target.missing_on_host():
