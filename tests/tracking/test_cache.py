@@ -155,8 +155,8 @@ def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path
     client = use_example.client()
     done = runs_of(client, "tags.`tvmopt.stage` = 'tune'")[-1]
     monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
-    model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
-    shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])
+    model, name = ROOT / "tvmopt" / EXAMPLE["model"], EXAMPLE["name"]
+    shapes, data = EXAMPLE["input_shapes"], str(ROOT / "tvmopt" / EXAMPLE["data"])
     request = make_request(model, name=name, input_shapes=shapes, data=data, **use_example.asked)
     session = _session(use_example, tmp_path, done.info.experiment_id)
     tuned = pipeline.tune_stage(

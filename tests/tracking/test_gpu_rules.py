@@ -17,7 +17,7 @@ from tvmopt.tracking.request import Request, make_request
 from tvmopt.tracking.search import search
 from tvmopt.tracking.workflow import _check_tools
 
-MODEL = Path(__file__).parents[2] / "examples" / "digits_cnn.onnx"
+MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 no_gpu = pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
 
 

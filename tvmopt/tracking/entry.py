@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import tvmopt
 from tvmopt.errors import ConfigError
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.tracking import registry
@@ -35,7 +36,7 @@ def with_example(params: dict[str, Any]) -> dict[str, Any]:
         return params
     if params["data"] or params["input_shapes"]:
         raise ConfigError("data and input_shapes need a model, but model is empty")
-    root = Path(__file__).parents[2]
+    root = Path(tvmopt.__file__).parent
     if not (root / EXAMPLE["model"]).is_file():
         raise ConfigError("model must be given: the bundled example is not in this installation")
     return {

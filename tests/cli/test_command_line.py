@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows import command_line
 from tvmopt import errors
+from tvmopt.cli import command_line
 from tvmopt.errors import ConfigError, ModelError, TvmoptError
 from tvmopt.parameters import ENTRY_POINTS
 
