@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import sys
 
 import pytest
 
@@ -71,7 +70,7 @@ class TestMachine:
         assert problem.endswith(f'"{versions.requirement("optuna")}"')
 
     def test_unknown_python(self, report, monkeypatch):
-        monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+        monkeypatch.setattr(doctor, "PYTHON_VERSIONS", ())
         [problem] = report()[1]
         assert problem.startswith("Python must be 3.11 to 3.13, but got 3.")
 
