@@ -15,9 +15,11 @@ from tvmopt.versions import VERSION
 
 ROOT = Path(__file__).parents[2]
 _HEAVY = {"tvm", "mlflow", "numpy", "onnx", "optuna"}
-_IMPORTED = (
-    "import sys, tvmopt.cli\ntry: tvmopt.cli.main(sys.argv[1:])\nfinally: print(*sys.modules)"
-)
+_IMPORTED = """
+import sys, tvmopt.cli
+try: tvmopt.cli.main(sys.argv[1:])
+finally: print(*sys.modules)
+"""
 
 
 @pytest.fixture
