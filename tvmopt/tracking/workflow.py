@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 from tvmopt.config import MEASURING
@@ -22,6 +21,7 @@ from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.tracking import pipeline, promotion, registry
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
+from tvmopt.tracking.next_command import next_command
 from tvmopt.tracking.report import as_markdown, as_text, comparison
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
@@ -443,10 +443,8 @@ def _say_end(
     say()
     say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
     if request.target.missing_on_host():
-        number = f"-P name={name} -P version={version}"
-        say(f"take it there   mlflow run . -e pull --env-manager local {number}")
+        say(f"take it there   {next_command('pull', name=name, version=str(version))}")
         return
     say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-    which = "" if promoted.done else f" -P version={version}"
-    named = shlex.quote(f"name={name}")
-    say(f"serve           mlflow run . -e serve --env-manager local -P {named}{which}")
+    which = "" if promoted.done else str(version)
+    say(f"serve           {next_command('serve', name=name, version=which)}")
