@@ -22,7 +22,7 @@ _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 # Folders with the slowest tests. ``tune`` comes last: its tests that run alone wait for the test of
 # the other worker, which is short by then.
-_FIRST = ("notebooks", "tracking", "faults", "flows", "remote", "tune")
+_FIRST = ("notebooks", "tracking", "faults", "cli", "remote", "tune")
 # Files that use the fixture ``example``, which takes a minute to set up.
 _OF_THE_EXAMPLE = {
     f"tests/tracking/test_{name}.py"

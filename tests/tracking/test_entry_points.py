@@ -208,7 +208,7 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     done = mlflow_run(
         store,
         "tune",
-        model=root / "examples/digits_cnn.onnx",
+        model=root / "tvmopt/examples/digits_cnn.onnx",
         input_shapes="image:1x1x8x8",
         strategy="metaschedule",
         trials=8,

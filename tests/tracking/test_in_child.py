@@ -282,9 +282,9 @@ def test_a_stage_begins_only_where_there_is_space(client, conv_build, tmp_path, 
     session.work_dir.mkdir()
     config = SimpleNamespace(to_dict=dict)
     with pytest.raises(EnvironmentSetupError, match="needs about 100 MB of free space in") as error:
-        stage_run.run_stage(
-            session, "convert", config, {}, {"model": "d"}, {"model": conv_build / "model.onnx"}
-        )
+        inputs = {"model": conv_build / "model.onnx"}
+        planned = stage_run.Planned("convert", "convert", config, "digest", {"model": "d"}, inputs)
+        stage_run.run_stage(session, planned)
     assert "there are 50 MB; free space, or set TMPDIR to a folder with more" in str(error.value)
     assert "\n" not in str(error.value)
     assert launched == []

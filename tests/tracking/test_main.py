@@ -131,7 +131,7 @@ def test_logged_model_is_in_the_experiment_of_its_run(example):
 
 
 def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, project_env, root):
-    data = root / "examples/digits_eval.npz"
+    data = root / "tvmopt/examples/digits_eval.npz"
     env = {k: v for k, v in project_env(example.folder).items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, "models:/digits-cnn@champion", str(data)],
@@ -144,7 +144,7 @@ def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, proje
     got, loaded_from = json.loads(done.stdout.splitlines()[-1])
     image = np.load(data)["image"][:16]
     session = ort.InferenceSession(
-        str(root / "examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
+        str(root / "tvmopt/examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
     )
     want = np.concatenate([session.run(None, {"image": row[None]})[0] for row in image])
     np.testing.assert_allclose(got, np.concatenate([want, want[:1]]), atol=1e-3)

@@ -92,7 +92,7 @@ def test_a_killed_check_is_done_once_more(kills, kind, refused, use_example, mon
 
 
 def test_promotion_uses_held_out_samples_only(use_example, root, tmp_path):
-    data = root / "examples/digits_eval.npz"
+    data = root / "tvmopt/examples/digits_eval.npz"
     done = promote("digits-cnn", version="1", data=str(data))
     assert done.done
     assert "on 162 held-out samples" in done.reason  # 30% of 540

@@ -130,7 +130,8 @@ def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env,
     folder, _, _ = searched
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.search_champion", "--name", "digits-cnn",
-         "--threads", "1", "--seconds", "0.2", "--data", str(root / "examples/digits_eval.npz")],
+         "--threads", "1", "--seconds", "0.2",
+         "--data", str(root / "tvmopt/examples/digits_eval.npz")],
         env=project_env(folder), cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -163,3 +163,19 @@ def test_one_attempt_to_connect_has_a_limit_of_time():
     )  # fmt: skip
     for uri in ("postgresql+psycopg2://db/runs?connect_timeout=60", "mssql+pyodbc://db/runs"):
         assert schema._with_timeout(uri) == uri
+
+
+_COMMAND = """
+from tvmopt.tracking.command import command
+with command("test", "next", {}):
+    pass
+"""
+
+
+def test_the_command_that_makes_a_store_says_where_it_is(run_python, tmp_path, root):
+    env = {"MLFLOW_TRACKING_URI": None, "PYTHONPATH": str(root)}
+    first, second = (run_python("-c", _COMMAND, cwd=tmp_path, **env) for _ in range(2))
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert first.stdout == f"store      {uri} is new; MLFLOW_TRACKING_URI names another one\n"
+    assert (second.returncode, second.stdout) == (0, ""), second.stderr
+    assert (tmp_path / "mlflow.db").is_file()

@@ -123,7 +123,8 @@ def test_what_a_stage_built_is_used_not_what_lies_in_the_store(place, monkeypatc
     monkeypatch.setattr(stage_run, "launch", build)
     monkeypatch.setattr(MlflowClient, "log_artifacts", exchanged)
     config = SimpleNamespace(to_dict=dict)
-    built = stage_run.run_stage(place.session, "build", config, {}, {}, {})
+    planned = stage_run.Planned("build", "build", config, "digest", {}, {})
+    built = stage_run.run_stage(place.session, planned)
     assert (built.folder / "model.so").read_text() == "built"
     again = finals.stage_output(place.session, built.run_id, "build")
     assert (again.folder / "model.so").read_text() == "built"

@@ -32,6 +32,11 @@ class Command:
     file: FileParameters
 
     @classmethod
+    def summary(cls) -> str:
+        """Return what the command does, in one line."""
+        return (cls.__doc__ or "").partition("\n")[0]
+
+    @classmethod
     @functools.cache
     def groups(cls) -> dict[str, type[Group]]:
         """Return the type of each group, by field; those of base classes are last."""

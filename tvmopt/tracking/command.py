@@ -18,7 +18,7 @@ from tvmopt.tracking.heartbeat import heartbeat
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.store import experiment_id, open_store
+from tvmopt.tracking.store import experiment_id, is_fresh, open_store
 
 
 @contextmanager
@@ -53,7 +53,10 @@ def command(
     The run is the one that ``mlflow run`` opened (``MLFLOW_RUN_ID``), or a new one in the
     experiment that the environment names, else in the experiment of the model.
     """
+    fresh = is_fresh()
     client = open_store()
+    if fresh:
+        say(f"store      {client.tracking_uri} is new; MLFLOW_TRACKING_URI names another one")
     sweep(Path(tempfile.gettempdir()))  # here as well: not every caller is a command line
     close_orphans(client, say)
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)

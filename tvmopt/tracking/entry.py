@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import tvmopt
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import ModelParameters
 from tvmopt.stages.build import BUNDLE_DIR
@@ -27,7 +28,7 @@ EXAMPLE = {
     "input_shapes": "image:1x1x8x8",
     "name": "digits-cnn",
 }
-"""The bundled example; paths are relative to the root of the project."""
+"""The bundled example; paths are relative to the package."""
 
 MEASURED_TAGS = (
     "latency_ms_p50", "latency_ms_p99", "accuracy", "accuracy_drop", "library_bytes",
@@ -46,7 +47,7 @@ def with_example(given: ModelParameters) -> ModelParameters:
         return given
     if given.data or given.input_shapes:
         raise ConfigError("data and input_shapes need a model, but model is empty")
-    root = Path(__file__).parents[2]
+    root = Path(tvmopt.__file__).parent
     if not (root / EXAMPLE["model"]).is_file():
         raise ConfigError("model must be given: the bundled example is not in this installation")
     return dataclasses.replace(

@@ -59,6 +59,8 @@ _DATA = "compiled"
 #: Option of the pyfunc flavor: refuse inputs and outputs that hold NaN or an infinity.
 REQUIRE_FINITE = "require_finite"
 _EXAMPLE_LIMIT = 100_000
+# Folder of the package whose files no model needs.
+_EXAMPLES = "examples"
 
 
 def get_default_pip_requirements(gpu: bool = False) -> list[str]:
@@ -116,6 +118,8 @@ def save_model(
     _validate_and_prepare_target_save_path(str(path))
     package = Path(__file__).parents[1]
     code = _validate_and_copy_code_paths(code_paths or [str(package)], str(path))
+    if not code_paths:
+        shutil.rmtree(path / str(code) / package.name / _EXAMPLES)
     _keep_caches_out(path / str(code))
     (path / _DATA).mkdir()
     copy_bundle(bundle, path / _DATA)

@@ -28,7 +28,7 @@ from tvmopt.tracking.console import say
 from tvmopt.tracking.registry import check_name, find_version
 from tvmopt.tracking.store import open_store
 from tvmopt.tracking.verify import SavedModel, verify_model
-from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
+from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION, python_versions
 
 _RUNTIME_FILES = (
     "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "printable.py", "versions.py",
@@ -162,7 +162,7 @@ A model compiled with Apache TVM {_cell(model.tvm_version)} for {_cell(model.dev
 {rows("input")}
 {rows("output")}
 
-Needs Python 3.11 and
+Needs Python {python_versions()} and
 
     pip install {" ".join(_packages(model))}
 

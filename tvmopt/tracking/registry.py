@@ -17,6 +17,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from tvmopt.choices import CANDIDATE, CHAMPION
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import ModelMetadata
+from tvmopt.search.urls import masked_url
 from tvmopt.tracking import flavor
 from tvmopt.tracking.verify import FLAVOR_NAME, REGISTERED
 
@@ -115,7 +116,8 @@ def find_version(client: MlflowClient, name: str, which: str) -> ModelVersion:
         if not known:
             models = ", ".join(m.name for m in client.search_registered_models()) or "none"
             raise ConfigError(
-                f"name must be a registered model ({models}), but got {name!r}"
+                f"name must be a registered model ({models}), but got {name!r}; the store is "
+                f"{masked_url(client.tracking_uri)}, MLFLOW_TRACKING_URI names another one"
             ) from error
         aliases = sorted(client.get_registered_model(name).aliases)
         numbers = ", ".join(str(v.version) for v in known)

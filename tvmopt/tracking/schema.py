@@ -60,7 +60,7 @@ def absolute_uri(uri: str) -> str:
 
 
 def _create_schema(uri: str) -> None:
-    file = _file(uri)
+    file = sqlite_file(uri)
     if file is not None and file.parent.is_dir():
         sweep(file.parent, SCHEMA_PREFIX)
         if not file.exists():
@@ -102,7 +102,7 @@ def _check_file(uri: str) -> None:
     )
 
 
-def _file(uri: str) -> Path | None:
+def sqlite_file(uri: str) -> Path | None:
     """File of a SQLite database; None for one in memory, with options, or of another kind."""
     if not uri.startswith(SQLITE + "/"):
         return None

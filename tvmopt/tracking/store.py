@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _get_sqlalchemy_store
 
 from tvmopt.search.urls import has_secret, masked_url
-from tvmopt.tracking.schema import SQLITE, absolute_uri, build_store
+from tvmopt.tracking.schema import SQLITE, absolute_uri, build_store, sqlite_file
 
 # Makes the UI open the experiment on its runs, not on traces of language models.
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
@@ -43,6 +43,12 @@ def open_store() -> MlflowClient:
 def tracking_uri() -> str:
     """Return the absolute URI of MLflow's current store."""
     return absolute_uri(mlflow.get_tracking_uri())
+
+
+def is_fresh() -> bool:
+    """Return whether MLflow's current store is a SQLite file that is yet to be made."""
+    file = sqlite_file(tracking_uri())
+    return file is not None and not file.exists()
 
 
 def how_to_look(uri: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.console import say
 from tvmopt.tracking.dry_run import say_plan
 from tvmopt.tracking.entry import checked_request, open_session, register_built
+from tvmopt.tracking.next_command import next_command
 from tvmopt.tracking.pipeline import BASELINE, Pipeline
 from tvmopt.tracking.report import as_markdown, as_text, comparison
 from tvmopt.tracking.request import Asked, Request
@@ -335,10 +335,8 @@ def _say_end(
     say()
     say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
     if request.target.missing_on_host():
-        number = f"-P name={name} -P version={version}"
-        say(f"take it there   mlflow run . -e pull --env-manager local {number}")
+        say(f"take it there   {next_command('pull', name=name, version=str(version))}")
         return
     say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-    which = "" if promoted.done else f" -P version={version}"
-    named = shlex.quote(f"name={name}")
-    say(f"serve           mlflow run . -e serve --env-manager local -P {named}{which}")
+    which = "" if promoted.done else str(version)
+    say(f"serve           {next_command('serve', name=name, version=which)}")

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from flows.signals import end_on_signals, end_with_mlflow_run, raise_again, settle
-from flows.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
+from tvmopt.cli.signals import end_on_signals, end_with_mlflow_run, raise_again, settle
+from tvmopt.cli.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
 from tvmopt.parameters import COMMANDS, Parameter
 from tvmopt.parameters.command import Command
@@ -23,7 +23,7 @@ _LONGEST = 1500
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        _say(f"{message} (see --help)")
+        say_error(f"{message} (see --help)")
         sys.exit(WRONG_INPUT)
 
 
@@ -37,9 +37,7 @@ def parse(entry: str, argv: Sequence[str] | None) -> Command:
         ConfigError: When a value is not of its type, or a needed one is missing.
     """
     command = COMMANDS[entry]
-    parser = _Parser(
-        prog=f"python -m flows.{entry}", description=command.__doc__, allow_abbrev=False
-    )
+    parser = _Parser(prog=f"tvmopt {entry}", description=command.summary(), allow_abbrev=False)
     for one in command.parameters():
         parser.add_argument(
             f"--{one.name}",
@@ -69,7 +67,9 @@ def _shown(one: Parameter) -> str:
     return f" (default: {str(value).lower() if one.kind is bool else value})"
 
 
-def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
+def run(
+    entry: str, find: Callable[[], Callable[..., object]], argv: Sequence[str] | None = None
+) -> NoReturn:
     """Run an entry point and exit: 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 ended.
 
     Whatever fails is one line on standard error. ``--debug``, or ``TVMOPT_DEBUG=1``, adds the
@@ -79,35 +79,38 @@ def run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
         entry: Name of the entry point.
         find: Gives its function; called after parsing, so that ``--help`` and a wrong parameter
             answer at once, without importing the compiler.
+        argv: Words of the parameters; by default of the command line.
     """
     end_on_signals()
     try:
-        _run(entry, find)
+        _run(entry, find, argv)
     finally:
         settle()
 
 
-def _run(entry: str, find: Callable[[], Callable[..., object]]) -> NoReturn:
+def _run(
+    entry: str, find: Callable[[], Callable[..., object]], argv: Sequence[str] | None
+) -> NoReturn:
     end_with_mlflow_run()
     hide_tracebacks()
     try:
-        command = parse(entry, None)
+        command = parse(entry, argv)
         with own_temporary_folder():
             _call(find, command)
     except (ConfigError, ModelError) as error:
         print_traceback(error)
-        _say(error)
+        say_error(error)
         sys.exit(WRONG_INPUT)
     except (TvmoptError, EnvironmentSetupError) as error:
         print_traceback(error)
-        _say(error)
+        say_error(error)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         print_traceback(error)
-        _say(explain(error))
+        say_error(explain(error))
         sys.exit(FAILED)
     sys.exit(0)
 
@@ -120,7 +123,8 @@ def _call(find: Callable[[], Callable[..., object]], command: Command) -> None:
         raise
 
 
-def _say(error: Exception | str) -> None:
+def say_error(error: Exception | str) -> None:
+    """Print one line on standard error, without secrets and cut where it is too long."""
     from tvmopt.search.urls import without_known_secrets
 
     text = one_line(without_known_secrets(" ".join(str(error).split())))

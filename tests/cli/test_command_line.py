@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows import command_line
 from tvmopt import errors
+from tvmopt.cli import command_line
+from tvmopt.cli.commands import function as find_function
 from tvmopt.errors import ConfigError, ModelError, TvmoptError
-from tvmopt.parameters import ENTRY_POINTS
+from tvmopt.parameters import COMMANDS, ENTRY_POINTS
+from tvmopt.skip_layers import SkipLayers
 
 ROOT = Path(__file__).parents[2]
 PROJECT = yaml.safe_load((ROOT / "MLproject").read_text())
@@ -33,7 +35,7 @@ def test_help_is_quick_and_complete(entry, run_python):
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        done = run_python("-m", f"flows.{entry}", "--help")
+        done = run_python("-m", "tvmopt", entry, "--help")
         seconds.append(time.perf_counter() - start)
         if seconds[-1] < 2:
             break
@@ -42,7 +44,7 @@ def test_help_is_quick_and_complete(entry, run_python):
     for parameter in ENTRY_POINTS[entry]:
         assert f"--{parameter.name} " in done.stdout
         assert parameter.help.split()[0] in done.stdout
-    assert importlib.import_module(f"flows.{entry}").__doc__.split(";")[0][:30] in done.stdout
+    assert COMMANDS[entry].summary()[:30] in done.stdout
     assert min(seconds) < 2
 
 
@@ -68,7 +70,7 @@ def refuse(monkeypatch, capsys):
 def test_wrong_types(entry, refuse):
     words = {int: "a whole number", float: "a number", bool: "true or false"}
     for parameter in ENTRY_POINTS[entry]:
-        if parameter.kind is not str:
+        if parameter.kind in words:
             values = {**NEEDED[entry], parameter.name: "a lot"}
             said = refuse(entry, *_argv(values))
             assert f"{parameter.name} must be {words[parameter.kind]}, but got 'a lot'" in said
@@ -100,19 +102,27 @@ def test_stray_word(refuse):
 
 
 def test_empty_values_mean_defaults():
-    values = command_line.parse("main", ["--threads", "", "--name", " ", "--no_cache", ""], "")
-    assert values == {p.name: p.default for p in ENTRY_POINTS["main"]}
+    found = command_line.parse("main", ["--threads", "", "--name", " ", "--no_cache", ""])
+    assert found.values() == {p.name: p.default for p in ENTRY_POINTS["main"]}
 
 
 def test_values_get_their_types():
     argv = ["--threads", "2", "--time_budget", "1.5", "--no_cache", "true", "--name", "a b"]
-    values = command_line.parse("main", argv, "")
+    values = command_line.parse("main", argv).values()
     assert (values["threads"], values["time_budget"], values["no_cache"]) == (2, 1.5, True)
     assert values["name"] == "a b"
 
 
-def test_negative_number_is_a_value():
-    assert command_line.parse("main", ["--threads", "-1"], "")["threads"] == -1
+def test_negative_number_is_a_value(refuse):
+    assert "threads must be at least 0, but got -1" in refuse("main", "--threads", "-1")
+
+
+def test_a_default_on_the_command_line_does_not_override_the_file(tmp_path):
+    """``mlflow run`` passes every parameter, the default where none is given."""
+    (tmp_path / "config.yaml").write_text("topk: 5\ntrials: 7\n")
+    argv = ["--config", str(tmp_path / "config.yaml"), "--topk", "20", "--trials", "8"]
+    tuning = command_line.parse("main", argv).tuning
+    assert (tuning.topk, tuning.trials) == (5, 8)
 
 
 @pytest.mark.parametrize(
@@ -153,16 +163,14 @@ def test_wrong_input_is_refused_by_the_real_command_before_tvm_is_imported(run_p
 
 
 def test_flows_and_entry_points_correspond():
-    files = {p.stem for p in (ROOT / "flows").glob("*.py")} - {
-        "__init__", "command_line", "signals", "unexpected",
-    }  # fmt: skip
+    files = {p.stem for p in (ROOT / "flows").glob("*.py")} - {"__init__", "unexpected"}
     assert files == set(ENTRY_POINTS) == set(PROJECT["entry_points"])
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_project_file_says_the_same(entry):
     """Compare names, order, types and defaults; MLflow declares integers as float."""
-    kinds = {str: "string", bool: "string", int: "float", float: "float"}
+    kinds = {str: "string", SkipLayers: "string", bool: "string", int: "float", float: "float"}
     written = PROJECT["entry_points"][entry]["parameters"]
     assert list(written) == [p.name for p in ENTRY_POINTS[entry]]
     for parameter in ENTRY_POINTS[entry]:
@@ -185,7 +193,7 @@ def test_project_file_passes_every_parameter(entry):
 def test_functions_have_the_same_signature(entry):
     workflow = importlib.import_module("tvmopt.workflow")
     function = getattr(workflow, entry)
-    assert importlib.import_module(f"flows.{entry}")._function() is function
+    assert find_function(entry) is function
     signature = inspect.signature(function).parameters
     assert list(signature) == [p.name for p in ENTRY_POINTS[entry]]
     for parameter in ENTRY_POINTS[entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 _REPEATED = """
 import itertools, os, random, signal
 from mlflow.entities import Metric, RunTag
-from flows import signals
+from tvmopt.cli import signals
 from tvmopt.tracking.store import open_store
 
 client, chance = open_store(), random.Random(1)

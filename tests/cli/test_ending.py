@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import command_line
 from tests.mlflow_runs import client_of, runs_of
+from tvmopt.cli import command_line
 
 ROOT = Path(__file__).parents[2]
 _NEXT = """
@@ -110,7 +110,7 @@ def test_the_work_ends_with_mlflow_run(place, number):
 
 _SWALLOWED = """
 import os, signal, sys, time
-from flows import command_line
+from tvmopt.cli import command_line
 
 class Swallows:
     def __del__(self):
@@ -141,7 +141,7 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run
 
 _TURNED = """
 import os, signal, sys
-from flows import command_line
+from tvmopt.cli import command_line
 
 def find():
     try:
