@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +161,27 @@ def test_second_run_reuses_every_stage(example, mlflow_run):
     assert "models:/digits-cnn/1 already registered" in done.stdout
     assert {r.info.run_id for r in _runs(example) if "tvmopt.stage" in r.data.tags} == stages
     assert len(_runs(example, tvmopt__entry_point="main")) == before + 1
+
+
+def test_a_dry_run_says_what_would_be_reused_and_runs_nothing(example, mlflow_run):
+    before = {run.info.run_id for run in _runs(example)}
+    done = mlflow_run(example.folder, dry_run="true")
+    assert done.returncode == 0, done.stderr
+    for step in ("convert", "tune", "build", "build-untuned_tvm", "evaluate"):
+        assert re.search(rf"^{step} +reused from run [0-9a-f]{{8}}, digest", done.stdout, re.M)
+    assert "would run" not in done.stdout
+    for line in ("topk: 1", "name: digits-cnn", "input_shapes: image:1x1x8x8", "dtype: float32"):
+        assert f"\n{line}\n" in done.stdout
+    [own] = [run for run in _runs(example) if run.info.run_id not in before]
+    assert (own.info.status, own.data.tags["tvmopt.dry_run"]) == ("FINISHED", "true")
+
+
+def test_a_dry_run_of_something_else_says_what_would_run(example, run_flow):
+    before = len(_runs(example))
+    done = run_flow(example.folder, "main", dry_run="true", dtype="int8", skip_layers="auto")
+    assert done.returncode == 0, done.stderr
+    said = re.findall(r"^([\w-]+) +would run, digest [0-9a-f]{12}$", done.stdout, re.M)
+    assert said == [
+        "calibrate", "sensitivity", "convert", "build-untuned_tvm", "tune", "build", "evaluate",
+    ]  # fmt: skip
+    assert len(_runs(example)) == before
