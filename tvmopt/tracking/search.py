@@ -132,7 +132,7 @@ def search(
             settled = {"space": made.to_dict(), "request": portable(params, request)}
             it = open_study(database, study_name, {**facts, **settled}, budget)
         it.count_from(began)
-        say(f"space      {_space_words(it.space)}")
+        say(f"space      {it.space.describe()}")
         reserve = min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s)
         job = SearchWork(
             session, request, it, budget, reserve, limits, aims, trial_timeout, memory_limit,
@@ -267,15 +267,6 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(declared, dtypes, convolutions, found)
-
-
-def _space_words(space: Space) -> str:
-    formats = [
-        dtype if dtype == FLOAT else f"{dtype} ({len(space.skips_of(dtype))} skip sets)"
-        for dtype in space.dtypes
-    ]
-    efforts = " -> ".join(str(effort) for effort in space.efforts)
-    return f"{', '.join(formats)} x {', '.join(space.layouts)} x {efforts}: {len(space)} choices"
 
 
 def _default_storage() -> str:

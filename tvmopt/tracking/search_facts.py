@@ -10,13 +10,14 @@ from typing import Any
 from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.errors import ConfigError
-from tvmopt.search.generate import Declared
+from tvmopt.search.declared import Declared
+from tvmopt.search.dimensions import KEYS
 from tvmopt.search.limits import Limits
 from tvmopt.tracking.request import Request
 
-_OWN = ("dtypes", "layouts", "strategies", "granularities", "space", "max_library_mb",
-        "max_memory_mb", "max_p99_ms", "objectives", "trials", "time_budget", "patience",
-        "trial_timeout", "memory_limit", "study", "storage", "seed", "topk")  # fmt: skip
+_OWN = (*KEYS, "space", "max_library_mb", "max_memory_mb", "max_p99_ms", "objectives", "trials",
+        "time_budget", "patience", "trial_timeout", "memory_limit", "study", "storage",
+        "seed")  # fmt: skip
 
 
 def request_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def facts_of(
         "evaluate": request.evaluate.to_dict(),
         "limits": dataclasses.asdict(limits),
         "objectives": list(objectives),
-        "declared": dataclasses.asdict(declared),
+        "declared": declared.to_dict(),
         "code": code_digest(),
     }
 

@@ -17,10 +17,11 @@ from tvmopt.errors import (
     TrialTakenError,
     TvmoptError,
 )
+from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.plan import FINISHED
+from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice
-from tvmopt.search.study import Claimed, Record
 from tvmopt.tracking import pipeline
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
@@ -70,23 +71,21 @@ class Rules:
 
 def request_for(request: Request, choice: Choice) -> Request:
     """Return the request for one choice of a search."""
-    variant, effort = choice.variant, choice.effort
-    convert = dataclasses.replace(
-        request.convert,
-        layout=variant.layout,
-        dtype=variant.dtype,
-        skip_layers=variant.skip_layers,
-        # what a conversion does not use must not change the digest of its result
-        quantization=request.sensitivity.quantization if variant.dtype == "int8" else "u8s8",
-    )
-    sizes: dict[str, Any] = {}
-    if effort.size:
-        sizes[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
-    tune = TuneConfig(request.tune.target, effort.strategy, effort.granularity, **sizes)
-    evaluate = request.evaluate
+    # what a conversion does not use must not change the digest of its result
+    quantization = request.sensitivity.quantization if choice.variant.dtype == "int8" else "u8s8"
+    configs: dict[str, Any] = {
+        "calibrate": request.calibrate,
+        "convert": dataclasses.replace(request.convert, quantization=quantization),
+        "tune": TuneConfig(request.tune.target),
+        "evaluate": request.evaluate,
+    }
+    for stage, settings in choice.settings().items():
+        configs[stage] = dataclasses.replace(configs[stage], **settings)
     if choice == BASELINE:
-        evaluate = dataclasses.replace(evaluate, accuracy_time_s=_BASELINE_ACCURACY_S)
-    return dataclasses.replace(request, convert=convert, tune=tune, evaluate=evaluate)
+        configs["evaluate"] = dataclasses.replace(
+            configs["evaluate"], accuracy_time_s=_BASELINE_ACCURACY_S
+        )
+    return dataclasses.replace(request, **configs)
 
 
 def run_trial(
@@ -140,13 +139,7 @@ def _run(
         "tvmopt.granularity": choice.effort.granularity,
     }
     name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
-    params = {
-        **session.params,
-        **choice.to_dict(),
-        "skip_layers": choice.variant.skip_layers or "none",
-        "strategy": choice.effort.strategy,
-        "granularity": choice.effort.granularity,
-    }
+    params = {**session.params, **choice.params()}
     try:
         with open_run(
             session.client, session.experiment, name, params, tags, parent=parent
