@@ -128,8 +128,7 @@ class SearchStudy:
         """
         beats = self._sessions.heartbeats()
         given_back = []
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             process = Process.from_dict(trial.user_attrs[PROCESS])
             alive = self._sessions.is_alive(process, beats.get(process, 0.0))
             if not alive and self._void(trial, "orphaned", "its process died"):
@@ -168,9 +167,8 @@ class SearchStudy:
     @patient
     def _make(self, template: FrozenTrial) -> int:
         """Return the trial's id; of the existing trial when a retry follows a lost response."""
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         claim = template.user_attrs[CLAIM]
-        for trial in running:
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.user_attrs.get(CLAIM) == claim:
                 return trial._trial_id
         study_id = self._storage.get_study_id_from_name(self.name)

@@ -56,17 +56,15 @@ def as_csv(cells: Sequence[Sequence[str]]) -> str:
 
 
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the columns that fit a terminal, without those of dimensions that were not searched."""
-    essential = [d.columns[0] for d in DIMENSIONS]
+    """Return the columns that fit a terminal, and not those of dimensions without a value."""
+    essential = [dimension.columns[0] for dimension in DIMENSIONS]
     titles = (
         "trial", "status", *essential, "p50 ms", "ONNX Runtime ms", "speedup", "final p50 ms",
         "accuracy drop",
     )  # fmt: skip
-    empty = {
-        title for title in essential if not any(row[COLUMNS.index(title)] for row in cells[1:])
-    }
-    kept = [COLUMNS.index(title) for title in titles if title not in empty]
-    return [[row[i] for i in kept] for row in cells]
+    kept = [COLUMNS.index(title) for title in titles]
+    valued = [i for i in kept if COLUMNS[i] not in essential or any(row[i] for row in cells[1:])]
+    return [[row[i] for i in valued] for row in cells]
 
 
 def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]:
