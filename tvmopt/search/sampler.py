@@ -33,7 +33,8 @@ class HalvingSampler(optuna.samplers.BaseSampler):
 
     The first objective is the latency; all are minimised. No choice is repeated, unless its trial
     failed for no fault of its own. The study stops when no choice is left. Threads of one process
-    may share the sampler (``n_jobs``). For several processes, :class:`SearchStudy` claims choices.
+    may share the sampler (``n_jobs``): none waits for another's trial. For several processes,
+    :class:`SearchStudy` claims choices.
 
     Args:
         space: The search space.
@@ -68,7 +69,8 @@ class HalvingSampler(optuna.samplers.BaseSampler):
         if StudyDirection.MAXIMIZE in study.directions:
             raise ConfigError("each objective must be minimised, but one is maximised")
         with self._lock:
-            choice = self.choose(self._tried(study, trial))
+            tried = self._tried(study, trial)
+            choice = next_choice(self._space, tried, self._variants, waits=False)
             if choice is None:
                 _stop(study)
                 raise optuna.TrialPruned("no choice of the space is left")
