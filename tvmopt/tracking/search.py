@@ -17,7 +17,10 @@ from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
 from tvmopt.search.budget import Budget
-from tvmopt.search.generate import Declared, choose_dtypes, generate_space, read_declared
+from tvmopt.search.choose import choose_dtypes
+from tvmopt.search.declared import Declared, read_declared
+from tvmopt.search.dimensions import KEYS
+from tvmopt.search.generate import generate_space
 from tvmopt.search.limits import Limits
 from tvmopt.search.space import FLOAT, Space
 from tvmopt.search.storage import open_storage, storage_url
@@ -96,10 +99,8 @@ class _Question:
         if not budget.trials and not budget.time_s and not budget.patience:
             raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
         space, trial = command.space, command.trial_limits
-        declared = read_declared(
-            space.space, space.dtypes, space.layouts, space.strategies, space.granularities,
-            space.topk,
-        )  # fmt: skip
+        given = {key: value for key, value in space.values().items() if key in KEYS}
+        declared = read_declared(space.space, **given)
         allowance = stage_allowance(trial.memory_limit, trial.trial_timeout, budget.time_s)
         request = checked_request(Asked.by(command), allowance)
         if lacking := request.target.why_not_here():
@@ -133,7 +134,7 @@ def _dry_run(command: SearchCommand) -> None:
         mark(session.client, session.run_id, "search")
         if known is not None:
             say(f"study {name} would go on: {known.ended_trials()} trials done")
-            say(f"space {_space_words(known.space)}")
+            say(f"space {known.space.describe()}")
             return
         say(f"study {name} would begin")
         analysed = _analysed(asked.request, asked.declared)
@@ -171,7 +172,7 @@ def search(command: SearchCommand) -> SearchResult:
             settled = {"space": made.to_dict(), "request": portable(request)}
             study = open_study(database, name, {**facts, **settled}, budget)
         study.count_from(began)
-        say(f"space      {_space_words(study.space)}")
+        say(f"space      {study.space.describe()}")
         limit = command.trial_limits
         job = SearchWork(
             session, request, study, budget, min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s),
@@ -297,15 +298,6 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(declared, dtypes, convolutions, found)
-
-
-def _space_words(space: Space) -> str:
-    formats = [
-        dtype if dtype == FLOAT else f"{dtype} ({len(space.skips_of(dtype))} skip sets)"
-        for dtype in space.dtypes
-    ]
-    efforts = " -> ".join(str(effort) for effort in space.efforts)
-    return f"{', '.join(formats)} x {', '.join(space.layouts)} x {efforts}: {len(space)} choices"
 
 
 def _default_storage() -> str:

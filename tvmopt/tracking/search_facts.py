@@ -11,7 +11,7 @@ from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.commands import SearchCommand
-from tvmopt.search.generate import Declared
+from tvmopt.search.declared import Declared
 from tvmopt.search.limits import Limits
 from tvmopt.tracking.request import Asked, Request
 
@@ -45,7 +45,7 @@ def facts_of(
         "evaluate": request.evaluate.to_dict(),
         "limits": dataclasses.asdict(limits),
         "objectives": list(objectives),
-        "declared": dataclasses.asdict(declared),
+        "declared": declared.to_dict(),
         "code": code_digest(),
     }
 

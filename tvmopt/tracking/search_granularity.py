@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvmopt.choices import GRANULARITIES
 from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
-from tvmopt.search.study import Record
+from tvmopt.search.records import Record
 from tvmopt.search.verdict import Finalist
 from tvmopt.tracking.finals import Final
 from tvmopt.tracking.trial import ADJUSTED

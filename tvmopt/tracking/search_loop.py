@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.limits import Limits
-from tvmopt.search.plan import RUNNING, next_choice
-from tvmopt.search.sampler import VariantSampler
+from tvmopt.search.plan import RUNNING
 from tvmopt.search.space import BASELINE
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.allowance import Stopwatch, TrialLimits
@@ -69,7 +68,7 @@ class SearchWork:
 def work(it: SearchWork) -> str:
     """Run trials until none is left; return why."""
     study, budget = it.study, it.budget
-    sampler = VariantSampler(it.seed)
+    sampler = study.sample_with(it.seed)
     time_s = max(0.0, budget.time_s - it.reserve_s) if budget.time_s else 0.0
     if budget.time_s and not time_s:
         return SPENT_TIME.format(budget.time_s)
@@ -80,7 +79,7 @@ def work(it: SearchWork) -> str:
                 return SPENT_TIME.format(budget.time_s)
             if budget.patience and study.stale_trials() >= budget.patience:
                 return NO_BETTER.format(budget.patience)
-            claimed = study.claim(lambda tried: next_choice(study.space, tried, sampler), budget)
+            claimed = study.claim(sampler.choose, budget)
             if claimed is None:
                 if any(t.state == RUNNING for t in study.records()):
                     time.sleep(_POLL_S)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+from tvmopt.search.dimensions import DIMENSIONS, EFFORT, VARIANT
 from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
-from tvmopt.search.study import Record
+from tvmopt.search.records import Record
 from tvmopt.spreadsheet import write_csv
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
+_SHOWN = (*VARIANT, EFFORT)
 COLUMNS = (
-    "trial", "status", "dtype", "layout", "skipped", "skip_layers", "effort", "granularity",
+    "trial", "status", *(title for dimension in _SHOWN for title in dimension.columns),
     "p50 ms", "95% interval", "adjusted ms", "final p50 ms", "final 95% interval",
     "ONNX Runtime ms", "speedup", "accuracy drop", "library MB", "memory MB", "tuning s", "note",
 )  # fmt: skip
@@ -54,21 +56,21 @@ def as_csv(cells: Sequence[Sequence[str]]) -> str:
 
 
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the columns that fit a terminal."""
-    kept = [COLUMNS.index(c) for c in (
-        "trial", "status", "dtype", "skipped", "layout", "effort", "p50 ms", "ONNX Runtime ms",
-        "speedup", "final p50 ms", "accuracy drop",
-    )]  # fmt: skip
-    return [[row[i] for i in kept] for row in cells]
+    """Return the columns that fit a terminal, and not those of dimensions without a value."""
+    essential = [dimension.columns[0] for dimension in DIMENSIONS]
+    titles = (
+        "trial", "status", *essential, "p50 ms", "ONNX Runtime ms", "speedup", "final p50 ms",
+        "accuracy drop",
+    )  # fmt: skip
+    kept = [COLUMNS.index(title) for title in titles]
+    valued = [i for i in kept if COLUMNS[i] not in essential or any(row[i] for row in cells[1:])]
+    return [[row[i] for i in valued] for row in cells]
 
 
 def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]:
-    variant, metrics = record.choice.variant, record.metrics
-    head = [
-        str(record.number), _status(record, wins), variant.dtype, variant.layout,
-        str(len(variant.skip_layers.split(",")) if variant.skip_layers else 0),
-        variant.skip_layers, str(record.choice.effort), record.choice.effort.granularity,
-    ]  # fmt: skip
+    values, metrics = record.choice.to_dict(), record.metrics
+    chosen = [cell for d in _SHOWN for cell in d.cells(values.get(d.name, ""))]
+    head = [str(record.number), _status(record, wins), *chosen]
     if record.state != FINISHED:
         return [*head, *[""] * (len(COLUMNS) - len(head) - 1), record.error]
     return [

@@ -16,10 +16,11 @@ from tvmopt.errors import (
     TrialTakenError,
     TvmoptError,
 )
+from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits, in_words, violation
 from tvmopt.search.plan import FINISHED
+from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice
-from tvmopt.search.study import Claimed, Record
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
 from tvmopt.tracking.pipeline import Pipeline
@@ -68,11 +69,7 @@ class Rules:
 
 def request_for(request: Request, choice: Choice) -> Request:
     """Return the request for one choice of a search."""
-    effort = choice.effort
-    tuning: dict[str, object] = {"strategy": effort.strategy, "granularity": effort.granularity}
-    if effort.size:
-        tuning[{"fast": "topk", "metaschedule": "trials"}[effort.strategy]] = effort.size
-    found = request.changed(**dataclasses.asdict(choice.variant), **tuning)
+    found = request.changed(**choice.settings())
     if choice == BASELINE:
         return dataclasses.replace(found, accuracy_time_s=_BASELINE_ACCURACY_S)
     return found
@@ -129,13 +126,7 @@ def _run(
         "tvmopt.granularity": choice.effort.granularity,
     }
     name = "baseline" if choice == BASELINE else f"trial-{claimed.number:03d}"
-    params = {
-        **session.params,
-        **choice.to_dict(),
-        "skip_layers": choice.variant.skip_layers or "none",
-        "strategy": choice.effort.strategy,
-        "granularity": choice.effort.granularity,
-    }
+    params = {**session.params, **choice.params()}
     try:
         with open_run(
             session.client, session.experiment, name, params, tags, parent=parent
