@@ -30,8 +30,9 @@ from flows.unexpected import explain, hide_tracebacks
 from tests.faults.refusal import refuse
 from tvmopt.errors import StageFailedError, TvmoptError
 from tvmopt.search.budget import Budget
+from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import open_study
 from tvmopt.tracking import search as search_module

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmopt import choices
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.commands import MainCommand
 from tvmopt.search import declared as declared_module
 from tvmopt.search import dimensions, generate, space
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.dimensions import DIMENSIONS, EFFORT, KEYS, VARIANT, Dimension
+from tvmopt.search.effort import Effort
 from tvmopt.search.generate import generate_space
-from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
+from tvmopt.search.space import BASELINE, Choice, Space, Variant
 
 SPACE = Space(
     ("float32", "int8"), {"int8": ("0,3", "")}, ("NHWC", "NCHW"),
@@ -90,7 +92,7 @@ words = st.lists(st.integers(0, 9).map(str), min_size=1, max_size=3, unique=True
 
 @st.composite
 def spaces(draw) -> Space:
-    low = draw(st.lists(st.sampled_from(config.LOW_DTYPES), max_size=3, unique=True))
+    low = draw(st.lists(st.sampled_from(choices.LOW_DTYPES), max_size=3, unique=True))
     dtypes = draw(st.permutations([*low, *(["float32"] if not low or draw(st.booleans()) else [])]))
     layouts = st.lists(st.sampled_from(["NHWC", "NCHW", "NCHW8c"]), min_size=1, unique=True)
     efforts = (Effort("default"), Effort("fast", 5))[: draw(st.integers(1, 2))]
@@ -129,9 +131,7 @@ def test_parameters_are_all_that_a_choice_may_ask_for(found: Space) -> None:
 @pytest.fixture
 def quantization(monkeypatch) -> Dimension:
     """Add a dimension that refines int8 to the list."""
-    added = Dimension(
-        "quantization", "quantizations", "convert", config.QUANTIZATIONS, "dtype", ("int8",)
-    )
+    added = Dimension("quantization", "quantizations", choices.QUANTIZATIONS, "dtype", ("int8",))
     every = (*DIMENSIONS[:-1], added, EFFORT)
     for module in (dimensions, space, declared_module, generate):
         monkeypatch.setattr(module, "DIMENSIONS", every)

@@ -8,7 +8,8 @@ import pytest
 
 from tvmopt.config import ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device.target import resolve_target
-from tvmopt.search.space import BASELINE, Choice, Effort, Variant
+from tvmopt.search.effort import Effort
+from tvmopt.search.space import BASELINE, Choice, Variant
 from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.trial import request_for
 

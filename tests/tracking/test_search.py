@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tvmopt.errors import ConfigError
-from tvmopt.search.space import Effort
+from tvmopt.search.effort import Effort
 from tvmopt.tracking.search import search, worker
 
 ASKED = {

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvmopt.errors import LimitError
-from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
-from tvmopt.search.study import Record
+from tvmopt.search.effort import Effort
+from tvmopt.search.records import Record
+from tvmopt.search.space import BASELINE, Choice, Space, Variant
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.allowance import BUDGET_SPENT, Stopwatch, TrialLimits

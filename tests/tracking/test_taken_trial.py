@@ -13,8 +13,9 @@ from tests.mlflow_runs import client_of
 from tvmopt.errors import LimitError, StageFailedError
 from tvmopt.process import Process
 from tvmopt.search.budget import Budget
+from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy, open_study
 from tvmopt.tracking import search_loop, trial

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmopt.quantize import Sensitivity
-from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts, choose_skips
-from tvmopt.search.declared import Declared, read_declared
+from tvmopt.search.declared import Declared
 from tvmopt.search.dimensions import DIMENSIONS, SearchedModel
 from tvmopt.search.space import Space
-
-__all__ = [
-    "Declared", "choose_dtypes", "choose_efforts", "choose_layouts", "choose_skips",
-    "generate_space", "read_declared",
-]  # fmt: skip
 
 
 def generate_space(

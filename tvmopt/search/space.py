@@ -9,9 +9,7 @@ from typing import Any, Protocol
 from tvmopt.errors import ConfigError
 from tvmopt.search.choose import FLOAT
 from tvmopt.search.dimensions import DIMENSIONS, VARIANT, Dimension
-from tvmopt.search.effort import RISING, Effort
-
-__all__ = ["BASELINE", "FLOAT", "RISING", "Choice", "Effort", "Space", "Suggester", "Variant"]
+from tvmopt.search.effort import Effort
 
 
 @dataclasses.dataclass(frozen=True, order=True)

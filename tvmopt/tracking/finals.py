@@ -10,10 +10,10 @@ from mlflow.exceptions import MlflowException
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
 from tvmopt.runtime.checks import check_machine
+from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
-from tvmopt.search.space import Effort
-from tvmopt.search.study import Record
+from tvmopt.search.records import Record
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table

@@ -17,12 +17,12 @@ from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
 from tvmopt.search.budget import Budget
-from tvmopt.search.choose import choose_dtypes
+from tvmopt.search.choose import FLOAT, choose_dtypes
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.dimensions import KEYS
 from tvmopt.search.generate import generate_space
 from tvmopt.search.limits import Limits
-from tvmopt.search.space import FLOAT, Space
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage, storage_url
 from tvmopt.search.study import find_study, open_study, study_names
 from tvmopt.search.urls import masked_url

@@ -9,7 +9,8 @@ from tvmopt.errors import PromotionRefusedError
 from tvmopt.search.front import pareto_front
 from tvmopt.search.limits import Limits, in_words
 from tvmopt.search.plan import FINISHED
-from tvmopt.search.study import Record, SearchStudy
+from tvmopt.search.records import Record
+from tvmopt.search.study import SearchStudy
 from tvmopt.search.verdict import Finalist, choose
 from tvmopt.tracking import promotion
 from tvmopt.tracking.entry import register_built

@@ -12,9 +12,9 @@ import matplotlib
 import optuna
 
 from tvmopt.search.plan import FINISHED
+from tvmopt.search.records import Record
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
-from tvmopt.search.study import Record
 from tvmopt.tracking.trial import ADJUSTED
 
 _SIZE = (8.0, 4.8)

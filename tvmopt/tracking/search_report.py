@@ -7,7 +7,8 @@ import yaml
 from tvmopt import host
 from tvmopt.choices import CHAMPION
 from tvmopt.search.plan import FAILED
-from tvmopt.search.study import Record, SearchStudy
+from tvmopt.search.records import Record
+from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.console import say
 from tvmopt.tracking.report import as_markdown, as_text
 from tvmopt.tracking.runs import log_metrics, log_tags
