@@ -32,7 +32,7 @@ def function(entry: str) -> Callable[..., object]:
 
 
 def unknown(word: str) -> str:
-    """Return one line about a word that is no command, with the commands nearest to it."""
-    near = difflib.get_close_matches(word.lower(), SUMMARIES, cutoff=0.5)
-    said = f"did you mean {' or '.join(near)}?" if near else "see tvmopt --help"
+    """Return one line about a word that is no command, with the command nearest to it."""
+    near = difflib.get_close_matches(word.lower(), SUMMARIES, n=1)
+    said = f"did you mean {near[0]}?" if near else "see tvmopt --help"
     return f"command must be one of {', '.join(SUMMARIES)}, but got {word!r}; {said}"
