@@ -50,7 +50,7 @@ def entry_point(
                 signature.bind(*values)  # raises the TypeError that Python words
             asked = command.of({**dict(zip(names, values, strict=True)), **named})
             if dry_run is not None and asked.values()["dry_run"]:
-                return dry_run(asked)  # type: ignore[return-value]
+                return dry_run(asked)
             return function(asked)
 
         call.__signature__ = signature  # type: ignore[attr-defined]

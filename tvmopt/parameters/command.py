@@ -67,12 +67,11 @@ class Command:
         for one in known.values():
             if one.default is None and values.get(one.name, "") == "":
                 raise ConfigError(f"{one.name} must be given: {one.help}")
-        return cls(
-            **{
-                field: group(**{k: values[k] for k in _names(group) if k in values})
-                for field, group in cls.groups().items()
-            }
-        )
+        parts: dict[str, Any] = {
+            field: group(**{k: values[k] for k in _names(group) if k in values})
+            for field, group in cls.groups().items()
+        }
+        return cls(**parts)
 
     def values(self) -> dict[str, Any]:
         """Return the value of every parameter, by name, in order."""

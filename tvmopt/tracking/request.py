@@ -56,12 +56,11 @@ class Asked(Command):
     def by(cls, command: Command) -> Asked:
         """Return what ``command`` asks for; its file has been read."""
         theirs = {k: v for k, v in command.groups().items() if k != "file"}
-        return cls(
-            **{
-                field: getattr(command, field) if theirs.get(field) is group else group()
-                for field, group in cls.groups().items()
-            }
-        )
+        parts: dict[str, Any] = {
+            field: getattr(command, field) if theirs.get(field) is group else group()
+            for field, group in cls.groups().items()
+        }
+        return cls(**parts)
 
 
 @dataclasses.dataclass(frozen=True)
