@@ -17,16 +17,13 @@ from tvmopt.search.space import BASELINE
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.allowance import Stopwatch, TrialLimits
 from tvmopt.tracking.console import say
+from tvmopt.tracking.report.sentences import EXHAUSTED, NO_BETTER, SPENT_TIME, SPENT_TRIALS
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import REFERENCE_MS, Rules, run_trial
 
 _BEAT_S = 2.0
 _POLL_S = 1.0
-SPENT_TRIALS = "all {} trials of its budget are done"
-SPENT_TIME = "its {:.0f} s are spent"
-NO_BETTER = "{} trials in a row brought nothing better"
-EXHAUSTED = "everything in its space that could win was tried"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 
 from tvmopt.config import MEASURING
@@ -19,14 +18,15 @@ from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
-from tvmopt.tracking import pipeline, promotion, registry
+from tvmopt.tracking import pipeline, promotion
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import checked_request, open_session, register_built, with_example
-from tvmopt.tracking.report import as_markdown, as_text, comparison
+from tvmopt.tracking.report import main as report
+from tvmopt.tracking.report.facts import Promotion, PromotionRefused, Unproven
+from tvmopt.tracking.report.tables import as_text, comparison
 from tvmopt.tracking.request import Request
-from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
-from tvmopt.tracking.store import how_to_look
 from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
@@ -101,12 +101,12 @@ def main(
         stages = [converted, tuned, built, *([baseline] if baseline else []), measured]
 
         names = {
-            CANDIDATE: _variant(request),
+            CANDIDATE: report.variant_of(request),
             UNTUNED: "untuned TVM",
             REFERENCE: "ONNX Runtime fp32",
         }
         table = comparison(read_table(measured.folder), names)
-        _log_summary(session, measured, table)
+        report.log_comparison(session, measured, table)
         registered = register_built(session, request, converted, built, measured)
         say()
         say(as_text(table))
@@ -127,12 +127,16 @@ def main(
                     run_id=session.run_id,
                 )
             else:
-                promoted = promotion.Promotion(False, _unproven(request, registered))
+                unproven = Unproven(
+                    registered.name, registered.version, request.target.device,
+                    request.target.gpu is not None,
+                )  # fmt: skip
+                promoted = Promotion(False, unproven)
         except PromotionRefusedError as error:
-            promoted, refused = promotion.Promotion(False, str(error)), error
-        _log_note(session, registered, promoted, as_markdown(table))
+            promoted, refused = Promotion(False, PromotionRefused(str(error))), error
+        report.log_note(session, registered, promoted, table)
         reused = tuple(s.stage for s in stages if s.cached)
-        _say_end(session, request, registered, promoted, reused)
+        report.say_end(session, request, registered, promoted, reused)
         if refused is not None:
             raise refused
         return MainResult(
@@ -311,7 +315,7 @@ def evaluate(
         tuned = pipeline.tune_stage(session, request, converted)
         built = pipeline.build_stage(session, request, converted, tuned)
         measured = pipeline.evaluate_stage(session, request, converted, built, None, own=True)
-        names = {CANDIDATE: _variant(request), REFERENCE: "ONNX Runtime fp32"}
+        names = {CANDIDATE: report.variant_of(request), REFERENCE: "ONNX Runtime fp32"}
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
@@ -379,74 +383,3 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
             f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
             "raise max_accuracy_drop if that is good enough"
         )
-
-
-def _unproven(request: Request, registered: registry.Registered) -> str:
-    where, board = "on a board", " -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
-    if request.target.gpu is not None:
-        where, board = "on a machine with that GPU", ""
-    return (
-        f"version {registered.version} is not promoted: this machine cannot run code for "
-        f"{request.target.device}; prove it {where} with -e promote -P name={registered.name} "
-        f"-P version={registered.version}{board}"
-    )
-
-
-def _variant(request: Request) -> str:
-    """Return the label of the compiled model in tables: strategy, and conversion settings."""
-    convert = request.convert
-    parts = ["tvmopt", request.tune.strategy]
-    parts += ["by operator"] if request.tune.granularity == "operator" else []
-    parts += [convert.dtype] if convert.dtype != "float32" else []
-    parts += [convert.layout] if convert.layout != "auto" else []
-    return " ".join(parts)
-
-
-def _log_summary(session: Session, measured: StageOutput, table: list[list[str]]) -> None:
-    log_metrics(session.client, session.run_id, measured.metrics)
-    session.client.log_text(session.run_id, as_markdown(table), "comparison.md")
-    session.client.log_artifact(session.run_id, str(measured.folder / "comparison.csv"))
-
-
-def _log_note(
-    session: Session,
-    registered: registry.Registered,
-    promoted: promotion.Promotion,
-    table: str,
-) -> None:
-    note = (
-        f"{table}\nRegistered as `models:/{registered.name}/{registered.version}`; "
-        f"{promoted.reason}.\n"
-    )
-    tags = {
-        "mlflow.note.content": note,
-        "tvmopt.registered_version": registered.version,
-        "tvmopt.promotion": promoted.reason,
-    }
-    log_tags(session.client, session.run_id, tags)
-
-
-def _say_end(
-    session: Session,
-    request: Request,
-    registered: registry.Registered,
-    promoted: promotion.Promotion,
-    reused: tuple[str, ...],
-) -> None:
-    name, version = registered.name, registered.version
-    if reused:
-        say(f"reused     {', '.join(reused)} (same digest as an earlier run; no_cache=true redoes)")
-    state = "already registered" if registered.existed else "registered"
-    say(f"model      models:/{name}/{version} {state}, alias candidate")
-    say(f"champion   {promoted.reason}")
-    uri = f"models:/{name}@{registry.CHAMPION}" if promoted.done else f"models:/{name}/{version}"
-    say()
-    say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
-    if request.target.missing_on_host():
-        number = f"-P name={name} -P version={version}"
-        say(f"take it there   mlflow run . -e pull --env-manager local {number}")
-        return
-    say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-    which = "" if promoted.done else f" -P version={version}"
-    named = shlex.quote(f"name={name}")
-    say(f"serve           mlflow run . -e serve --env-manager local -P {named}{which}")
