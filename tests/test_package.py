@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "link",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process", "link",
     "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
     "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "codegen",
     "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor",

@@ -56,8 +56,9 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
     """Put the legend of some axes below the figure, where it hides no point."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, fontsize=LABEL_SIZE, frameon=False
-    )
+        handles, names, loc="outside lower center", ncols=columns, fontsize=LABEL_SIZE,
+        frameon=False,
+    )  # fmt: skip
 
 
 def scale_for(axis: Axis, values: Sequence[float]) -> None:

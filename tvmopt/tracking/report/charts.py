@@ -1,143 +1,222 @@
-"""Plots of a search: Pareto front, history and parameter importance."""
+"""Charts of a search: Pareto front, history and parameter importance."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import optuna
 
-from tvmopt.search.plan import FINISHED
+from tvmopt import chart
+from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
 from tvmopt.search.study import Record
+from tvmopt.tracking.report.facts import Importances
+from tvmopt.tracking.report.sentences import effort_words
 from tvmopt.tracking.trial import ADJUSTED
 
-_SIZE = (8.0, 4.8)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SIZE = (6.8, 5.4)
 _LEAST_FOR_IMPORTANCE = 4
-_LABEL_LINES = 4
-_LATENCY = "p50 in ms, at the machine's speed of trial zero"
-_REFERENCE = "ONNX Runtime float32"
+_LATENCY = "p50 latency (ms), at the machine's speed of trial 0"
+_DROP = "accuracy drop against the float model (fraction)"
 _MARKS = {
     "default": "o", "fast": "^", "fast by operator": "v", "metaschedule": "s",
-    "metaschedule by operator": "D", "none": "x",
+    "metaschedule by operator": "D", "none": "P",
 }  # fmt: skip
+_UNTUNED, _FAR = "untuned TVM", 4.0  # times the limit: drops beyond are drawn at the edge
 
 
-def draw(
-    records: Sequence[Record], space: Space, front: Sequence[int], winner: int, to: Path
-) -> list[str]:
-    """Write the plots to a folder; return the failed ones with the reason.
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    """Trials that charts mark, and the limit that they draw.
+
+    Attributes:
+        front: Numbers of the trials on the Pareto front.
+        winner: Number of the winning trial.
+        is_champion: Whether the winner is the champion now.
+        max_accuracy_drop: Largest loss of accuracy that is feasible.
+    """
+
+    front: Sequence[int]
+    winner: int
+    is_champion: bool
+    max_accuracy_drop: float
+
+    @property
+    def title(self) -> str:
+        """Return what the winner is called in charts."""
+        return "champion" if self.is_champion else "winner, not promoted"
+
+    def label(self, record: Record) -> str:
+        """Return the label of a trial: its number, and what distinguishes it."""
+        what = _UNTUNED if record.is_baseline else record.choice.variant.dtype
+        end = f", {self.title}" if record.number == self.winner else ""
+        return f"{record.number} {what}{end}"
+
+
+def draw(records: Sequence[Record], space: Space, marked: Marked, to: Path) -> Importances:
+    """Write the charts that there is data for into a folder.
 
     Args:
         records: Trials of the study.
         space: Its space.
-        front: Numbers of the trials on the Pareto front.
-        winner: Number of the winning trial.
+        marked: Trials to mark, and the limit to draw.
         to: Folder for ``pareto.png``, ``history.png`` and ``importances.png``.
+
+    Returns:
+        The parameter importances.
     """
-    matplotlib.use("Agg")
     finished = [r for r in records if r.state == FINISHED]
-    missing = []
     if finished:
-        _pareto(finished, front, winner, to / "pareto.png")
-        _history(finished, to / "history.png")
-    else:
-        missing.append("no trial finished, so there is nothing to draw")
-    reason = _importances(finished, space, to / "importances.png")
-    if reason:
-        missing.append(f"parameter importances are left out: {reason}")
-    return missing
+        chart.save(pareto_figure(finished, marked), to / "pareto.png")
+        chart.save(history_figure(records, marked), to / "history.png")
+    found = importances(finished, space)
+    if found.shares:
+        chart.save(importances_figure(found), to / "importances.png")
+    return found
 
 
-def _pareto(finished: list[Record], front: Sequence[int], winner: int, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
+def pareto_figure(finished: Sequence[Record], marked: Marked) -> Figure:
+    """Draw accuracy drop over latency of all finished trials."""
+    figure = chart.new_figure(*_SIZE)
     axes = figure.subplots()
-    records = [r for r in finished if not r.is_baseline]
-    dtypes, named = sorted({r.choice.variant.dtype for r in records}), 0
-    for record in sorted(records, key=lambda r: r.metrics[ADJUSTED]):
-        color = f"C{dtypes.index(record.choice.variant.dtype)}"
-        mark = _MARKS[_tuning(record)]
-        hollow = mark != "x" and not record.feasible
-        at = (record.metrics[ADJUSTED], record.metrics["accuracy_drop"])
-        axes.plot(*at, mark, color=color, fillstyle="none" if hollow else "full")
-        if record.number == winner or record.number in front:
-            name = f"{record.number}" + (" winner" if record.number == winner else "")
-            up = 6 + 10 * (named % _LABEL_LINES)  # names of neighbours would hide each other
-            axes.annotate(name, at, (0, up), textcoords="offset points", fontsize=8)
-            named += 1
-    on = sorted(
-        (r.metrics[ADJUSTED], r.metrics["accuracy_drop"]) for r in records if r.number in front
+    records = sorted((r for r in finished if not r.is_baseline), key=_latency)
+    dtypes = sorted({r.choice.variant.dtype for r in records})
+    colours = dict(zip(dtypes, itertools.cycle(chart.COLOURS), strict=False))
+    reference_ms = _onnx_runtime_ms(finished)
+    top = _highest_drop(finished, marked.max_accuracy_drop)
+
+    def at(record: Record) -> tuple[float, float]:
+        return _latency(record), min(top, record.metrics["accuracy_drop"])
+
+    for record in records:
+        colour = colours[record.choice.variant.dtype]
+        mark = _MARKS[effort_words(record.choice.effort)]
+        face = colour if record.feasible else "none"
+        axes.plot(*at(record), mark, color=colour, markerfacecolor=face, markersize=7, zorder=3)
+    zero = [r for r in finished if r.is_baseline]
+    for record in zero:
+        axes.plot(*at(record), "P", color=chart.GREY, markersize=8, zorder=3, label=_UNTUNED)
+    front = sorted(at(r) for r in records if r.number in marked.front)
+    if len(front) > 1:
+        x, y = zip(*front, strict=True)
+        axes.step(x, y, where="post", color="0.6", linewidth=1.2, label="Pareto front")
+    _mark_winner(axes, [(r, *at(r)) for r in records], marked)
+    for dtype, colour in colours.items():
+        axes.plot([], [], "o", color=colour, label=dtype)
+    for effort, mark in _MARKS.items():
+        if any(effort_words(r.choice.effort) == effort for r in records):
+            axes.plot([], [], mark, color="0.3", label=f"tuning: {effort}")
+    if not all(r.feasible for r in records):
+        axes.plot([], [], "o", color="0.3", markerfacecolor="none", label="over a limit")
+    chart.name_axes(axes, x=_LATENCY, y=_DROP, title="Latency and accuracy of all trials")
+    latencies = [_latency(r) for r in finished]
+    chart.scale_for(axes.xaxis, [*latencies, reference_ms])
+    axes.margins(x=0.12, y=0.12)
+    _limit_line(axes, marked.max_accuracy_drop)
+    _reference_line(axes, reference_ms, upright=True)
+    beyond = [r for r in finished if r.metrics["accuracy_drop"] > top]
+    if beyond:
+        most = max(r.metrics["accuracy_drop"] for r in beyond)
+        axes.axhline(top, color=chart.GREY, linewidth=0.8, linestyle=":")
+        axes.text(
+            0.01, top, f"at this line: drops above {top:.2g}, up to {most:.2g}", fontsize=8.5,
+            color=chart.GREY, transform=axes.get_yaxis_transform(), va="bottom",
+        )  # fmt: skip
+    named = [r for r in records if r.number == marked.winner or r.number in marked.front] + zero
+    named.sort(key=lambda r: r.number != marked.winner)
+    axes.autoscale_view()
+    chart.legend_below(figure, axes)
+    labels = [(*at(r), marked.label(r)) for r in named]
+    chart.place_labels(axes, labels, [at(r) for r in finished])
+    return figure
+
+
+def history_figure(records: Sequence[Record], marked: Marked) -> Figure:
+    """Draw the latency of each trial, the best one so far, and the trials that failed."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = chart.new_figure(*_SIZE)
+    axes = figure.subplots()
+    finished = sorted((r for r in records if r.state == FINISHED), key=lambda r: r.number)
+    reference_ms = _onnx_runtime_ms(finished)
+    trials = [r for r in finished if not r.is_baseline]
+    kinds = (
+        ("feasible", chart.COLOURS[0], chart.COLOURS[0], [r for r in trials if r.feasible]),
+        ("over a limit", chart.COLOURS[1], "none", [r for r in trials if not r.feasible]),
+        (_UNTUNED, chart.GREY, chart.GREY, [r for r in finished if r.is_baseline]),
     )
-    if len(on) > 1:
-        axes.step(*zip(*on, strict=True), where="post", color="0.6", linewidth=1)
-    axes.axvline(_onnx_runtime(finished), color="0.5", linestyle="--", label=_REFERENCE)
-    axes.set_xscale("log")
-    axes.set_xlabel(_LATENCY)
-    axes.set_ylabel("accuracy drop")
-    for i, dtype in enumerate(dtypes):
-        axes.scatter([], [], c=f"C{i}", label=dtype)
-    for tuning, mark in _MARKS.items():
-        if any(_tuning(r) == tuning for r in records):
-            axes.scatter([], [], c="0.4", marker=mark, label=tuning)
-    axes.legend(fontsize=8, title="hollow: not feasible", title_fontsize=8)
-    axes.set_title("Latency and accuracy of all trials")
-    figure.savefig(path, dpi=120)
+    for name, edge, face, some in kinds:
+        if some:
+            x, y = [r.number for r in some], [_latency(r) for r in some]
+            mark = "P" if name == _UNTUNED else "o"
+            axes.plot(
+                x, y, mark, color=edge, markerfacecolor=face, markersize=7, zorder=3, label=name
+            )
+    better = _improvements(trials)
+    if better:
+        last = max(r.number for r in records)
+        x, y = [r.number for r in better], [_latency(r) for r in better]
+        blue = chart.COLOURS[0]
+        axes.step([*x, last], [*y, y[-1]], where="post", color=blue, label="best so far")
+    _mark_winner(axes, [(r, r.number, _latency(r)) for r in trials], marked)
+    chart.name_axes(axes, x="trial", y=_LATENCY, title="Latency by trial")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    chart.scale_for(axes.yaxis, [*(_latency(r) for r in finished), reference_ms])
+    axes.margins(x=0.08, y=0.12)
+    _reference_line(axes, reference_ms, upright=False)
+    failed = [r.number for r in records if r.state == FAILED]
+    if failed:
+        axes.plot(
+            failed, [0.02] * len(failed), "x", color=chart.COLOURS[1], markersize=7, zorder=3,
+            transform=axes.get_xaxis_transform(), label="failed (no latency)",
+        )  # fmt: skip
+    axes.autoscale_view()
+    chart.legend_below(figure, axes)
+    named = {r.number: r for r in [*better, *(r for r in trials if r.number == marked.winner)]}
+    named |= {r.number: r for r in finished if r.is_baseline}
+    labels = [(float(n), _latency(r), marked.label(r)) for n, r in named.items()]
+    labels.sort(key=lambda label: label[0] != marked.winner)
+    chart.place_labels(axes, labels, [(float(r.number), _latency(r)) for r in finished])
+    return figure
 
 
-def _tuning(record: Record) -> str:
-    effort = record.choice.effort
-    by = f" by {effort.granularity}" if effort.granularity != "subgraph" else ""
-    return f"{effort.strategy}{by}"
+def importances_figure(found: Importances) -> Figure:
+    """Draw the importance of each parameter as a bar with its value."""
+    from matplotlib.ticker import PercentFormatter
 
-
-def _history(records: list[Record], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = chart.new_figure(_SIZE[0], 1.4 + 0.45 * len(found.shares))
     axes = figure.subplots()
-    best, steps = math.inf, []
-    for record in sorted(records, key=lambda r: r.number):
-        latency = record.metrics[ADJUSTED]
-        color = "C0" if record.feasible else "C3"
-        color = "0.5" if record.is_baseline else color
-        axes.scatter(record.number, latency, color=color, s=30)
-        if record.feasible and not record.is_baseline:
-            best = min(best, latency)
-        steps.append((record.number, best))
-    shown = [(n, b) for n, b in steps if b < math.inf]
-    if shown:
-        axes.step(*zip(*shown, strict=True), where="post", color="C0", label="best feasible")
-    axes.axhline(_onnx_runtime(records), color="0.5", linestyle="--", label=_REFERENCE)
-    for color, name in (("C0", "feasible"), ("C3", "not feasible"), ("0.5", "untuned TVM")):
-        axes.scatter([], [], color=color, label=name)
-    axes.set_yscale("log")
-    axes.set_xlabel("trial")
-    axes.set_ylabel(_LATENCY)
-    axes.set_title("Latency by trial")
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    names = list(found.shares)[::-1]
+    bars = axes.barh(names, [100 * found.shares[n] for n in names], color=chart.COLOURS[0])
+    axes.bar_label(bars, [f"{100 * found.shares[n]:.0f}%" for n in names], padding=4,
+                   fontsize=chart.LABEL_SIZE)  # fmt: skip
+    chart.name_axes(
+        axes, x="share of the variance of log latency (fANOVA)",
+        title=f"Importance of each parameter, from {found.trials} trials",
+    )  # fmt: skip
+    axes.xaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.set_xlim(0, 108)
+    axes.grid(visible=False, axis="y")
+    return figure
 
 
-def _onnx_runtime(records: list[Record]) -> float:
-    """Its p50 at the machine's speed of trial zero: the median of all trials."""
-    found = [r.metrics[ADJUSTED] * r.metrics["speedup_vs_baseline"] for r in records]
-    return statistics.median(found)
-
-
-def _importances(records: list[Record], space: Space, path: Path) -> str:
-    """Plot fANOVA importances of the logarithm of the latency; return why there are none."""
-    from matplotlib.figure import Figure
-
-    known = [r for r in records if r.choice in space]
+def importances(finished: Sequence[Record], space: Space) -> Importances:
+    """Return fANOVA importances of the logarithm of the latency."""
+    known = [r for r in finished if r.choice in space]
+    nothing = Importances({}, len(known), _LEAST_FOR_IMPORTANCE)
     if len(known) < _LEAST_FOR_IMPORTANCE:
-        return f"{_LEAST_FOR_IMPORTANCE} finished trials are needed, but there are {len(known)}"
+        return nothing
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
     for record in known:
         params = space.params(record.choice)
@@ -145,19 +224,73 @@ def _importances(records: list[Record], space: Space, path: Path) -> str:
             optuna.trial.create_trial(
                 params=params,
                 distributions=distributions(space, params),
-                value=math.log(record.metrics[ADJUSTED]),
+                value=math.log(_latency(record)),
             )
         )
     if len({t.value for t in study.trials}) < 2:
-        return "all latencies are the same"
+        return nothing
     found: dict[str, Any] = optuna.importance.get_param_importances(
         study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
     )
-    figure = Figure(figsize=(_SIZE[0], 0.8 + 0.4 * len(found)), layout="constrained")
-    axes = figure.subplots()
-    names = list(found)[::-1]
-    axes.barh(names, [found[n] for n in names])
-    axes.set_xlabel("share of the variance of log latency (fANOVA)")
-    axes.set_title("What mattered")
-    figure.savefig(path, dpi=120)
-    return ""
+    return dataclasses.replace(nothing, shares={k: float(v) for k, v in found.items()})
+
+
+def _latency(record: Record) -> float:
+    return record.metrics[ADJUSTED]
+
+
+def _onnx_runtime_ms(records: Sequence[Record]) -> float:
+    """Return its p50 at the machine's speed of trial 0: the median of all trials."""
+    found = [_latency(r) * r.metrics["speedup_vs_baseline"] for r in records]
+    return statistics.median(found)
+
+
+def _improvements(trials: Sequence[Record]) -> list[Record]:
+    """Return the feasible trials that were faster than all before; ``trials`` by number."""
+    found: list[Record] = []
+    for record in trials:
+        if record.feasible and (not found or _latency(record) < _latency(found[-1])):
+            found.append(record)
+    return found
+
+
+def _highest_drop(finished: Sequence[Record], limit: float) -> float:
+    """Return the drop above which trials are drawn at the edge, so that the rest stays readable."""
+    drops = [r.metrics["accuracy_drop"] for r in finished]
+    near = _FAR * max(limit, max((r.metrics["accuracy_drop"] for r in finished if r.feasible),
+                                 default=0.0), 1e-3)  # fmt: skip
+    return near if max(drops) > near else math.inf
+
+
+def _mark_winner(axes: Axes, points: Sequence[tuple[Record, float, float]], marked: Marked) -> None:
+    for record, x, y in points:
+        if record.number == marked.winner:
+            axes.plot(
+                x, y, "*", color=chart.GOLD, markeredgecolor="black", markersize=17, zorder=4,
+                label=marked.title,
+            )  # fmt: skip
+
+
+def _limit_line(axes: Axes, limit: float) -> None:
+    axes.axhline(limit, color=chart.COLOURS[1], linestyle="-.", linewidth=1.2)
+    axes.text(
+        0.99, limit, f"limit: {limit:g}", color=chart.COLOURS[1], fontsize=chart.LABEL_SIZE,
+        transform=axes.get_yaxis_transform(), ha="right", va="bottom",
+    )  # fmt: skip
+
+
+def _reference_line(axes: Axes, latency_ms: float, *, upright: bool) -> None:
+    """Draw ONNX Runtime's latency as a line, upright when the latency is on the x axis."""
+    text, style = f"ONNX Runtime float32: {latency_ms:.3g} ms", {"color": "0.4", "linestyle": "--"}
+    if upright:
+        axes.axvline(latency_ms, **style)  # type: ignore[arg-type]
+        axes.text(
+            latency_ms, 0.98, text, fontsize=chart.LABEL_SIZE, color="0.3", rotation=90,
+            transform=axes.get_xaxis_transform(), ha="right", va="top",
+        )  # fmt: skip
+        return
+    axes.axhline(latency_ms, **style)  # type: ignore[arg-type]
+    axes.text(
+        0.99, latency_ms, text, fontsize=chart.LABEL_SIZE, color="0.3",
+        transform=axes.get_yaxis_transform(), ha="right", va="bottom",
+    )  # fmt: skip

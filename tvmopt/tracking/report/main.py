@@ -21,9 +21,7 @@ def variant_of(request: Request) -> str:
     return sentences.variant_words(tune.strategy, tune.granularity, convert.dtype, convert.layout)
 
 
-def log_comparison(
-    session: Session, measured: StageOutput, table: Sequence[Sequence[str]]
-) -> None:
+def log_comparison(session: Session, measured: StageOutput, table: Sequence[Sequence[str]]) -> None:
     """Log the measurements and the comparison table."""
     log_metrics(session.client, session.run_id, measured.metrics)
     session.client.log_text(session.run_id, as_markdown(table), "comparison.md")

@@ -253,6 +253,16 @@ CAPTIONS: Mapping[str, str] = {
 """What each picture of a search shows, by the name of its file."""
 
 
+TABLE_NOTES: Sequence[str] = (
+    "p50 ms is the median latency, with its 95% interval. adjusted ms is the p50 at the speed that "
+    "the machine had at trial 0, by ONNX Runtime's latency in both. final p50 ms was measured in "
+    "the last round, side by side with the other finalists.",
+    "speedup is ONNX Runtime's latency over p50 ms, and accuracy drop is the accuracy lost against "
+    "the float model.",
+)
+"""What the columns of the table of trials mean."""
+
+
 def variant_words(strategy: str, granularity: str, dtype: str, layout: str) -> str:
     """Return the label of a compiled model in tables: strategy, and conversion settings."""
     parts = ["tvmopt", strategy]
