@@ -18,15 +18,16 @@ from tvmopt import versions
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tvmopt"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process", "link",
-    "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
-    "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor",
-    "__main__",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
+    "link", "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime",
+    "transform", "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning",
+    "codegen", "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow",
+    "doctor", "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
 
@@ -170,10 +171,11 @@ def test_pins_are_what_the_code_checks():
     assert PROJECT["version"] == versions.VERSION == tvmopt.__version__
 
 
-def test_package_holds_python_files_alone():
-    # Other files would need an entry in setuptools' package-data.
+def test_every_file_of_the_package_is_installed():
+    data = TOOLS["setuptools"]["package-data"]["tvmopt"]
+    named = {path for pattern in data for path in PACKAGE.glob(pattern)}
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
-    assert {path for path in files if path.suffix not in (".py", ".pyc")} == set()
+    assert {path for path in files if path.suffix not in (".py", ".pyc")} == named
 
 
 def test_every_imported_package_is_a_dependency():

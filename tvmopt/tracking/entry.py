@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.command import command
 from tvmopt.tracking.model_source import local_model
 from tvmopt.tracking.request import EXAMPLE, Request, make_request, name_of
+from tvmopt.tracking.runs import link_model, log_dataset
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import open_store
 
@@ -60,10 +61,11 @@ def checked_request(params: dict[str, Any]) -> Request:
     return make_request(model, **values, allowance=stage_allowance(params))
 
 
+@contextmanager
 def open_session(
     entry: str, request: Request, params: Mapping[str, Any], no_cache: bool = False
-) -> AbstractContextManager[Session]:
-    """Open the run of a command, and log its resolved parameters."""
+) -> Iterator[Session]:
+    """Open the run of a command, and log its resolved parameters and its data."""
     resolved = {
         **params,
         "name": request.name,
@@ -74,14 +76,17 @@ def open_session(
     }
     resolved.pop("no_cache", None)
     allowance = stage_allowance(params)
-    return command(
+    with command(
         entry,
         request.name,
         resolved,
         use_cache=not no_cache,
         allow=lambda: allowance,
         threads=request.evaluate.threads,
-    )
+    ) as session:
+        if request.data is not None:
+            log_dataset(session.client, session.run_id, request.data, request.data_digest, entry)
+        yield session
 
 
 def register_built(
@@ -109,6 +114,8 @@ def register_built(
         found = {k: measured.metrics[k] for k in MEASURED_TAGS if k in measured.metrics}
         tags |= {key: f"{value:.6g}" for key, value in found.items()}
     bundle = built.folder / BUNDLE_DIR
-    return registry.register(
+    registered = registry.register(
         session.client, request.name, bundle, built.run_id, {**tags, **(more or {})}
     )
+    link_model(session.client, session.run_id, registered.model_id)
+    return registered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tvmopt.errors import LimitError, StudyAwayError
@@ -42,6 +42,7 @@ class SearchWork:
         memory_limit_mb: Most memory for one stage of a trial; 0 for 80% of the machine's.
         seed: Seed of this process's sampler.
         parent: Run that the trials' runs belong to.
+        on_trial: Called after each trial of this process.
     """
 
     session: Session
@@ -55,6 +56,7 @@ class SearchWork:
     memory_limit_mb: float
     seed: int
     parent: str
+    on_trial: Callable[[], None] = lambda: None
 
     def rules(self) -> Rules:
         """Return the rules for judging trials, given the baseline."""
@@ -93,6 +95,7 @@ def work(it: SearchWork) -> str:
                 return SPENT_TIME.format(budget.time_s)
             title = "baseline: untuned TVM" if claimed.choice == BASELINE else str(claimed.choice)
             say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
+            it.on_trial()
 
 
 @contextmanager
