@@ -52,7 +52,7 @@ def test_the_page_that_somebody_chose_stays(client) -> None:
 
 def test_the_main_run_names_its_data_and_its_version(example) -> None:
     client = example.client()
-    [run] = runs_of(client, "tags.`tvmopt.entry_point` = 'main'")
+    run = runs_of(client, "tags.`tvmopt.entry_point` = 'main'")[-1]  # the oldest
     [used] = run.inputs.dataset_inputs
     assert used.dataset.name == "digits_eval.npz"
     version = client.get_model_version("digits-cnn", run.data.tags["tvmopt.registered_version"])
@@ -63,7 +63,7 @@ def test_the_main_run_names_its_data_and_its_version(example) -> None:
 
 def test_the_convergence_of_tuning_is_a_metric_with_steps(example) -> None:
     client = example.client()
-    [run] = runs_of(client, "tags.`tvmopt.stage` = 'tune'")
+    run = runs_of(client, "tags.`tvmopt.stage` = 'tune'")[-1]
     points = client.get_metric_history(run.info.run_id, "tune_best_latency_ms")
     points.sort(key=lambda m: m.step)
     assert len({m.step for m in points}) == len(points) > 1

@@ -110,6 +110,10 @@ def test_a_finished_search_costs_little_to_repeat(searched, run_flow) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing is left to try" in done.stdout
     assert len(found.runs()) == before + 1
+    [again] = found.runs("tags.`tvmopt.search_run` != ''")
+    [output] = again.outputs.model_outputs
+    assert output.model_id == found.champion().model_id
+    assert "best_latency_ms" in again.data.metrics
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from tvmopt.tracking.report.charts import Marked, draw
 from tvmopt.tracking.report.page import page
 from tvmopt.tracking.report.tables import as_csv, as_markdown, as_text
 from tvmopt.tracking.report.trials import narrow, table
-from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.runs import link_model, log_metrics, log_tags
 from tvmopt.tracking.search_end import Ending
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import how_to_look
@@ -64,6 +64,9 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
     }
     if ending.version:
         tags["tvmopt.registered_version"] = ending.version
+    for version in registry.versions(session.client, name):
+        if str(version.version) == ending.version:  # a reused search has registered nothing
+            link_model(session.client, session.run_id, str(version.model_id))
     log_tags(session.client, session.run_id, tags)
     text = as_text(narrow(cells))
     _say_end(session, name, ending, why, text)
