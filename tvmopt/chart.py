@@ -21,7 +21,7 @@ GREY = "#666666"
 GOLD = "#F0C000"
 _TITLE_SIZE, _TEXT_SIZE, LABEL_SIZE = 12, 10.5, 9.5
 _DPI = 150
-_MARK = 5.0  # half the width of a mark, in points
+_MARK = 6.0  # half the width of a mark, in points
 _GAPS = (3.0, 10.0, 20.0, 32.0, 46.0)  # points between a mark and its label
 _DIRECTIONS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 
@@ -40,16 +40,44 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def name_axes(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
-    """Write title and axis labels (with units), and set the style of the axes."""
+def name_axes(
+    axes: Axes, *, x: str = "", y: str = "", title: str = "", title_gap: float = 6.0
+) -> None:
+    """Write title and axis labels (with units), and set the style of the axes.
+
+    Args:
+        axes: The axes.
+        x: Label of the x axis.
+        y: Label of the y axis.
+        title: Title, above the left end of the axes.
+        title_gap: Points between title and axes.
+    """
     if title:
-        axes.set_title(title, fontsize=_TITLE_SIZE, loc="left", parse_math=False)
+        axes.set_title(title, fontsize=_TITLE_SIZE, loc="left", pad=title_gap, parse_math=False)
     axes.set_xlabel(x, fontsize=_TEXT_SIZE)
     axes.set_ylabel(y, fontsize=_TEXT_SIZE)
     axes.tick_params(labelsize=LABEL_SIZE)
     axes.grid(visible=True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def name_level(axes: Axes, y: float, text: str, colour: str) -> None:
+    """Draw a horizontal line and write its name beside the right end, where it hides nothing."""
+    axes.axhline(y, color=colour, linestyle="--", linewidth=1.2)
+    axes.text(
+        1.01, y, text, color=colour, fontsize=LABEL_SIZE, va="center",
+        transform=axes.get_yaxis_transform(),
+    )  # fmt: skip
+
+
+def name_place(axes: Axes, x: float, text: str, colour: str) -> None:
+    """Draw a vertical line and write its name above the axes, below the title."""
+    axes.axvline(x, color=colour, linestyle="--", linewidth=1.2)
+    axes.text(
+        x, 1.01, text, color=colour, fontsize=LABEL_SIZE, ha="center", va="bottom",
+        transform=axes.get_xaxis_transform(),
+    )  # fmt: skip
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 3) -> None:
@@ -138,7 +166,8 @@ def _annotate(axes: Axes, x: float, y: float, text: str) -> Annotation:
         fontsize=LABEL_SIZE, parse_math=False,
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
         arrowprops={
-            "arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkA": 0, "shrinkB": _MARK,
+            "arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkA": 0,
+            "shrinkB": _MARK + _GAPS[0],
         },
     )  # fmt: skip
     note.set_in_layout(False)

@@ -32,7 +32,7 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
     """
     names = {cost.index: cost.name for cost in result.costs}
     named = 0 < len(names) <= _MOST_NAMES
-    figure = chart.new_figure(min(16.0, 8.0 + 0.12 * len(names)), 11.0)
+    figure = chart.new_figure(min(17.0, 10.0 + 0.12 * len(names)), 11.0)
     noise, gains, sets = figure.subplots(3, 1)
     width = 0.8 / len(result.dtypes)
     for number, dtype in enumerate(result.dtypes):
@@ -46,7 +46,10 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
         _draw_sets(sets, result, dtype)
     for axes in (noise, gains, sets):
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=chart.LABEL_SIZE, loc="best")
+            axes.legend(
+                fontsize=chart.LABEL_SIZE, loc="center left", bbox_to_anchor=(1.0, 0.5),
+                frameon=False,
+            )  # fmt: skip
     layer = "layer" if named else "layer index"
     chart.name_axes(
         noise,

@@ -48,7 +48,7 @@ def plot_convergence(result: TuneResult, path: Path) -> Path | None:
     )
     chart.name_axes(axes[1][1], x="time since the start (s)")
     for row in axes:
-        row[0].set_ylim(bottom=0)
+        row[0].set_ylim(0, 1.1 * row[0].get_ylim()[1])
     chart.legend_below(figure, axes[1][0], columns=2)
     figure.suptitle(
         f"Convergence of '{result.strategy}': {result.trials} candidates in {result.seconds:.0f} s",

@@ -33,7 +33,8 @@ _MARKS = {
     "default": "o", "fast": "^", "fast by operator": "v", "metaschedule": "s",
     "metaschedule by operator": "D", "none": "P",
 }  # fmt: skip
-_UNTUNED, _FAR = "untuned TVM", 4.0  # times the limit: drops beyond are drawn at the edge
+_UNTUNED, _REFERENCE = "untuned TVM", "ONNX Runtime float32"
+_NEAR, _FAR = 2.0, 3.0  # times the limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ def pareto_figure(finished: Sequence[Record], marked: Marked) -> Figure:
     zero = [r for r in finished if r.is_baseline]
     for record in zero:
         axes.plot(*at(record), "P", color=chart.GREY, markersize=8, zorder=3, label=_UNTUNED)
-    front = sorted(at(r) for r in records if r.number in marked.front)
+    front = _staircase([at(r) for r in records if r.number in marked.front])
     if len(front) > 1:
         x, y = zip(*front, strict=True)
         axes.step(x, y, where="post", color="0.6", linewidth=1.2, label="Pareto front")
@@ -119,20 +120,17 @@ def pareto_figure(finished: Sequence[Record], marked: Marked) -> Figure:
             axes.plot([], [], mark, color="0.3", label=f"tuning: {effort}")
     if not all(r.feasible for r in records):
         axes.plot([], [], "o", color="0.3", markerfacecolor="none", label="over a limit")
-    chart.name_axes(axes, x=_LATENCY, y=_DROP, title="Latency and accuracy of all trials")
+    title = "Latency and accuracy of all trials"
+    chart.name_axes(axes, x=_LATENCY, y=_DROP, title=title, title_gap=22)
     latencies = [_latency(r) for r in finished]
     chart.scale_for(axes.xaxis, [*latencies, reference_ms])
     axes.margins(x=0.12, y=0.12)
-    _limit_line(axes, marked.max_accuracy_drop)
-    _reference_line(axes, reference_ms, upright=True)
-    beyond = [r for r in finished if r.metrics["accuracy_drop"] > top]
-    if beyond:
-        most = max(r.metrics["accuracy_drop"] for r in beyond)
-        axes.axhline(top, color=chart.GREY, linewidth=0.8, linestyle=":")
-        axes.text(
-            0.01, top, f"at this line: drops above {top:.2g}, up to {most:.2g}", fontsize=8.5,
-            color=chart.GREY, transform=axes.get_yaxis_transform(), va="bottom",
-        )  # fmt: skip
+    limit = marked.max_accuracy_drop
+    chart.name_level(axes, limit, f"limit\n{limit:g}", chart.COLOURS[1])
+    chart.name_place(axes, reference_ms, f"{_REFERENCE}: {reference_ms:.3g} ms", "0.35")
+    if math.isfinite(top):
+        most = max(r.metrics["accuracy_drop"] for r in finished)
+        chart.name_level(axes, top, f"above\n{top:.2g}, up\nto {most:.2g}", "0.55")
     named = [r for r in records if r.number == marked.winner or r.number in marked.front] + zero
     named.sort(key=lambda r: r.number != marked.winner)
     axes.autoscale_view()
@@ -170,11 +168,12 @@ def history_figure(records: Sequence[Record], marked: Marked) -> Figure:
         blue = chart.COLOURS[0]
         axes.step([*x, last], [*y, y[-1]], where="post", color=blue, label="best so far")
     _mark_winner(axes, [(r, r.number, _latency(r)) for r in trials], marked)
-    chart.name_axes(axes, x="trial", y=_LATENCY, title="Latency by trial")
+    chart.name_axes(axes, x="trial number", y=_LATENCY, title="Latency by trial")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     chart.scale_for(axes.yaxis, [*(_latency(r) for r in finished), reference_ms])
     axes.margins(x=0.08, y=0.12)
-    _reference_line(axes, reference_ms, upright=False)
+    words = f"ONNX\nRuntime\nfloat32\n{reference_ms:.3g} ms"
+    chart.name_level(axes, reference_ms, words, "0.35")
     failed = [r.number for r in records if r.state == FAILED]
     if failed:
         axes.plot(
@@ -254,43 +253,30 @@ def _improvements(trials: Sequence[Record]) -> list[Record]:
     return found
 
 
+def _staircase(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other point beats in both coordinates, by the first one."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
 def _highest_drop(finished: Sequence[Record], limit: float) -> float:
-    """Return the drop above which trials are drawn at the edge, so that the rest stays readable."""
-    drops = [r.metrics["accuracy_drop"] for r in finished]
-    near = _FAR * max(limit, max((r.metrics["accuracy_drop"] for r in finished if r.feasible),
-                                 default=0.0), 1e-3)  # fmt: skip
-    return near if max(drops) > near else math.inf
+    """Return the drop at which trials with larger ones are drawn; infinite when none is far off.
+
+    Otherwise one useless trial would leave no height for all others.
+    """
+    feasible = [r.metrics["accuracy_drop"] for r in finished if r.feasible]
+    unit = max(limit, *feasible, 1e-3)
+    most = max(r.metrics["accuracy_drop"] for r in finished)
+    return _NEAR * unit if most > _FAR * unit else math.inf
 
 
 def _mark_winner(axes: Axes, points: Sequence[tuple[Record, float, float]], marked: Marked) -> None:
     for record, x, y in points:
         if record.number == marked.winner:
             axes.plot(
-                x, y, "*", color=chart.GOLD, markeredgecolor="black", markersize=17, zorder=4,
+                x, y, "*", color=chart.GOLD, markeredgecolor="black", markersize=15, zorder=4,
                 label=marked.title,
             )  # fmt: skip
-
-
-def _limit_line(axes: Axes, limit: float) -> None:
-    axes.axhline(limit, color=chart.COLOURS[1], linestyle="-.", linewidth=1.2)
-    axes.text(
-        0.99, limit, f"limit: {limit:g}", color=chart.COLOURS[1], fontsize=chart.LABEL_SIZE,
-        transform=axes.get_yaxis_transform(), ha="right", va="bottom",
-    )  # fmt: skip
-
-
-def _reference_line(axes: Axes, latency_ms: float, *, upright: bool) -> None:
-    """Draw ONNX Runtime's latency as a line, upright when the latency is on the x axis."""
-    text, style = f"ONNX Runtime float32: {latency_ms:.3g} ms", {"color": "0.4", "linestyle": "--"}
-    if upright:
-        axes.axvline(latency_ms, **style)  # type: ignore[arg-type]
-        axes.text(
-            latency_ms, 0.98, text, fontsize=chart.LABEL_SIZE, color="0.3", rotation=90,
-            transform=axes.get_xaxis_transform(), ha="right", va="top",
-        )  # fmt: skip
-        return
-    axes.axhline(latency_ms, **style)  # type: ignore[arg-type]
-    axes.text(
-        0.99, latency_ms, text, fontsize=chart.LABEL_SIZE, color="0.3",
-        transform=axes.get_yaxis_transform(), ha="right", va="bottom",
-    )  # fmt: skip

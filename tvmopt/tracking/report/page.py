@@ -11,6 +11,8 @@ import jinja2
 from tvmopt.tracking.report.sentences import CAPTIONS, TABLE_NOTES
 
 _TEMPLATE = "search_page.html"
+# What a reader compares; a phone shows no more without scrolling.
+_FIRST = ("trial", "status", "p50 ms", "speedup", "accuracy drop", "dtype")
 _KINDS = {"winner": "winner", "not feasible": "infeasible"}
 
 
@@ -30,7 +32,8 @@ def page(
         cells: Table of the trials, header first.
         pictures: PNG files to embed.
     """
-    head, *body = cells
+    order = sorted(range(len(cells[0])), key=lambda place: _rank(cells[0][place]))
+    head, *body = [[row[place] for place in order] for row in cells]
     status = head.index("status")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -53,6 +56,10 @@ def page(
         ],
         facts=facts,
     )
+
+
+def _rank(column: str) -> int:
+    return _FIRST.index(column) if column in _FIRST else len(_FIRST)
 
 
 def _kind(status: str) -> str:
