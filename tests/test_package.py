@@ -25,8 +25,8 @@ PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "link",
-    "device", "choices", "skip_layers", "plain_yaml", "parameters", "digest", "compare",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
+    "link", "device", "choices", "skip_layers", "plain_yaml", "parameters", "digest", "compare",
     "random_inputs", "scratch", "kernels", "runtime", "transform", "frontend", "remote", "measure",
     "config", "tune", "fast_tuning", "codegen",
     "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "cli",
@@ -223,7 +223,7 @@ def test_files_that_are_not_python_are_package_data():
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
     packed = {path for glob in DATA for path in PACKAGE.glob(glob)}
     assert {path for path in files if path.suffix not in (".py", ".pyc")} == packed
-    assert {path.parent.name for path in packed} == {"examples"}
+    assert {path.parent.name for path in packed} == {"examples", "report"}
 
 
 def test_every_imported_package_is_a_dependency():

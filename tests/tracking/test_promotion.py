@@ -12,6 +12,7 @@ from tvmopt.tracking import promotion, registry
 from tvmopt.tracking.artifacts import local_artifacts
 from tvmopt.tracking.promote import promote
 from tvmopt.tracking.promotion import promote_if_better, promote_version
+from tvmopt.tracking.report.sentences import promotion_words
 
 
 def _bundle(example):
@@ -95,7 +96,7 @@ def test_promotion_uses_held_out_samples_only(use_example, root, tmp_path):
     data = root / "tvmopt/examples/digits_eval.npz"
     done = promote("digits-cnn", version="1", data=str(data))
     assert done.done
-    assert "on 162 held-out samples" in done.reason  # 30% of 540
+    assert "on 162 held-out samples" in promotion_words(done)  # 30% of 540
 
 
 def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_example, tmp_path):
@@ -112,7 +113,7 @@ def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_exam
         client, made, data=None, max_accuracy_drop=0.01, work_dir=tmp_path, evidence="none"
     )
     assert not result.done
-    assert "version 1 stays champion" in result.reason
+    assert "version 1 stays champion" in promotion_words(result)
     assert str(client.get_model_version_by_alias("digits-cnn", "champion").version) == "1"
 
     # A user may promote it, and the previous champion stays recorded.

@@ -18,7 +18,7 @@ from tvmopt.tracking.heartbeat import heartbeat
 from tvmopt.tracking.orphans import close_orphans
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.store import experiment_id, is_fresh, open_store
+from tvmopt.tracking.store import experiment_id, is_fresh, open_on_runs, open_store
 
 
 @contextmanager
@@ -61,6 +61,7 @@ def command(
     close_orphans(client, say)
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)
     experiment = _experiment(client, run_id, model_name)
+    open_on_runs(client, experiment)
     shown = {k: v for k, v in params.items() if v is not None and str(v)}
     with (
         scratch_folder() as folder,

@@ -6,8 +6,8 @@ import atexit
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import tvmopt
@@ -19,6 +19,7 @@ from tvmopt.tracking import registry
 from tvmopt.tracking.command import command
 from tvmopt.tracking.model_source import local_model
 from tvmopt.tracking.request import Asked, Request, name_of, request_of
+from tvmopt.tracking.runs import link_model, log_dataset
 from tvmopt.tracking.stage_run import Session, StageOutput
 from tvmopt.tracking.store import open_store
 
@@ -81,6 +82,7 @@ def checked_request(asked: Asked, allowance: Allowance) -> Request:
     return request_of(file, dataclasses.replace(asked, model=named), allowance)
 
 
+@contextmanager
 def open_session(
     entry: str,
     request: Request,
@@ -88,8 +90,8 @@ def open_session(
     *,
     use_cache: bool = True,
     allowance: Allowance,
-) -> AbstractContextManager[Session]:
-    """Open the run of a command, and log its resolved parameters.
+) -> Iterator[Session]:
+    """Open the run of a command, and log its resolved parameters and its data.
 
     Args:
         entry: Name of the entry point.
@@ -98,14 +100,17 @@ def open_session(
         use_cache: Whether finished stages are reused.
         allowance: What each of its stages may use.
     """
-    return command(
+    with command(
         entry,
         request.name,
         resolved(params, request),
         use_cache=use_cache,
         allow=lambda: allowance,
         threads=request.evaluate.threads,
-    )
+    ) as session:
+        if request.data is not None:
+            log_dataset(session.client, session.run_id, request.data, request.data_digest, entry)
+        yield session
 
 
 def resolved(params: Mapping[str, object], request: Request) -> dict[str, object]:
@@ -147,6 +152,8 @@ def register_built(
         found = {k: measured.metrics[k] for k in MEASURED_TAGS if k in measured.metrics}
         tags |= {key: f"{value:.6g}" for key, value in found.items()}
     bundle = built.folder / BUNDLE_DIR
-    return registry.register(
+    registered = registry.register(
         session.client, request.name, bundle, built.run_id, {**tags, **(more or {})}
     )
+    link_model(session.client, session.run_id, registered.model_id)
+    return registered

@@ -12,8 +12,10 @@ from tvmopt.remote import Board
 from tvmopt.tracking import command
 from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.console import say
-from tvmopt.tracking.promotion import Promotion, promote_version
+from tvmopt.tracking.promotion import promote_version
 from tvmopt.tracking.registry import check_name, find_version
+from tvmopt.tracking.report.facts import Promotion
+from tvmopt.tracking.report.sentences import promotion_words
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.store import open_store
 
@@ -56,6 +58,7 @@ def promote(asked: PromoteCommand) -> Promotion:
             allowance=allowance,
             run_id=session.run_id,
         )
-        log_tags(session.client, session.run_id, {"mlflow.note.content": promotion.reason})
-        say(promotion.reason)
+        words = promotion_words(promotion)
+        log_tags(session.client, session.run_id, {"mlflow.note.content": words})
+        say(words)
         return promotion

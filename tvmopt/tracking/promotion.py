@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -19,22 +18,22 @@ from tvmopt.errors import (
 )
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.remote import Board
+from tvmopt.search.verdict import Verdict
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking import flavor
 from tvmopt.tracking.console import say
 from tvmopt.tracking.in_child import heldout_accuracy
 from tvmopt.tracking.registry import Registered, champion_alias, find_version
+from tvmopt.tracking.report.facts import (
+    AliasGiven,
+    ChampionStays,
+    PromotedBefore,
+    Promotion,
+)
+from tvmopt.tracking.report.sentences import promotion_words
 from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tracking.verify import verify_model
-
-
-@dataclasses.dataclass(frozen=True)
-class Promotion:
-    """Result of a promotion, with its reason."""
-
-    done: bool
-    reason: str
 
 
 def promote_version(
@@ -74,13 +73,11 @@ def promote_version(
             name, champion_alias(found.tags.get("target", "unknown")), number
         )
     client.set_model_version_tag(name, number, "heldout_accuracy", f"{accuracy.accuracy:.6g}")
-    split = f"{accuracy.samples} held-out samples" if data else "random inputs (no data was given)"
-    return Promotion(
-        True,
-        f"version {number} has alias {alias}: {accuracy.metric} accuracy "
-        f"{accuracy.accuracy:.4f} on {split}, drop {accuracy.drop:+.4f} of at most "
-        f"{max_accuracy_drop:g}",
-    )
+    given = AliasGiven(
+        number, alias, accuracy.metric, accuracy.accuracy, accuracy.drop, max_accuracy_drop,
+        accuracy.samples if data else 0,
+    )  # fmt: skip
+    return Promotion(True, given)
 
 
 def promote_if_better(
@@ -91,7 +88,8 @@ def promote_if_better(
     max_accuracy_drop: float,
     work_dir: Path,
     evidence: str,
-    stays: str | None = None,
+    stays: Verdict | None = None,
+    compared: bool = False,
     board: Board | None = None,
     allowance: Allowance = UNLIMITED,
     run_id: str | None = None,
@@ -108,8 +106,9 @@ def promote_if_better(
         work_dir: Folder for temporary files.
         evidence: Digest of what it was measured on; a champion that earned its alias on the same
             evidence is not checked again.
-        stays: Why the champion stays, by a measurement side by side; empty when it does not. None
-            compares the p50 on the tags of the two.
+        stays: Result of measuring the champion and the version side by side, when the champion is
+            better.
+        compared: Whether they were measured so; else the p50 on their tags is compared.
         board: Where to check it, if not here.
         allowance: What the process that runs it may use.
         run_id: Run that gets the log of that process when it fails.
@@ -124,7 +123,7 @@ def promote_if_better(
         and str(current.version) == registered.version
         and current.tags.get("promoted_on") == key
     ):
-        return Promotion(True, current.tags["promotion"])
+        return Promotion(True, PromotedBefore(current.tags["promotion"]))
     mine = client.get_model_version(registered.name, registered.version)
     if current is not None and str(current.version) != registered.version:
         same = all(
@@ -132,15 +131,13 @@ def promote_if_better(
             for key in ("model_sha256", "input_shapes", "target", "threads")
         )
         accurate = float(current.tags.get("accuracy_drop", "inf")) <= max_accuracy_drop
-        if stays is None:
-            stays = _by_tags(current, mine)
-        if same and accurate and stays:
-            return Promotion(
-                False,
-                f"version {current.version} stays champion: {stays} (promote version "
-                f"{registered.version} by hand with -e promote -P name={registered.name} "
-                f"-P version={registered.version})",
-            )
+        slower = stays is not None if compared else _p50(current) < _p50(mine)
+        if same and accurate and slower:
+            kept = ChampionStays(
+                registered.name, registered.version, str(current.version), stays, _p50(current),
+                _p50(mine),
+            )  # fmt: skip
+            return Promotion(False, kept)
     promoted = promote_version(
         client,
         registered.name,
@@ -152,17 +149,13 @@ def promote_if_better(
         allowance=allowance,
         run_id=run_id,
     )
-    for tag, value in (("promoted_on", key), ("promotion", promoted.reason)):
+    for tag, value in (("promoted_on", key), ("promotion", promotion_words(promoted))):
         client.set_model_version_tag(registered.name, registered.version, tag, value)
     return promoted
 
 
-def _by_tags(champion: ModelVersion, other: ModelVersion) -> str:
-    """Return why the champion stays, by the versions' tags; empty when it does not."""
-    theirs, ours = (float(v.tags.get("latency_ms_p50", "inf")) for v in (champion, other))
-    if theirs >= ours:
-        return ""
-    return f"its p50 was {theirs:.4g} ms, version {other.version} has {ours:.4g} ms"
+def _p50(version: ModelVersion) -> float:
+    return float(version.tags.get("latency_ms_p50", "inf"))
 
 
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:

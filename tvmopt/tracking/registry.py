@@ -26,11 +26,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,199}")
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A version of a registered model, and whether it existed before."""
+    """A version of a registered model.
+
+    Attributes:
+        name: Registered model.
+        version: The version.
+        existed: Whether it existed before.
+        model_id: The logged model that it is a version of.
+    """
 
     name: str
     version: str
     existed: bool
+    model_id: str
 
 
 def check_name(name: str) -> str:
@@ -65,7 +73,7 @@ def register(
     same = [v for v in versions(client, name) if v.tags.get("digest") == model.digest]
     there = next((v for v in same if _is_there(v)), None)
     if there is not None:
-        number = str(there.version)
+        number, model_id = str(there.version), str(there.model_id)
         for key, value in tags.items():
             if key not in REGISTERED:  # the hashes of the registered files stay
                 client.set_model_version_tag(name, number, key, value)
@@ -75,9 +83,9 @@ def register(
         logged = flavor.log_model(bundle, name="model", run_id=run_id, tags=dict(tags))
         saved = logged.flavors[FLAVOR_NAME]
         tags |= {tag: saved[key] for tag, key in REGISTERED.items()}
-        number = _new_version(client, name, logged, run_id, tags)
+        number, model_id = _new_version(client, name, logged, run_id, tags), logged.model_id
     client.set_registered_model_alias(name, CANDIDATE, number)
-    return Registered(name, number, existed=there is not None)
+    return Registered(name, number, there is not None, model_id)
 
 
 def _new_version(

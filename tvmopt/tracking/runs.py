@@ -6,12 +6,20 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    Metric,
+    Param,
+    RunTag,
+)
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from tvmopt.errors import TvmoptError
@@ -21,6 +29,7 @@ from tvmopt.versions import VERSION
 
 _PARAM_LIMIT = 6000
 _TAG_LIMIT = 5000
+_MOST_METRICS = 1000  # in one request
 
 
 @contextmanager
@@ -81,6 +90,28 @@ def log_metrics(client: MlflowClient, run_id: str, metrics: Mapping[str, float])
     client.log_batch(run_id, [Metric(k, float(v), now, 0) for k, v in metrics.items()])
 
 
+def log_series(
+    client: MlflowClient, run_id: str, series: Mapping[str, Sequence[tuple[int, float, float]]]
+) -> None:
+    """Log metrics with steps, which the UI draws as lines over steps or over time.
+
+    Args:
+        client: Client of the store.
+        run_id: The run.
+        series: Of each metric its points: step, seconds on any clock, and value. The last point of
+            all is taken for measured now.
+    """
+    now = time.time()
+    last = max((seconds for points in series.values() for _, seconds, _ in points), default=0.0)
+    found = [
+        Metric(key, float(value), int(1000 * (now - last + seconds)), step)
+        for key, points in series.items()
+        for step, seconds, value in points
+    ]
+    for start in range(0, len(found), _MOST_METRICS):
+        client.log_batch(run_id, found[start : start + _MOST_METRICS])
+
+
 def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
     """Set tags, cut to the length that every store takes."""
     client.log_batch(run_id, tags=[RunTag(k, str(v)[:_TAG_LIMIT]) for k, v in tags.items()])
@@ -91,6 +122,14 @@ def log_dataset(client: MlflowClient, run_id: str, path: Path, digest: str, use:
     source = json.dumps({"uri": path.resolve().as_uri()})
     dataset = Dataset(path.name, digest[:36], "local", source)
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", use)])])
+
+
+def link_model(client: MlflowClient, run_id: str, model_id: str) -> None:
+    """Link a logged model to a run, once; the UI shows its registered versions with the run."""
+    outputs = client.get_run(run_id).outputs
+    known = {output.model_id for output in outputs.model_outputs} if outputs else set()
+    if model_id not in known:
+        client.log_outputs(run_id, [LoggedModelOutput(model_id, 0)])
 
 
 def _process_tags() -> dict[str, str]:

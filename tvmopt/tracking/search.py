@@ -36,12 +36,13 @@ from tvmopt.tracking.entry import checked_request, open_session, resolved
 from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.in_child import model_layers
 from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.report.history import TrialHistory
+from tvmopt.tracking.report.search import leave_report
 from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
 from tvmopt.tracking.search_facts import check_same, facts_of, portable
 from tvmopt.tracking.search_loop import EXHAUSTED, SearchWork, heartbeat, work
-from tvmopt.tracking.search_report import leave_report
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
 from tvmopt.tracking.trial import mend_runs
@@ -236,6 +237,8 @@ def worker(command: WorkerCommand) -> str:
 
 def _search(job: SearchWork) -> SearchResult:
     session, study = job.session, job.study
+    history = TrialHistory(session.client, session.run_id)
+    job = dataclasses.replace(job, on_trial=lambda: history.log(study.records()))
     before = study.ending
     study.sweep()
     ending = Ending.from_dict(before) if before is not None and _stands(job) else None
@@ -251,6 +254,7 @@ def _search(job: SearchWork) -> SearchResult:
             mend_runs(session.client, study.records(), session.run_id)
             ending = finish_search(session, job.request, study, job.limits, stopped)
         study.end(ending.to_dict())  # it stands when this run has ended, too
+    history.log(study.records(), all_ended=True)
     text = leave_report(session, job.request.name, study, ending)
     if not ending.feasible:
         raise NothingFeasibleError(

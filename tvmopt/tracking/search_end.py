@@ -7,11 +7,11 @@ from typing import Any
 
 from tvmopt.errors import PromotionRefusedError
 from tvmopt.search.front import pareto_front
-from tvmopt.search.limits import Limits, in_words
+from tvmopt.search.limits import Limits
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.study import SearchStudy
-from tvmopt.search.verdict import Finalist, choose
+from tvmopt.search.verdict import Finalist, Verdict, choose
 from tvmopt.tracking import promotion
 from tvmopt.tracking.entry import register_built
 from tvmopt.tracking.finals import (
@@ -22,9 +22,11 @@ from tvmopt.tracking.finals import (
     stage_output,
 )
 from tvmopt.tracking.registry import Registered
+from tvmopt.tracking.report import sentences
+from tvmopt.tracking.report.facts import Promotion, PromotionRefused, TuningComparison
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics
-from tvmopt.tracking.search_granularity import granularity_words
+from tvmopt.tracking.search_granularity import compare_granularities
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import request_for
 
@@ -86,7 +88,7 @@ def finish_search(
     chosen = choose_finalists(usable)
     ended = study.ended_trials()
     if not chosen:
-        why = ("no trial finished: there is nothing to register",)
+        why = (sentences.NOTHING_FINISHED,)
         return Ending(-1, False, "", False, why, stopped, 0.0, 0.0, (), ended)
     final = measure_finals(dataclasses.replace(session, takes_turns=True), request, limits, chosen)
     for number, p50, _, _ in _rounds(final):
@@ -121,14 +123,9 @@ def _least_violating(
     ended: int,
 ) -> Ending:
     finalist = final.finalists[0]
-    passed = in_words(record.violations)
     registered = _register(session, request, record, finalist)
-    why = (
-        f"no trial keeps to its limits; trial {record.number} ({record.choice}) passes them "
-        f"least: {passed}",
-        *filter(None, [granularity_words(record, records, final)]),
-        f"registered as version {registered.version} with the tag feasible=false, not promoted",
-    )
+    granularities = compare_granularities(record, records, final)
+    why = tuple(sentences.infeasible_lines(record, granularities, registered.version))
     return Ending(
         record.number, False, registered.version, False, why, stopped, finalist.p50,
         final.reference_ms, (), ended, _rounds(final),
@@ -153,15 +150,10 @@ def _crown(
     while True:
         verdict = choose(left)
         record = final.trials[verdict.winner.label]
-        why.append(f"{verdict.reason} ({record.choice})")
-        why.append(
-            f"ONNX Runtime float32 had p50 {final.reference_ms:.4g} ms in the same round: "
-            f"{verdict.winner.label} is {final.reference_ms / verdict.winner.p50:.3g} times as fast"
-        )
-        tuning = (tuning_words(final, verdict.winner), granularity_words(record, records, final))
-        why += filter(None, tuning)
+        why += sentences.winner_lines(verdict, record.choice, final.reference_ms)
+        why += sentences.tuning_lines(compare_tuning(final, verdict.winner))
+        why += sentences.granularity_lines(compare_granularities(record, records, final))
         registered = _register(session, request, record, verdict.winner)
-        stays = champion_words(final, verdict.winner)
         try:
             promoted = promotion.promote_if_better(
                 session.client,
@@ -170,7 +162,8 @@ def _crown(
                 max_accuracy_drop=limits.max_accuracy_drop,
                 work_dir=session.work_dir,
                 evidence=f"{final.run_id} {verdict.winner.label}",
-                stays=stays,
+                stays=champion_wins(final, verdict.winner),
+                compared=True,
                 allowance=session.allow(),
                 run_id=session.run_id,
             )
@@ -179,8 +172,8 @@ def _crown(
             left.remove(verdict.winner)
             if left:
                 continue
-            promoted = promotion.Promotion(False, "no finalist was promoted")
-        why.append(promoted.reason)
+            promoted = Promotion(False, PromotionRefused())
+        why.append(sentences.promotion_words(promoted))
         return Ending(
             record.number, promoted.done or bool(left), registered.version, promoted.done,
             tuple(why), stopped, verdict.winner.p50, final.reference_ms, front, ended,
@@ -193,27 +186,23 @@ def _rounds(final: Final) -> tuple[tuple[int, float, float, float], ...]:
     return tuple((final.trials[f.label].number, f.p50, f.low, f.high) for f in ordered)
 
 
-def champion_words(final: Final, winner: Finalist) -> str:
-    """Return why the current champion stays; empty when it does not, or there is none."""
+def champion_wins(final: Final, winner: Finalist) -> Verdict | None:
+    """Return how the current champion beats the winner; None when it does not, or is not there."""
     if final.champion is None:
-        return ""
+        return None
     verdict = choose([final.champion, winner])
-    return verdict.reason if verdict.winner is final.champion else ""
+    return verdict if verdict.winner is final.champion else None
 
 
-def tuning_words(final: Final, winner: Finalist) -> str:
-    """Describe the speedup of tuning the winner's variant, when the final round has both."""
-    variant = final.trials[winner.label].choice.variant
-    same = [f for f in final.finalists if final.trials[f.label].choice.variant == variant]
-    others = [f for f in same if f is not winner]
-    if not others:
-        return ""
-    effort = final.trials[winner.label].choice.effort
-    listed = ", ".join(f"{final.trials[f.label].choice.effort} {f.p50:.4g} ms" for f in others)
-    dearer = [f for f in others if final.trials[f.label].choice.effort.price > effort.price]
-    slower = [f for f in dearer if f.p50 > winner.p50]
-    text = f"of the same variant: {effort} {winner.p50:.4g} ms, {listed}"
-    return f"{text}; dearer tuning was no better here, so the cheaper is kept" if slower else text
+def compare_tuning(final: Final, winner: Finalist) -> TuningComparison | None:
+    """Return the winner's variant under the efforts of the final round; None for one effort."""
+    choice = final.trials[winner.label].choice
+    others = tuple(
+        (final.trials[f.label].choice.effort, f.p50)
+        for f in final.finalists
+        if f is not winner and final.trials[f.label].choice.variant == choice.variant
+    )
+    return TuningComparison(choice.effort, winner.p50, others) if others else None
 
 
 def _register(

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmopt.choices import GRANULARITIES
-from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.verdict import Finalist
 from tvmopt.tracking.finals import Final
+from tvmopt.tracking.report.facts import GranularityComparison
 from tvmopt.tracking.trial import ADJUSTED
 
-_SAME = 5e-4  # of the latency; what is less would be written as 0.0%
 
-
-def granularity_words(winner: Record, records: Sequence[Record], final: Final) -> str:
-    """Describe the winner's granularity, and the latency at the other one.
+def compare_granularities(
+    winner: Record, records: Sequence[Record], final: Final
+) -> GranularityComparison | None:
+    """Return the winner's variant at both granularities.
 
     Latencies come from the final round when it has both trials, else from the trials.
 
@@ -26,33 +26,26 @@ def granularity_words(winner: Record, records: Sequence[Record], final: Final) -
         final: The last round.
 
     Returns:
-        One sentence; empty when the winner was compiled without measuring.
+        The comparison; None when the winner was compiled without measuring.
     """
     effort = winner.choice.effort
     if not effort.measures:
-        return ""
+        return None
     [other] = [g for g in GRANULARITIES if g != effort.granularity]
     rival = _rival(winner, records, other)
     if rival is None:
-        return f"tuned by {effort.granularity}; by {other} the same variant was not tried"
+        return GranularityComparison(effort.granularity, other)
     twin = rival.choice.is_twin(winner.choice)
-    name = f"by {other}" if twin else f"by {other} ({rival.choice.effort})"
     if rival.state == FAILED:
-        why = f"its trial failed ({rival.failure})"
-        return f"tuned by {effort.granularity}; {name} the same variant has no latency: {why}"
+        return GranularityComparison(effort.granularity, other, rival, twin)
     measured = {final.trials[f.label].number: f for f in final.finalists}
     one, two = measured.get(winner.number), measured.get(rival.number)
     if one is not None and two is not None:
-        ours, theirs = one.p50, two.p50
-        where = ", their intervals overlapping" if _overlap(one, two) else ""
-    else:
-        ours, theirs = winner.metrics[ADJUSTED], rival.metrics[ADJUSTED]
-        where = ", measured in their trials"
-    text = (
-        f"tuned by {effort.granularity}: {ours:.4g} ms; {name} the same variant took "
-        f"{theirs:.4g} ms ({_change(ours, theirs)}{where})"
-    )
-    return text if rival.feasible else f"{text}, and is not feasible: {in_words(rival.violations)}"
+        return GranularityComparison(
+            effort.granularity, other, rival, twin, one.p50, two.p50, True, _overlap(one, two)
+        )
+    ours, theirs = winner.metrics[ADJUSTED], rival.metrics[ADJUSTED]
+    return GranularityComparison(effort.granularity, other, rival, twin, ours, theirs)
 
 
 def _rival(winner: Record, records: Sequence[Record], granularity: str) -> Record | None:
@@ -71,13 +64,6 @@ def _rival(winner: Record, records: Sequence[Record], granularity: str) -> Recor
         return (record.state == FAILED, not twin, record.metrics.get(ADJUSTED, 0.0))
 
     return min(found, key=rank, default=None)
-
-
-def _change(ours: float, theirs: float) -> str:
-    ratio = theirs / ours
-    if abs(ratio - 1) < _SAME:
-        return "as fast"
-    return f"{abs(ratio - 1):.1%} {'slower' if ratio > 1 else 'faster'}"
 
 
 def _overlap(one: Finalist, two: Finalist) -> bool:

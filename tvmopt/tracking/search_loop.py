@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tvmopt.errors import LimitError, StudyAwayError
@@ -16,16 +16,13 @@ from tvmopt.search.space import BASELINE
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.allowance import Stopwatch, TrialLimits
 from tvmopt.tracking.console import say
+from tvmopt.tracking.report.sentences import EXHAUSTED, NO_BETTER, SPENT_TIME, SPENT_TRIALS
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.trial import REFERENCE_MS, Rules, run_trial
 
 _BEAT_S = 2.0
 _POLL_S = 1.0
-SPENT_TRIALS = "all {} trials of its budget are done"
-SPENT_TIME = "its {:.0f} s are spent"
-NO_BETTER = "{} trials in a row brought nothing better"
-EXHAUSTED = "everything in its space that could win was tried"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +41,7 @@ class SearchWork:
         memory_limit_mb: Most memory for one stage of a trial; 0 for 80% of the machine's.
         seed: Seed of this process's sampler.
         parent: Run that the trials' runs belong to.
+        on_trial: Called after each trial of this process.
     """
 
     session: Session
@@ -57,6 +55,7 @@ class SearchWork:
     memory_limit_mb: float
     seed: int
     parent: str
+    on_trial: Callable[[], None] = lambda: None
 
     def rules(self) -> Rules:
         """Return the rules for judging trials, given the baseline."""
@@ -95,6 +94,7 @@ def work(it: SearchWork) -> str:
                 return SPENT_TIME.format(budget.time_s)
             title = "baseline: untuned TVM" if claimed.choice == BASELINE else str(claimed.choice)
             say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
+            it.on_trial()
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from tvmopt.tracking.registry import check_name, find_version
 from tvmopt.tracking.runs import open_run
 from tvmopt.tracking.serve_body import in_words
 from tvmopt.tracking.serve_guard import App, ServingGuard, WatchedModel
-from tvmopt.tracking.store import open_store
+from tvmopt.tracking.store import open_on_runs, open_store
 
 # Bodies that are parsed at once, each in a thread; the model itself takes one call at a time.
 _THREADS = 4
@@ -120,6 +120,7 @@ def _run_of_mlflow(
     if run_id is None:
         yield
         return
+    open_on_runs(client, client.get_run(run_id).info.experiment_id)
     tags = {"tvmopt.entry_point": "serve", "tvmopt.model_name": name, "tvmopt.served": uri}
     with open_run(client, "", f"serve-{name}", params, tags, run_id=run_id):
         yield

@@ -25,7 +25,7 @@ from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.artifacts import write_manifest
 from tvmopt.tracking.console import StageBar, say
 from tvmopt.tracking.exclusive import turn
-from tvmopt.tracking.runs import log_dataset, log_metrics, log_tags, open_run
+from tvmopt.tracking.runs import log_dataset, log_metrics, log_series, log_tags, open_run
 from tvmopt.tracking.trust import (
     checked_artifacts,
     experiments_to_search,
@@ -218,7 +218,13 @@ def _do(session: Session, planned: Planned, own: bool, more: Mapping[str, str]) 
         folder = _log(session, run_id, planned, result, out_dir, log)
     session.say(f"{name:<18} {ended - start:6.1f} s {'; '.join(result.changed)}")
     return StageOutput(
-        name, planned.digest, run_id, folder, result.metrics, cached=False, busy_s=ended - asked
+        name,
+        planned.digest,
+        run_id,
+        folder,
+        result.all_metrics,
+        cached=False,
+        busy_s=ended - asked,
     )
 
 
@@ -260,6 +266,7 @@ def _log(
     sign(out_dir, planned.stage, planned.digest)
     client.log_artifacts(run_id, str(out_dir))
     log_metrics(client, run_id, result.metrics)
+    log_series(client, run_id, result.series)
     note = "\n".join(f"- {line}" for line in result.changed)
     log_tags(client, run_id, {**result.tags, "mlflow.note.content": note})
     return keep_private(out_dir, session.work_dir, planned.stage, run_id)

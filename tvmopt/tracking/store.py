@@ -76,6 +76,15 @@ def experiment_id(client: MlflowClient, name: str) -> str:
     raise MlflowException(f"experiment {name!r} is created and deleted by someone else meanwhile")
 
 
+def open_on_runs(client: MlflowClient, experiment: str) -> None:
+    """Make the UI open an experiment on its runs, unless somebody chose another page.
+
+    An experiment that ``mlflow run --experiment-name`` has made would open on traces.
+    """
+    if _KIND_TAG not in client.get_experiment(experiment).tags:
+        client.set_experiment_tag(experiment, _KIND_TAG, _KIND)
+
+
 def all_experiment_ids(client: MlflowClient) -> list[str]:
     """Return the ids of all active experiments."""
     found: list[str] = []

@@ -17,13 +17,14 @@ from tvmopt.errors import (
     TvmoptError,
 )
 from tvmopt.search.claimed import Claimed
-from tvmopt.search.limits import Limits, in_words, violation
+from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
 from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.report.sentences import trial_words
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags, open_run
 from tvmopt.tracking.stage_run import Session, StageOutput
@@ -189,12 +190,10 @@ def _judge(
     total = violation(violations)
     baseline = claimed.choice == BASELINE
     feasible = "baseline" if baseline else "false" if total else "true"
-    speed = (
-        f"p50 {metrics['latency_ms_p50']:.4g} ms, {metrics['speedup_vs_baseline']:.3g}x of "
-        f"ONNX Runtime ({metrics[REFERENCE_MS]:.4g} ms), accuracy drop "
-        f"{metrics['accuracy_drop']:+.4f}"
-    )
-    words = speed if baseline or not total else f"{speed}: not feasible, {in_words(violations)}"
+    words = trial_words(
+        metrics["latency_ms_p50"], metrics["speedup_vs_baseline"], metrics[REFERENCE_MS],
+        metrics["accuracy_drop"], {} if baseline else violations,
+    )  # fmt: skip
     client = session.client
     log_metrics(client, session.run_id, {**metrics, "violation": total})
     tags = {"tvmopt.feasible": feasible, "mlflow.note.content": f"{claimed.choice}: {words}"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tvmopt.choices import CHAMPION, MEASURING
+from tvmopt.choices import MEASURING
 from tvmopt.errors import (
     AccuracyError,
     ArtifactError,
@@ -22,18 +22,19 @@ from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
 from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
-from tvmopt.tracking import promotion, registry
+from tvmopt.tracking import promotion
 from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.console import say
 from tvmopt.tracking.dry_run import say_plan
 from tvmopt.tracking.entry import checked_request, open_session, register_built
-from tvmopt.tracking.next_command import next_command
 from tvmopt.tracking.pipeline import BASELINE, Pipeline
-from tvmopt.tracking.report import as_markdown, as_text, comparison
+from tvmopt.tracking.registry import Registered
+from tvmopt.tracking.report import main as report
+from tvmopt.tracking.report.facts import Promotion, PromotionRefused, Unproven
+from tvmopt.tracking.report.tables import as_text, comparison
 from tvmopt.tracking.request import Asked, Request
-from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
-from tvmopt.tracking.store import how_to_look
 from tvmopt.tracking.trust import checked_artifacts
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
 
@@ -106,20 +107,20 @@ def main(command: commands.MainCommand) -> MainResult:
             _compare_untuned(pipeline)
         measured = pipeline.run("evaluate")
         names = {
-            CANDIDATE: _variant(request),
+            CANDIDATE: report.variant_of(request),
             UNTUNED: "untuned TVM",
             REFERENCE: "ONNX Runtime fp32",
         }
         table = comparison(read_table(measured.folder), names)
-        _log_summary(session, measured, table)
+        report.log_comparison(session, measured, table)
         registered = register_built(session, request, pipeline.run("convert"), built, measured)
         say()
         say(as_text(table))
         say()
         promoted, refused = _promote(session, request, registered, measured)
-        _log_note(session, registered, promoted, as_markdown(table))
+        report.log_note(session, registered, promoted, table)
         reused = tuple(s.stage for s in pipeline.outputs if s.cached)
-        _say_end(session, request, registered, promoted, reused)
+        report.say_end(session, request, registered, promoted, reused)
         if refused is not None:
             raise refused
         return MainResult(
@@ -135,12 +136,14 @@ def main(command: commands.MainCommand) -> MainResult:
 def _promote(
     session: Session,
     request: Request,
-    registered: registry.Registered,
+    registered: Registered,
     measured: StageOutput,
-) -> tuple[promotion.Promotion, PromotionRefusedError | None]:
+) -> tuple[Promotion, PromotionRefusedError | None]:
     """Promote a version if it earns it; return what came of it, and the refusal."""
     if not request.is_measurable:
-        return promotion.Promotion(False, _unproven(request, registered)), None
+        target = request.target
+        named = (registered.name, registered.version, target.device, target.gpu is not None)
+        return Promotion(False, Unproven(*named)), None
     try:
         _check_bar(request, measured)
         promoted = promotion.promote_if_better(
@@ -155,7 +158,7 @@ def _promote(
             run_id=session.run_id,
         )
     except PromotionRefusedError as error:
-        return promotion.Promotion(False, str(error)), error
+        return Promotion(False, PromotionRefused(str(error))), error
     return promoted, None
 
 
@@ -203,7 +206,8 @@ def evaluate(command: commands.EvaluateCommand) -> StageOutput:
     """Measure a model against ONNX Runtime; runs missing stages before it."""
     with _opened("evaluate", command, builds=True) as pipeline:
         measured = pipeline.run("evaluate", own=True)
-        names = {CANDIDATE: _variant(pipeline.request), REFERENCE: "ONNX Runtime fp32"}
+        variant = report.variant_of(pipeline.request)
+        names = {CANDIDATE: variant, REFERENCE: "ONNX Runtime fp32"}
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
@@ -271,72 +275,3 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
             f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
             "raise max_accuracy_drop if that is good enough"
         )
-
-
-def _unproven(request: Request, registered: registry.Registered) -> str:
-    where, board = "on a board", " -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
-    if request.target.gpu is not None:
-        where, board = "on a machine with that GPU", ""
-    return (
-        f"version {registered.version} is not promoted: this machine cannot run code for "
-        f"{request.target.device}; prove it {where} with -e promote -P name={registered.name} "
-        f"-P version={registered.version}{board}"
-    )
-
-
-def _variant(request: Request) -> str:
-    """Return the label of the compiled model in tables: strategy, and conversion settings."""
-    convert = request.convert
-    parts = ["tvmopt", request.tune.strategy]
-    parts += ["by operator"] if request.tune.granularity == "operator" else []
-    parts += [convert.dtype] if convert.dtype != "float32" else []
-    parts += [convert.layout] if convert.layout != "auto" else []
-    return " ".join(parts)
-
-
-def _log_summary(session: Session, measured: StageOutput, table: list[list[str]]) -> None:
-    log_metrics(session.client, session.run_id, measured.metrics)
-    session.client.log_text(session.run_id, as_markdown(table), "comparison.md")
-    session.client.log_artifact(session.run_id, str(measured.folder / "comparison.csv"))
-
-
-def _log_note(
-    session: Session,
-    registered: registry.Registered,
-    promoted: promotion.Promotion,
-    table: str,
-) -> None:
-    note = (
-        f"{table}\nRegistered as `models:/{registered.name}/{registered.version}`; "
-        f"{promoted.reason}.\n"
-    )
-    tags = {
-        "mlflow.note.content": note,
-        "tvmopt.registered_version": registered.version,
-        "tvmopt.promotion": promoted.reason,
-    }
-    log_tags(session.client, session.run_id, tags)
-
-
-def _say_end(
-    session: Session,
-    request: Request,
-    registered: registry.Registered,
-    promoted: promotion.Promotion,
-    reused: tuple[str, ...],
-) -> None:
-    name, version = registered.name, registered.version
-    if reused:
-        say(f"reused     {', '.join(reused)} (same digest as an earlier run; no_cache=true redoes)")
-    state = "already registered" if registered.existed else "registered"
-    say(f"model      models:/{name}/{version} {state}, alias candidate")
-    say(f"champion   {promoted.reason}")
-    uri = f"models:/{name}@{CHAMPION}" if promoted.done else f"models:/{name}/{version}"
-    say()
-    say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
-    if request.target.missing_on_host():
-        say(f"take it there   {next_command('pull', name=name, version=str(version))}")
-        return
-    say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
-    which = "" if promoted.done else str(version)
-    say(f"serve           {next_command('serve', name=name, version=which)}")

@@ -1,15 +1,13 @@
-"""Table of trials for the terminal, as CSV and as Markdown."""
+"""Table of the trials of a search."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from tvmopt.search.dimensions import DIMENSIONS, EFFORT, VARIANT
-from tvmopt.search.limits import in_words
 from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import Record
-from tvmopt.spreadsheet import write_csv
+from tvmopt.tracking.report.sentences import limit_words
 from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 _SHOWN = (*VARIANT, EFFORT)
@@ -48,13 +46,6 @@ def table(
     ]
 
 
-def as_csv(cells: Sequence[Sequence[str]]) -> str:
-    """Format a table as CSV."""
-    out = io.StringIO()
-    write_csv(out, cells[0], cells[1:])
-    return out.getvalue()
-
-
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return the columns that fit a terminal, and not those of dimensions without a value."""
     essential = [dimension.columns[0] for dimension in DIMENSIONS]
@@ -86,7 +77,7 @@ def _row(record: Record, wins: bool, final: Sequence[float] | None) -> list[str]
         f"{metrics['library_bytes'] / 1e6:.2f}",
         f"{metrics['peak_memory_mb']:.0f}" if "peak_memory_mb" in metrics else "",
         f"{metrics.get('tune_s', 0.0):.1f}",
-        in_words(record.violations),
+        limit_words(record.violations),
     ]
 
 

@@ -9,13 +9,15 @@ from tvmopt.choices import CHAMPION
 from tvmopt.search.plan import FAILED
 from tvmopt.search.records import Record
 from tvmopt.search.study import SearchStudy
+from tvmopt.tracking import registry
 from tvmopt.tracking.console import say
-from tvmopt.tracking.report import as_markdown, as_text
-from tvmopt.tracking.runs import log_metrics, log_tags
+from tvmopt.tracking.report import sentences
+from tvmopt.tracking.report.charts import Marked, draw
+from tvmopt.tracking.report.page import page
+from tvmopt.tracking.report.tables import as_csv, as_markdown, as_text
+from tvmopt.tracking.report.trials import narrow, table
+from tvmopt.tracking.runs import link_model, log_metrics, log_tags
 from tvmopt.tracking.search_end import Ending
-from tvmopt.tracking.search_page import page
-from tvmopt.tracking.search_plots import draw
-from tvmopt.tracking.search_table import as_csv, narrow, table
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import how_to_look
 
@@ -38,14 +40,21 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
     cells = table(records, ending.number, ending.finals)
     folder = session.work_dir / "search"
     folder.mkdir()
-    why = [*ending.why, *draw(records, study.space, ending.front, ending.number, folder)]
-    why.append(f"the search ended because {ending.stopped}")
+    limit = float(study.declaration["limits"]["max_accuracy_drop"])
+    marked = Marked(ending.front, ending.number, ending.promoted, limit)
+    importances = draw(records, study.space, marked, folder)
+    drawn = [folder / f"{picture}.png" for picture in sentences.CAPTIONS]
+    pictures = [path for path in drawn if path.exists()]
+    why = [
+        *ending.why,
+        *([] if pictures else [sentences.NOTHING_TO_DRAW]),
+        *sentences.importance_lines(importances),
+        sentences.stop_words(ending.stopped),
+    ]
     (folder / "trials.csv").write_text(as_csv(cells))
     (folder / "trials.md").write_text(as_markdown(cells))
     (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
     facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
-    drawn = [folder / f"{picture}.png" for picture in ("pareto", "history", "importances")]
-    pictures = [path for path in drawn if path.exists()]
     title = f"{name}: search {study.name}"
     (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
     session.client.log_artifacts(session.run_id, str(folder))
@@ -57,6 +66,9 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
     }
     if ending.version:
         tags["tvmopt.registered_version"] = ending.version
+    for version in registry.versions(session.client, name):
+        if str(version.version) == ending.version:  # a reused search has registered nothing
+            link_model(session.client, session.run_id, str(version.model_id))
     log_tags(session.client, session.run_id, tags)
     text = as_text(narrow(cells))
     _say_end(session, name, ending, why, text)
@@ -65,10 +77,9 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
 
 def _note(why: list[str], cells: list[list[str]]) -> str:
     """Return the note: the result, and the first trials, up to MLflow's length limit."""
-    shown = "".join(f"- {line}\n" for line in why)
     rows = narrow(cells)
-    if len(rows) > _MOST_ROWS + 1:
-        shown += f"- the first {_MOST_ROWS} of {len(rows) - 1} trials; all are in trials.md\n"
+    lines = [*why, *sentences.rows_words(_MOST_ROWS, len(rows) - 1)]
+    shown = "".join(f"- {line}\n" for line in lines)
     return f"{shown}\n{as_markdown(rows[: _MOST_ROWS + 1])}"
 
 
@@ -97,7 +108,6 @@ def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: 
         say(f"- {line}")
     if ending.version:
         say()
+        say(sentences.ui_line(how_to_look(session.client.tracking_uri)))
         alias = CHAMPION if ending.promoted else ""
-        uri = f"models:/{name}@{alias}" if alias else f"models:/{name}/{ending.version}"
-        say(f"open the UI     {how_to_look(session.client.tracking_uri)}")
-        say(f"load in Python  mlflow.pyfunc.load_model('{uri}').predict(array)")
+        say(sentences.load_line(name, ending.version, alias))

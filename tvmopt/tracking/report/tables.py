@@ -1,10 +1,12 @@
-"""Comparison table, and text of the run's note."""
+"""Tables: the comparison of variants, and any table as text, Markdown and CSV."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 from tvmopt.markdown import table_row
+from tvmopt.spreadsheet import write_csv
 
 _HEADERS = (
     "variant",
@@ -54,6 +56,13 @@ def as_markdown(table: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     head, *body = map(table_row, table)
     return "\n".join([head, "|" + " --- |" * len(table[0]), *body]) + "\n"
+
+
+def as_csv(table: Sequence[Sequence[str]]) -> str:
+    """A table as CSV, which a spreadsheet program shows as text."""
+    out = io.StringIO()
+    write_csv(out, table[0], table[1:])
+    return out.getvalue()
 
 
 def _number(text: str) -> str:
