@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tvmopt.config import TuneConfig
-from tvmopt.stages.registry import STAGES, Input, Inputs, StageCall
+from tvmopt.stages.registry import STAGES, Input, InputGroup, StageCall
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -42,8 +42,8 @@ def test_inputs():
     call = StageCall({}, {"model": Path("m"), "bundle:a": Path("a")}, "", Path(), print)
     assert Input("model")(call) == Path("m")
     assert Input("data", optional=True)(call) is None
-    assert Inputs("bundle:")(call) == {"a": Path("a")}
-    assert Inputs("earlier:")(call) == {}
+    assert InputGroup("bundle:")(call) == {"a": Path("a")}
+    assert InputGroup("earlier:")(call) == {}
     with pytest.raises(KeyError):
         Input("data")(call)
 

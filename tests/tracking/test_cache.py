@@ -39,7 +39,7 @@ def _digests(monkeypatch, request) -> tuple[str, ...]:
         return StageOutput(planned.name, planned.digest, "", Path(), {}, cached=False)
 
     monkeypatch.setattr(pipeline, "run_stage", fake)
-    pipeline.Pipeline(None, request).run("evaluate")
+    pipeline.StagePipeline(None, request).run("evaluate")
     return tuple(found)
 
 
@@ -129,7 +129,7 @@ def _session(example, folder: Path, experiment: str = "") -> Session:
 
 
 def _convert(session: Session, request: Request) -> StageOutput:
-    return pipeline.Pipeline(session, request).run("convert")
+    return pipeline.StagePipeline(session, request).run("convert")
 
 
 def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
@@ -158,7 +158,7 @@ def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path
     shapes, data = EXAMPLE["input_shapes"], str(ROOT / "tvmopt" / EXAMPLE["data"])
     request = make_request(model, name=name, input_shapes=shapes, data=data, **use_example.asked)
     session = _session(use_example, tmp_path, done.info.experiment_id)
-    tuned = pipeline.Pipeline(session, request).run("tune", own=True)
+    tuned = pipeline.StagePipeline(session, request).run("tune", own=True)
     tags = client.get_run(session.run_id).data.tags
     assert (tuned.cached, tags["tvmopt.granularity"]) == (True, "subgraph")
     assert "tvmopt.stage" not in tags

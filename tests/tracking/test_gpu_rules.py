@@ -13,7 +13,7 @@ from tvmopt.device import cuda_runtime
 from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain import compiler, modules
 from tvmopt.tracking import workflow
-from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.pipeline import StagePipeline
 from tvmopt.tracking.request import Request, make_request
 from tvmopt.tracking.search import search
 from tvmopt.tracking.workflow import _check_tools
@@ -107,11 +107,11 @@ def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys) -> None:
         raise BuildError("nvcc refused a kernel")
 
     logged: dict[str, str] = {}
-    monkeypatch.setattr(Pipeline, "run", fail)
+    monkeypatch.setattr(StagePipeline, "run", fail)
     monkeypatch.setattr(workflow, "log_tags", lambda client, run, tags: logged.update(tags))
     session = types.SimpleNamespace(client=None, run_id="r")
-    workflow._compare_untuned(Pipeline(session, request()))
+    workflow._compare_untuned(StagePipeline(session, request()))
     assert "build-untuned_tvm  failed: nvcc refused" in capsys.readouterr().out
     assert logged == {"tvmopt.unmeasured.untuned_latency_ms_p50": "nvcc refused a kernel"}
     with pytest.raises(BuildError):
-        workflow._compare_untuned(Pipeline(session, request("host")))
+        workflow._compare_untuned(StagePipeline(session, request("host")))

@@ -58,7 +58,7 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
+class InputGroup:
     """Input files of all roles with a prefix, as one argument: a mapping by the rest of the role.
 
     Attributes:
@@ -97,9 +97,9 @@ class Stage:
     depends_on: Callable[[configs.StageConfig], tuple[str, ...]] = lambda config: ()
 
     @property
-    def inputs(self) -> tuple[Input | Inputs, ...]:
+    def inputs(self) -> tuple[Input | InputGroup, ...]:
         """Return what the stage reads."""
-        return tuple(one for one in self.arguments if isinstance(one, Input | Inputs))
+        return tuple(one for one in self.arguments if isinstance(one, Input | InputGroup))
 
     def run(self, call: StageCall) -> StageResult:
         """Run the stage in this process; ``call.config`` is what ``to_dict()`` gave."""
@@ -162,7 +162,7 @@ STAGES: dict[str, Stage] = {
         Stage(
             "tune", "tvmopt.stages.tune:tune", configs.TuneConfig,
             (_config, _CONVERT, _out_dir, _progress, Input("warm_start", optional=True),
-             Inputs("earlier:")),
+             InputGroup("earlier:")),
             measures=_measures_candidates,
             depends_on=lambda config: ("host", "gpu") if _measures_candidates(config) else (),
         ),
@@ -173,7 +173,7 @@ STAGES: dict[str, Stage] = {
         ),
         Stage(
             "evaluate", "tvmopt.stages.evaluate:evaluate", configs.EvaluateConfig,
-            (_config, _CONVERT, Inputs("bundle:"), _out_dir, _progress, _DATA),
+            (_config, _CONVERT, InputGroup("bundle:"), _out_dir, _progress, _DATA),
             measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
         # The others check files that are not trusted; they are no runs.

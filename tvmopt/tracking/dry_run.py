@@ -11,7 +11,7 @@ from tvmopt.skip_layers import SkipLayers
 from tvmopt.tracking.command import looking
 from tvmopt.tracking.console import say
 from tvmopt.tracking.entry import resolved
-from tvmopt.tracking.pipeline import BASELINE, Pipeline
+from tvmopt.tracking.pipeline import BASELINE, StagePipeline
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.stage_run import Planned, StageOutput
@@ -40,7 +40,7 @@ def say_plan(
     with looking(request.name, use_cache=use_cache) as session:
         mark(session.client, session.run_id, entry)
         say()
-        say_steps(Pipeline(session, request).plan(*named, untuned=untuned))
+        say_steps(StagePipeline(session, request).plan(*named, untuned=untuned))
 
 
 def say_steps(plan: Iterable[tuple[Planned, StageOutput | None]]) -> None:

@@ -104,7 +104,7 @@ STEPS: dict[str, PipelineStep] = {
 """The steps by name, each after the ones that it may need."""
 
 
-class Pipeline:
+class StagePipeline:
     """The steps of one request in one session; each is done at most once.
 
     Args:

@@ -35,7 +35,7 @@ from tvmopt.tracking.dry_run import mark, say_parameters, say_steps
 from tvmopt.tracking.entry import checked_request, open_session, resolved
 from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.in_child import model_layers
-from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.pipeline import StagePipeline
 from tvmopt.tracking.report.history import TrialHistory
 from tvmopt.tracking.report.search import leave_report
 from tvmopt.tracking.request import Asked, Request
@@ -140,7 +140,7 @@ def _dry_run(command: SearchCommand) -> None:
         say(f"study {name} would begin")
         analysed = _analysed(asked.request, asked.declared)
         if analysed is not None:
-            say_steps(Pipeline(session, analysed).plan("sensitivity"))
+            say_steps(StagePipeline(session, analysed).plan("sensitivity"))
 
 
 @entry_point(SearchCommand, dry_run=_dry_run)
@@ -298,7 +298,7 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
     found, analysed = None, _analysed(request, declared)
     if analysed is not None:
         session = dataclasses.replace(session, takes_turns=True)
-        found = read_sensitivity(Pipeline(session, analysed).run("sensitivity").folder)
+        found = read_sensitivity(StagePipeline(session, analysed).run("sensitivity").folder)
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(declared, dtypes, convolutions, found)

@@ -23,7 +23,7 @@ from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.tracking.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.earlier import earlier_databases
-from tvmopt.tracking.pipeline import Pipeline
+from tvmopt.tracking.pipeline import StagePipeline
 from tvmopt.tracking.report.sentences import trial_words
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags, open_run
@@ -169,7 +169,7 @@ def _run(
 
 
 def _stages(session: Session, request: Request) -> list[StageOutput]:
-    pipeline, tune = Pipeline(session, request), request.tune
+    pipeline, tune = StagePipeline(session, request), request.tune
     converted = pipeline.run("convert")
     known = earlier_databases(session, tune.granularity) if tune.strategy in MEASURING else ()
     tuned = pipeline.run("tune", earlier=known)

@@ -27,7 +27,7 @@ from tvmopt.tracking.allowance import stage_allowance
 from tvmopt.tracking.console import say
 from tvmopt.tracking.dry_run import say_plan
 from tvmopt.tracking.entry import checked_request, open_session, register_built
-from tvmopt.tracking.pipeline import BASELINE, Pipeline
+from tvmopt.tracking.pipeline import BASELINE, StagePipeline
 from tvmopt.tracking.registry import Registered
 from tvmopt.tracking.report import main as report
 from tvmopt.tracking.report.facts import Promotion, PromotionRefused, Unproven
@@ -74,7 +74,7 @@ def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]
 @contextmanager
 def _opened(
     entry: str, command: commands.StageCommand, *, builds: bool = False
-) -> Iterator[Pipeline]:
+) -> Iterator[StagePipeline]:
     """Check the parameters, open the command's run, and yield the pipeline."""
     allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
     request = checked_request(Asked.by(command), allowance)
@@ -87,7 +87,7 @@ def _opened(
         use_cache=not command.reuse.no_cache,
         allowance=allowance,
     ) as session:
-        yield Pipeline(session, request)
+        yield StagePipeline(session, request)
 
 
 @entry_point(commands.MainCommand, dry_run=_planned("main", BASELINE, "evaluate"))
@@ -213,7 +213,7 @@ def evaluate(command: commands.EvaluateCommand) -> StageOutput:
         return measured
 
 
-def _compare_untuned(pipeline: Pipeline) -> None:
+def _compare_untuned(pipeline: StagePipeline) -> None:
     """Let evaluation measure untuned TVM, too; not where TVM's GPU rules fail."""
     session = pipeline.session
     try:
