@@ -27,7 +27,7 @@ Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """InputGroup to check a conversion on.
+    """Inputs to check a conversion on.
 
     Attributes:
         what: Description for messages.
@@ -104,7 +104,7 @@ def check_conversion(
 
     Args:
         run: The compiled module.
-        trials: InputGroup to run; not empty.
+        trials: Inputs to run; not empty.
         names: Names of the outputs.
         criteria: Accuracy to keep.
         exact: ONNX Runtime on the imported graph: the float model, or the quantised one.
@@ -163,7 +163,7 @@ def first_bad_layer(
         float_model: The float model, prepared.
         model: Input of ``convert``: ``float_model``, or its quantised form.
         layers: The layer table.
-        trial: InputGroup to run.
+        trial: Inputs to run.
         target: Target to compile for.
         min_cosine: Minimum cosine of a correct layer.
     """

@@ -36,7 +36,7 @@ class FloatModel:
         inputs: Its inputs.
         outputs: Its outputs.
         random_inputs: Kind of random inputs that it accepts.
-        trials: InputGroup and outputs to check a conversion on; the last one becomes golden.
+        trials: Inputs and outputs to check a conversion on; the last one becomes golden.
         layers: Its layer table.
     """
 

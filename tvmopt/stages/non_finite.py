@@ -32,7 +32,7 @@ _ONE = (
     ("one -inf", -np.inf, 0.5),
 )
 _HUGE = "numbers up to 3e38"
-#: InputGroup whose reductions overflow. Where, and whether infinities of both signs meet, depends on
+#: Inputs whose reductions overflow. Where, and whether infinities of both signs meet, depends on
 #: the order of the sum: ONNX Runtime differs from itself between its levels of optimisation.
 OVERFLOWING = ("1e38 everywhere", _HUGE)
 
@@ -56,7 +56,7 @@ def planted_inputs(
     """Yield copies of ``base`` with NaN, infinities, huge and subnormal values, and labels.
 
     Args:
-        base: InputGroup by name.
+        base: Inputs by name.
         floats: Names of the inputs that get such values.
         overflow: Whether to give inputs whose sums overflow float32, too.
     """

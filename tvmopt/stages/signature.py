@@ -1,4 +1,4 @@
-"""InputGroup, outputs and tolerances of a converted model: ``signature.json``."""
+"""Inputs, outputs and tolerances of a converted model: ``signature.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Signature:
     """Signature of a converted model.
 
     Attributes:
-        inputs: InputGroup in ONNX order.
+        inputs: Inputs in ONNX order.
         outputs: Outputs in ONNX order.
         random_inputs: Kind of random inputs that the float model accepts.
         tolerance: Deviation from the golden outputs that is allowed.
