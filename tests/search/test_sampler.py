@@ -267,6 +267,7 @@ def test_objectives_have_names(tmp_path) -> None:
     _searched(tmp_path, ("latency", "library_bytes"), budget=Budget(1, 0.0))
     study = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 'studies.db'}")
     assert study.metric_names == ["latency", "library_bytes"]
+    assert [t.user_attrs["violation"] for t in study.trials] == [0.0, 0.0]
     assert study.trials[0].params == {"dtype": "float32", "layout": "NCHW", "effort": "none"}
 
 
