@@ -117,8 +117,8 @@ _ALL = (
     Parameter("granularities", str, "",
               f"granularities of tuning to try: {', '.join(GRANULARITIES)}; default: both"),
     Parameter("space", str, "",
-              "YAML file with dtypes, skip_layers, quantizations, layouts, strategies, "
-              "granularities, topk, metaschedule_trials"),
+              "YAML file with dtypes, skip_layers, layouts, strategies, granularities, topk, "
+              "metaschedule_trials"),
     Parameter("max_library_mb", float, 0.0, "largest library in MB (10^6 bytes); 0: no limit"),
     Parameter("max_memory_mb", float, 0.0, "largest peak memory of inference in MB; 0: no limit"),
     Parameter("max_p99_ms", float, 0.0, "largest 99th percentile of latency; 0: no limit"),

@@ -16,7 +16,6 @@ from tvmopt.config import (
     DTYPES,
     GRANULARITIES,
     LOW_DTYPES,
-    QUANTIZATIONS,
     STRATEGIES,
     is_layout,
     one_of,
@@ -289,7 +288,6 @@ EFFORT = EffortDimension("effort", "efforts", "tune")
 DIMENSIONS: tuple[Dimension, ...] = (
     DtypeDimension("dtype", "dtypes", "convert", DTYPES),
     SkipSetDimension("skip_layers", "skip_layers", "convert", of="dtype", applies_to=LOW_DTYPES),
-    Dimension("quantization", "quantizations", "convert", QUANTIZATIONS, "dtype", ("int8",)),
     LayoutDimension("layout", "layouts", "convert"),
     EFFORT,
 )
