@@ -27,8 +27,15 @@ EFFORTS = (Effort("default"), Effort("fast", 20), Effort("metaschedule", 64))
 SPACE = Space(
     ("float32", "int8"), {"int8": ("0", "", "0,1")}, ("NHWC", "NCHW"), EFFORTS
 )  # fmt: skip
-#: What the version before this sampler tried first, of the space above, by seed.
-ORDERS = {}
+UNLIMITED = Budget(0, 0.0)
+ALL = [Choice(variant, effort) for variant in SPACE.variants() for effort in EFFORTS]
+#: Places in ``ALL`` of what the version before this sampler tried, by seed and objectives.
+ORDERS = {
+    (0, 1): [0, 3, 6, 7, 18, 19, 21, 22, 23, 12, 13, 14, 15, 9, 20, 8, 10, 11, 1, 2],
+    (0, 3): [0, 3, 6, 7, 18, 19, 21, 22, 23, 12, 13, 14, 9, 15, 20, 8, 10, 11, 1, 2],
+    (3, 1): [0, 3, 18, 19, 21, 22, 6, 12, 13, 14, 9, 15, 23, 20, 7, 8, 10, 11, 1, 2],
+    (3, 3): [0, 3, 18, 19, 21, 22, 6, 15, 9, 12, 13, 14, 23, 20, 7, 8, 10, 11, 1, 2],
+}
 
 
 def _latency(choice: Choice) -> float:
@@ -163,12 +170,14 @@ def test_whatever_trials_come_to_no_choice_is_repeated(seed: int) -> None:
 # --- in our own studies
 
 
-def _searched(folder, objectives: tuple[str, ...], seed: int = 0) -> SearchStudy:
+def _searched(
+    folder, objectives: tuple[str, ...], seed: int = 0, budget: Budget = UNLIMITED
+) -> SearchStudy:
     storage = open_storage(f"sqlite:///{folder / 'studies.db'}")
     declaration = {"space": SPACE.to_dict(), "objectives": list(objectives)}
-    study = open_study(storage, "s", declaration, Budget(0, 0.0))
+    study = open_study(storage, "s", declaration, budget)
     sampler = study.sample_with(seed)
-    while (claimed := study.claim(sampler.choose, Budget(0, 0.0))) is not None:
+    while (claimed := study.claim(sampler.choose, budget)) is not None:
         drop = 0.5 if claimed.choice.variant.skip_layers == "0" else -0.5
         latency = 9.0 if claimed.choice == BASELINE else _latency(claimed.choice)
         values = [latency, 0.1, 1e6][: len(objectives)]
@@ -176,10 +185,11 @@ def _searched(folder, objectives: tuple[str, ...], seed: int = 0) -> SearchStudy
     return study
 
 
-@pytest.mark.parametrize("seed", sorted(ORDERS))
-def test_the_order_is_that_of_earlier_versions(tmp_path, seed: int) -> None:
-    records = _searched(tmp_path, ("latency",), seed).records()
-    assert [str(r.choice) for r in records[1:]] == ORDERS[seed]
+@pytest.mark.parametrize(("seed", "objectives"), sorted(ORDERS))
+def test_the_order_is_that_of_earlier_versions(tmp_path, seed: int, objectives: int) -> None:
+    names = ("latency", "accuracy_drop", "library_bytes")[:objectives]
+    records = _searched(tmp_path, names, seed).records()
+    assert [ALL.index(r.choice) for r in records[1:]] == ORDERS[seed, objectives]
 
 
 def test_our_studies_and_optunas_visit_the_same_choices(tmp_path) -> None:
@@ -209,9 +219,17 @@ def two_objectives(request, tmp_path) -> optuna.Study:
 
 
 def test_optunas_importances_are_of_every_parameter(two_objectives) -> None:
-    found = optuna.importance.get_param_importances(two_objectives, target=lambda t: t.values[0])
-    assert set(found) == {"dtype", "layout", "effort"}
-    assert max(found, key=lambda name: found[name]) == "effort"
+    every = {"dtype", "layout", "effort"}
+    evaluators = {
+        optuna.importance.FanovaImportanceEvaluator(seed=0): every,
+        optuna.importance.PedAnovaImportanceEvaluator(): {*every, "skip_layers_int8"},
+    }
+    for evaluator, names in evaluators.items():
+        found = optuna.importance.get_param_importances(
+            two_objectives, evaluator=evaluator, target=lambda t: t.values[0]
+        )
+        assert set(found) == names
+        assert max(found, key=lambda name: found[name]) == "effort"
 
 
 def test_optuna_draws_the_study_as_it_is(two_objectives) -> None:
@@ -222,17 +240,35 @@ def test_optuna_draws_the_study_as_it_is(two_objectives) -> None:
     importances = optuna.visualization.plot_param_importances(
         two_objectives, target=lambda t: t.values[0]
     )
-    assert set(importances.data[0].y) == {"dtype", "layout", "effort"}
+    assert set(importances.data[0].y) == {"dtype", "layout", "effort", "skip_layers_int8"}
     history = optuna.visualization.plot_optimization_history(
         two_objectives, target=lambda t: t.values[0]
     )
-    assert len(history.data[0].x) == len(two_objectives.trials)
+    drawn = sum(len(trace.x) for trace in history.data if trace.mode == "markers")
+    assert drawn == len(two_objectives.trials)
+
+
+def test_optuna_draws_a_study_of_the_latency_alone(tmp_path) -> None:
+    pytest.importorskip("plotly", reason="plotly, of the test extra, is not installed")
+    _searched(tmp_path, ("latency",))
+    study = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 'studies.db'}")
+    front = optuna.visualization.plot_pareto_front(
+        study,
+        targets=lambda t: (t.value, t.user_attrs["metrics"]["accuracy_drop"]),
+        target_names=["latency", "accuracy_drop"],
+    )
+    assert front.layout.xaxis.title.text == "latency"
+    history = optuna.visualization.plot_optimization_history(study)
+    assert sum(len(trace.x) for trace in history.data if trace.mode == "markers") == 21
+    importances = optuna.visualization.plot_param_importances(study)
+    assert importances.data[0].y[-1] == "effort"
 
 
 def test_objectives_have_names(tmp_path) -> None:
-    _searched(tmp_path, ("latency", "library_bytes"))
+    _searched(tmp_path, ("latency", "library_bytes"), budget=Budget(1, 0.0))
     study = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path / 'studies.db'}")
     assert study.metric_names == ["latency", "library_bytes"]
+    assert [t.user_attrs["violation"] for t in study.trials] == [0.0, 0.0]
     assert study.trials[0].params == {"dtype": "float32", "layout": "NCHW", "effort": "none"}
 
 

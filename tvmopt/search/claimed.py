@@ -10,6 +10,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
 from tvmopt.errors import TrialTakenError
+from tvmopt.search.limits import violation
 from tvmopt.search.patience import patient
 from tvmopt.search.space import Choice
 
@@ -47,6 +48,7 @@ class Claimed:
     ) -> None:
         """Finish the trial with its measurements."""
         self.note("metrics", dict(metrics))
+        self.note("violation", violation(violations))  # optuna-dashboard shows no constraints
         for name, value in violations.items():
             self._constrain(name, float(value))
         self._tell(TrialState.COMPLETE, list(values))

@@ -57,7 +57,8 @@ class Declared:
     def to_dict(self) -> dict[str, Any]:
         """Return the restrictions by key."""
         own = dataclasses.asdict(self)
-        return {**own, **own.pop("further")}
+        further = own.pop("further")
+        return {**own, **further}
 
 
 def read_declared(

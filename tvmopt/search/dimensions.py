@@ -12,7 +12,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tvmopt.choices import DTYPES, GRANULARITIES, LOW_DTYPES, STRATEGIES, is_layout, one_of
+from tvmopt.choices import (
+    DTYPES,
+    GRANULARITIES,
+    LOW_DTYPES,
+    STRATEGIES,
+    is_layout,
+    one_of,
+)
 from tvmopt.errors import ConfigError
 from tvmopt.printable import shown
 from tvmopt.quantize import Sensitivity

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tvmopt.errors import ConfigError
 from tvmopt.search.plan import RUNNING, Tried, next_choice
 from tvmopt.search.records import CHOICE, SAMPLED, choice_of, record_of
-from tvmopt.search.space import Choice, Space
+from tvmopt.search.space import Choice, Space, Variant
 from tvmopt.search.variant_sampler import VariantSampler, distributions
 
 __all__ = ["HalvingSampler", "VariantSampler", "distributions"]
@@ -101,7 +101,7 @@ class HalvingSampler(optuna.samplers.BaseSampler):
         ended.state, ended.values = state, values
         tried = [*self._tried(study, trial), *self._tried_of([ended])]
         waits = any(t.state == RUNNING for t in tried)
-        if not waits and next_choice(self._space, tried, lambda *given: given[2][0]) is None:
+        if not waits and next_choice(self._space, tried, _first) is None:
             _stop(study)
 
     def _tried(self, study: optuna.Study, but: FrozenTrial) -> list[Tried]:
@@ -112,6 +112,10 @@ class HalvingSampler(optuna.samplers.BaseSampler):
         chosen = ((trial, choice_of(trial, self._space)) for trial in trials)
         found = (record_of(trial, choice).tried for trial, choice in chosen if choice is not None)
         return [tried for tried in found if tried is not None]
+
+
+def _first(space: Space, tried: Sequence[Tried], untried: Sequence[Variant]) -> Variant:
+    return untried[0]
 
 
 def _stop(study: optuna.Study) -> None:

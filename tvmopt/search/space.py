@@ -47,7 +47,8 @@ class Choice:
     def to_dict(self) -> dict[str, str]:
         """JSON-able form, the value of each dimension by name; :meth:`from_dict` reverses it."""
         variant = dataclasses.asdict(self.variant)
-        return {**variant, **dict(variant.pop("further")), "effort": str(self.effort)}
+        further = dict(variant.pop("further"))
+        return {**variant, **further, "effort": str(self.effort)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, str]) -> Choice:

@@ -41,8 +41,8 @@ def _distributions(
 ) -> dict[str, BaseDistribution]:
     """Return the distribution of each parameter: as in the study, else with the baseline's value.
 
-    Trial zero has parameters, too: Optuna's importances are of the parameters that every finished
-    trial has. A study that was begun without them keeps its distributions, which must not change.
+    Trial zero has parameters, too: Optuna's fANOVA knows only parameters that every finished trial
+    has. A study that was begun without them keeps its distributions, which must not change.
     """
     known: dict[str, BaseDistribution] = {}
     for trial in study.get_trials(deepcopy=False):
