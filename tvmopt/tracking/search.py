@@ -27,11 +27,12 @@ from tvmopt.tracking.exclusive import alone
 from tvmopt.tracking.in_child import model_layers
 from tvmopt.tracking.report.history import TrialHistory
 from tvmopt.tracking.report.search import leave_report
+from tvmopt.tracking.report.sentences import EXHAUSTED
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
 from tvmopt.tracking.search_facts import check_same, facts_of, portable, request_params
-from tvmopt.tracking.search_loop import EXHAUSTED, SearchWork, heartbeat, work
+from tvmopt.tracking.search_loop import SearchWork, heartbeat, work
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
 from tvmopt.tracking.trial import OBJECTIVES, mend_runs
