@@ -152,8 +152,9 @@ def label_box(note: Annotation) -> Box:
     """Return the extents of the text of a label in pixels, without its line."""
     from matplotlib.text import Text
 
-    canvas = note.get_figure(root=True).canvas  # type: ignore[union-attr]
-    renderer = canvas.get_renderer()  # type: ignore[attr-defined]
+    figure = note.get_figure(root=True)
+    assert figure is not None
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     note.update_positions(renderer)
     return _extents(Text.get_window_extent(note, renderer))
 
@@ -175,7 +176,7 @@ def _annotate(axes: Axes, x: float, y: float, text: str) -> Annotation:
 
 
 def _extents(box: Bbox) -> Box:
-    left, low, right, high = box.extents.tolist()
+    left, low, right, high = map(float, box.extents)
     return left, low, right, high
 
 

@@ -56,7 +56,9 @@ def test_the_main_run_names_its_data_and_its_version(example) -> None:
     [used] = run.inputs.dataset_inputs
     assert used.dataset.name == "digits_eval.npz"
     version = client.get_model_version("digits-cnn", run.data.tags["tvmopt.registered_version"])
-    assert [output.model_id for output in run.outputs.model_outputs] == [version.model_id]
+    assert [output.model_id for output in run.outputs.model_outputs] == [
+        version.source.removeprefix("models:/")
+    ]
     experiment = client.get_experiment(run.info.experiment_id)
     assert experiment.tags[KIND] == "custom_model_development"
 

@@ -71,7 +71,7 @@ def test_the_ui_links_a_search_to_its_versions_its_data_and_its_history(searched
     assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "search")]
     versions = found.client.search_model_versions("name='digits-cnn'")
     linked = {output.model_id for output in run.outputs.model_outputs}
-    assert linked == {version.model_id for version in versions}
+    assert linked == {version.source.removeprefix("models:/") for version in versions}
     assert len(run.outputs.model_outputs) == len(linked)
     history = {
         metric: sorted(
@@ -112,7 +112,7 @@ def test_a_finished_search_costs_little_to_repeat(searched, run_flow) -> None:
     assert len(found.runs()) == before + 1
     [again] = found.runs("tags.`tvmopt.search_run` != ''")
     [output] = again.outputs.model_outputs
-    assert output.model_id == found.champion().model_id
+    assert output.model_id == found.champion().source.removeprefix("models:/")
     assert "best_latency_ms" in again.data.metrics
 
 

@@ -73,7 +73,7 @@ def register(
     same = [v for v in versions(client, name) if v.tags.get("digest") == model.digest]
     there = next((v for v in same if _is_there(v)), None)
     if there is not None:
-        number, model_id = str(there.version), str(there.model_id)
+        number, model_id = str(there.version), logged_model_id(there)
         for key, value in tags.items():
             if key not in REGISTERED:  # the hashes of the registered files stay
                 client.set_model_version_tag(name, number, key, value)
@@ -86,6 +86,11 @@ def register(
         number, model_id = _new_version(client, name, logged, run_id, tags), logged.model_id
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, there is not None, model_id)
+
+
+def logged_model_id(version: ModelVersion) -> str:
+    """Return the id of the logged model that a version was made of."""
+    return str(version.source).removeprefix("models:/")  # a search leaves version.model_id empty
 
 
 def _new_version(

@@ -42,7 +42,8 @@ from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
 from tvmopt.tracking.search_facts import check_same, facts_of, portable
-from tvmopt.tracking.search_loop import EXHAUSTED, SearchWork, heartbeat, work
+from tvmopt.tracking.search_loop import SearchWork, heartbeat, work
+from tvmopt.tracking.report.sentences import EXHAUSTED
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
 from tvmopt.tracking.trial import mend_runs

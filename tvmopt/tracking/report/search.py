@@ -68,7 +68,7 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
         tags["tvmopt.registered_version"] = ending.version
     for version in registry.versions(session.client, name):
         if str(version.version) == ending.version:  # a reused search has registered nothing
-            link_model(session.client, session.run_id, str(version.model_id))
+            link_model(session.client, session.run_id, registry.logged_model_id(version))
     log_tags(session.client, session.run_id, tags)
     text = as_text(narrow(cells))
     _say_end(session, name, ending, why, text)
