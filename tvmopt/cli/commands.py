@@ -64,6 +64,6 @@ def function(entry: str) -> Callable[..., object]:
 
 def unknown(word: str) -> str:
     """Return one line about a word that is no command, with the commands nearest to it."""
-    near = difflib.get_close_matches(word.lower(), COMMANDS, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), COMMANDS)
     said = f"did you mean {' or '.join(near)}?" if near else "see tvmopt --help"
     return f"command must be one of {', '.join(COMMANDS)}, but got {word!r}; {said}"
