@@ -38,12 +38,12 @@ from tvmopt.tracking.in_child import model_layers
 from tvmopt.tracking.pipeline import StagePipeline
 from tvmopt.tracking.report.history import TrialHistory
 from tvmopt.tracking.report.search import leave_report
+from tvmopt.tracking.report.sentences import EXHAUSTED
 from tvmopt.tracking.request import Asked, Request
 from tvmopt.tracking.runs import log_tags
 from tvmopt.tracking.search_end import Ending, finish_search
 from tvmopt.tracking.search_facts import check_same, facts_of, portable
 from tvmopt.tracking.search_loop import SearchWork, heartbeat, work
-from tvmopt.tracking.report.sentences import EXHAUSTED
 from tvmopt.tracking.stage_run import Session
 from tvmopt.tracking.store import tracking_uri
 from tvmopt.tracking.trial import mend_runs
