@@ -268,3 +268,31 @@ def test_a_layer_norm_whose_bias_is_left_out_by_an_empty_name(make_model):
     [got] = Reference(prepared.reference)({"x": x})
     wanted = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + x
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Concat", "Max", "Min", "Mean", "Sum"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_of_many_inputs_that_is_left_out(make_model, op, place):
+    """TVM's importer crashes on it."""
+    inputs = ["x", "x", "x"]
+    inputs[place] = ""
+    more = {"axis": 1} if op == "Concat" else {}
+    model = make_model(
+        [helper.make_node(op, inputs, ["y"], name="many", **more)],
+        {"x": ("float32", [1, 4])},
+        {"y": ("float32", None)},
+    )
+    rule = f"every input of {op} must be given, but node 'many' leaves out input {place + 1}"
+    with pytest.raises(ModelError, match=rule) as caught:
+        prepare(model, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_optional_input_in_the_middle_may_be_left_out(make_model):
+    model = make_model(
+        [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")],
+        {"x": ("float32", [1, 1, 2, 2])},
+        {"y": ("float32", [1, 1, 4, 4])},
+        {"scales": np.array([1, 1, 2, 2], "float32")},
+    )
+    assert prepare(model, {}).model.graph.node

@@ -43,12 +43,14 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
 
     Raises:
         ConfigError, ModelError: As :func:`tvmopt.frontend.shapes.fix_input_shapes`.
-        ModelError: When ONNX Runtime cannot load the model.
+        ModelError: When ONNX Runtime cannot load the model, or a node such as Concat leaves out one
+            of its inputs.
     """
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     _make_initializers_constant(reference)
     _drop_trailing_empty_inputs(reference)
+    _check_variadic_inputs(reference)
     fixed = fix_input_shapes(reference, shapes)
     if reference.ByteSize() > PROTOBUF_LIMIT:
         raise ModelError(
@@ -117,6 +119,36 @@ def _drop_trailing_empty_inputs(model: onnx.ModelProto) -> None:
         for node in graph.node:
             while node.input and not node.input[-1]:
                 del node.input[-1]
+
+
+def _check_variadic_inputs(model: onnx.ModelProto) -> None:
+    """Refuse nodes such as Concat that leave out one of many inputs by the name "".
+
+    ONNX Runtime loads them, and TVM's importer crashes on them.
+
+    Raises:
+        ModelError: Names the node and the input.
+    """
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            for place, name in enumerate(node.input):
+                if not name and _is_variadic(node, place, model):
+                    raise ModelError(
+                        f"every input of {node.op_type} must be given, but node "
+                        f"{node.name or node.output[0]!r} leaves out input {place + 1}; remove it"
+                    )
+
+
+def _is_variadic(node: onnx.NodeProto, place: int, model: onnx.ModelProto) -> bool:
+    """Return whether input ``place`` of a node is one of any number of inputs."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    version = max(versions, default=1)
+    if domain or not onnx.defs.has(node.op_type, max_inclusive_version=version):
+        return False
+    declared = onnx.defs.get_schema(node.op_type, version).inputs
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(declared) and declared[min(place, len(declared) - 1)].option == variadic
 
 
 def _make_initializers_constant(model: onnx.ModelProto) -> None:
