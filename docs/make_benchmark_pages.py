@@ -62,7 +62,7 @@ class Result:
         versions: Versions of the packages.
         about: Paragraphs on method.
         record: The dated record, for readers of the repository.
-        headlines: Rows for the overview: ``what``, ``against``, ``result``.
+        headlines: Rows of the overview: ``place`` in it, ``what``, ``against``, ``result``.
         tables: The tables.
     """
 
@@ -73,7 +73,7 @@ class Result:
     versions: Mapping[str, str]
     about: tuple[str, ...]
     record: str
-    headlines: tuple[Mapping[str, str], ...]
+    headlines: tuple[Mapping[str, Any], ...]
     tables: tuple[Table, ...]
 
 
@@ -143,11 +143,11 @@ def _row(cells: Sequence[str]) -> str:
 
 def headlines(results: Sequence[Result], folder: str) -> str:
     """Return the overview table, with links to the pages in ``folder``."""
+    found = [(one["place"], one, result) for result in results for one in result.headlines]
     rows = [
         f"| {one['what']} | {one['against']} | {one['result']} | "
         f"[{result.date}]({folder}{result.stem}.md) |"
-        for result in results
-        for one in result.headlines
+        for _, one, result in sorted(found, key=lambda row: row[0])
     ]
     return "\n".join([_HEAD, *rows])
 
