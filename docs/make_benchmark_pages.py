@@ -1,4 +1,4 @@
-"""Write the benchmark pages from JSON results: ``python docs/make_benchmark_pages.py``.
+"""Write the benchmark pages from JSON results: ``python -m docs.make_benchmark_pages``.
 
 Input is ``benchmarks/results/*.json``; one file is one page. Output is ``docs/benchmarks/*.md``,
 the chart ``docs/benchmarks/networks.svg``, and the tables between markers of the overview page and
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from docs.make_drawings import Drawing
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -160,8 +161,6 @@ def listing(results: Sequence[Result]) -> str:
 
 def chart(results: Sequence[Result]) -> str:
     """Return the chart of the networks on both CPUs as SVG."""
-    from make_drawings import Drawing
-
     by_stem = {result.stem: result for result in results}
     tables = {name: by_stem[stem].tables[0] for name, stem in _NETWORKS.items()}
     models = tables["Xeon"].column("model")
@@ -224,5 +223,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main()

@@ -1,4 +1,4 @@
-"""Draw the site's diagrams: ``python docs/make_drawings.py`` writes ``docs/drawings/*.svg``.
+"""Draw the site's diagrams: ``python -m docs.make_drawings`` writes ``docs/drawings/*.svg``.
 
 Each drawing is a card with a background of its own, so that it can be read on light and on dark
 pages. It is narrow, so that its text stays readable on a phone.
@@ -175,10 +175,14 @@ def search() -> Drawing:
     return d
 
 
+#: Functions whose names are those of their files.
+DRAWINGS = (pipeline, architecture, tuner, search)
+
+
 def main() -> None:
     """Write all drawings."""
     FOLDER.mkdir(exist_ok=True)
-    for draw in (pipeline, architecture, tuner, search):
+    for draw in DRAWINGS:
         (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg())
 
 
