@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 _LACKING = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+_BUILD = (sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"")
 _MOST_README_LINES = 150
 _MOST_PNG_BYTES = 200_000
@@ -29,8 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f'{", ".join(_LACKING)} not installed: pip install -e ".[docs]"')
     out = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", out / "trees"]
-        + ["-b", "html", DOCS, out / "html"],
+        [*_BUILD, "-d", out / "trees", DOCS, out / "html"],
         cwd=ROOT,
         capture_output=True,
         text=True,
