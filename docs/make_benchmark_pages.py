@@ -118,6 +118,7 @@ def page(result: Result) -> str:
 
 def _lines(result: Result) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    yield "---\nhide-toc: true\n---\n"
     yield f"# {result.title}\n"
     yield f"Measured on {result.date}\n: {result.machine}\n"
     yield f"Versions\n: {versions}\n"
@@ -164,7 +165,7 @@ def chart(results: Sequence[Result]) -> str:
     by_stem = {result.stem: result for result in results}
     tables = {name: by_stem[stem].tables[0] for name, stem in _NETWORKS.items()}
     models = tables["Xeon"].column("model")
-    left, scale, step = 150.0, 280.0, 40.0
+    left, scale, step = 140.0, 320.0, 40.0
     drawing = Drawing(int(86 + step * len(models)), "tvmopt's time over the best peer's")
     drawing.text(left, 26, "tvmopt's time / best peer's (shorter is faster)")
     for number, model in enumerate(models):
@@ -177,7 +178,7 @@ def chart(results: Sequence[Result]) -> str:
             drawing.parts.append(
                 f'<rect class="{kind}" x="{left}" y="{y}" width="{width:.1f}" height="13"/>'
             )
-            drawing.text(left + width + 6, y + 11, f"{ratio} {escape(name)}")
+            drawing.text(left + width - 5, y + 11, f"{ratio} {escape(name)}", "small end")
     bottom = 44 + step * len(models)
     line = f'x1="{left + scale}" x2="{left + scale}" y1="36" y2="{bottom}"'
     drawing.parts.insert(0, f'<line class="line" stroke-dasharray="4 4" {line}/>')

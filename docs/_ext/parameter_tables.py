@@ -50,7 +50,9 @@ def read_rows(entry: str) -> list[Row]:
 def _as_typed(default: Any) -> str:
     if default is None:
         return ""
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 class ParameterTable(SphinxDirective):
@@ -82,8 +84,7 @@ class ParameterTable(SphinxDirective):
 
 
 def _meaning(row: Row) -> list[nodes.Node]:
-    text = row.meaning[:1].upper() + row.meaning[1:]
-    found: list[nodes.Node] = [nodes.Text(f"{text.rstrip('.')}. ")]
+    found: list[nodes.Node] = [nodes.Text(f"{row.meaning}. ")]
     if row.is_required:
         found.append(nodes.strong(text="Required"))
     elif row.default:

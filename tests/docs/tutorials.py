@@ -38,7 +38,7 @@ NAMES = ("first-model", "int8", "search", "deploy", "gpu", "board")
 #: What the printed output shows in place of the temporary folder.
 SHOWN_FOLDER = "/home/you/tvmopt"
 _PROJECT = ("MLproject", "conda.yaml", "pyproject.toml", "flows", "tvmopt", "examples")
-_FENCE = re.compile(r"^```(\w*)$")
+_FENCE = re.compile(r"^```(.*)$")
 _OPTION = re.compile(r"^% (skip|needs|after|until|background)(?:: (.+))?$")
 _MACHINE = re.compile(r"(?<=<!-- printed -->\n).*?(?=\n<!-- end of printed -->)", re.DOTALL)
 _WAIT_S, _BLOCK_S, _END_S = 90.0, 900.0, 20.0
