@@ -9,11 +9,13 @@ import pytest
 from tests.docs.tutorials import (
     FOLDER,
     NAMES,
+    SHOWN_WIDTH,
     Block,
     Ran,
     Tutorial,
     likeness,
     read_blocks,
+    shortened,
     taken_ports,
     with_outputs,
 )
@@ -59,6 +61,13 @@ def test_outputs_are_replaced():
     text = with_outputs(_PAGE, [Ran(first, "1\n2"), Ran(second, "two")])
     assert "```text\n1\n2\n```" in text
     assert "not an output" in text
+
+
+def test_long_lines_are_cut_between_words():
+    assert shortened("short") == "short"
+    line = shortened("word " * 50)
+    assert line.endswith("word ...")
+    assert len(line) <= SHOWN_WIDTH
 
 
 def test_likeness_ignores_numbers():

@@ -37,6 +37,8 @@ FOLDER = ROOT / "docs" / "tutorials"
 NAMES = ("first-model", "int8", "search", "deploy", "gpu", "board")
 #: What the printed output shows in place of the temporary folder.
 SHOWN_FOLDER = "/home/you/tvmopt"
+#: Longer lines of output end with dots.
+SHOWN_WIDTH = 104
 _PROJECT = ("MLproject", "conda.yaml", "pyproject.toml", "flows", "tvmopt", "examples")
 _FENCE = re.compile(r"^```(.*)$")
 _OPTION = re.compile(r"^% (skip|needs|after|until|background)(?:: (.+))?$")
@@ -191,7 +193,7 @@ class Tutorial:
                 f"{done.stdout}\n{done.stderr[-4000:]}"
             )
         text = done.stdout.replace(str(self._project), SHOWN_FOLDER)
-        return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+        return "\n".join(shortened(line.rstrip()) for line in text.strip("\n").splitlines())
 
     def _env(self) -> dict[str, str]:
         dropped = ("MLFLOW_", "TVM_", "TVMOPT_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
@@ -217,6 +219,13 @@ def taken_ports(blocks: Sequence[Block]) -> list[int]:
     """Return the ports of a tutorial at which something else listens already."""
     named = {b.options["after"].removeprefix("port ") for b in blocks if "after" in b.options}
     return [int(port) for port in sorted(named) if _listens(int(port))]
+
+
+def shortened(line: str) -> str:
+    """Return a line of output, cut between two words when it is longer than a page is wide."""
+    if len(line) <= SHOWN_WIDTH:
+        return line
+    return line[: line.rfind(" ", 0, SHOWN_WIDTH - 3)] + " ..."
 
 
 def likeness(shown: str, printed: str) -> float:
