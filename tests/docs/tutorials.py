@@ -298,10 +298,10 @@ def main() -> None:
 def _write_machine() -> None:
     from tvmopt import host
 
-    said = (
-        f"Printed on {datetime.date.today().isoformat()} on {host.usable_cores()} cores of "
-        f"{host.cpu_model()}."
-    )
+    cores = host.usable_cores()
+    busy = ", busy with other work as well" if os.getloadavg()[1] > 2 * cores else ""
+    today = datetime.date.today().isoformat()
+    said = f"Printed on {today} on {cores} cores of {host.cpu_model()}{busy}."
     index = FOLDER / "index.md"
     index.write_text(_MACHINE.sub(said, index.read_text()))
 
