@@ -107,7 +107,7 @@ def _read(path: Path) -> Result:
                     f"each row must have {len(table.columns)} cells, but one of {table.title!r} in "
                     f"{path.name} has {len(row)}: {row[0]!r}"
                 )
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return Result(stem=path.stem, tables=tuple(tables), **fields)
 
 

@@ -104,10 +104,17 @@ def main() -> None:
         uri = make_runs(folder)
         client = mlflow.MlflowClient(uri)
         with ui(uri, folder) as address:
-            example = client.get_experiment_by_name(_EXAMPLE).experiment_id
+            example = _experiment(client, _EXAMPLE)
             shoot(f"{address}/#/experiments/{example}/runs", FOLDER / "runs.png", 1280, 640)
-            search = client.get_experiment_by_name(_SEARCH).experiment_id
+            search = _experiment(client, _SEARCH)
             shoot(_compared(client, address, search), FOLDER / "search.png", 1000, 900)
+
+
+def _experiment(client: mlflow.MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        raise RuntimeError(f"experiment {name!r} must be there after its run, but it is not")
+    return str(found.experiment_id)
 
 
 def _compared(client: mlflow.MlflowClient, address: str, experiment: str) -> str:

@@ -230,8 +230,8 @@ def shortened(line: str) -> str:
 
 def likeness(shown: str, printed: str) -> float:
     """Return how alike two outputs are in their words, from 0 to 1; numbers do not count."""
-    words = [re.findall(r"[A-Za-z_]{3,}", text) for text in (shown, printed)]
-    return difflib.SequenceMatcher(None, *words, autojunk=False).ratio()
+    a, b = (re.findall(r"[A-Za-z_]{3,}", text) for text in (shown, printed))
+    return difflib.SequenceMatcher(a=a, b=b, autojunk=False).ratio()
 
 
 def with_outputs(text: str, ran: Sequence[Ran]) -> str:
