@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,17 +21,21 @@ from urllib.parse import quote
 import mlflow
 from mlflow.entities import Run
 
+from docs.browser import Browser
+
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "images"
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _EXAMPLE, _SEARCH = "digits-cnn", "digits-search"
 _RUNS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("main", {"strategy": "default"}),
     ("main", {"topk": "5"}),
     ("search", {"name": _SEARCH, "trials": "10", "topk": "5", "dtypes": "float32,int8"}),
 )
-_WAIT_S, _PAGE_MS = 60.0, 20_000
-_AXES = {"params": ["dtype", "layout", "effort"], "metrics": ["latency_ms_p50"]}
+_WAIT_S, _SETTLE_S = 120.0, 3.0
+# JavaScript of the UI's parts: rows of the table, buttons that unfold a run, pieces of text.
+_ROWS = "document.querySelectorAll('.ag-center-cols-container .ag-row')"
+_FOLDED = "document.querySelectorAll('.ag-row [role=button], .ag-row button')"
+_SPANS = "[...document.querySelectorAll('span')]"
 
 
 def make_runs(folder: Path) -> str:
@@ -73,28 +76,33 @@ def ui(uri: str, folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def shoot(address: str, path: Path, width: int, height: int) -> None:
-    """Take a picture of a page when its requests are done."""
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is None:
-        raise RuntimeError(f"a browser must be on PATH ({', '.join(_BROWSERS)}), but none is")
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                browser,
-                "--headless=new",
-                "--no-sandbox",
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                f"--virtual-time-budget={_PAGE_MS}",
-                f"--screenshot={path}",
-                address,
-            ],
-            check=True,
-            capture_output=True,
-            timeout=180,
-        )
+def shoot_runs(address: str, path: Path) -> None:
+    """Take a picture of an experiment's runs, with the stages of each command unfolded."""
+    with Browser(1280, 640) as page:
+        page.open(address)
+        page.wait(f"{_ROWS}.length > 0")
+        _model_training(page)
+        page.wait(f"{_FOLDED}.length > 0")
+        page.run(f"[...{_FOLDED}].forEach(button => button.click())")
+        page.wait(f"{_ROWS}.length > 5")
+        time.sleep(_SETTLE_S)
+        page.shoot(path)
+
+
+def shoot_compared(address: str, path: Path) -> None:
+    """Take a picture of the compare view."""
+    with Browser(1100, 900) as page:
+        page.open(address)
+        page.wait("document.querySelector('.js-plotly-plot') !== null")
+        _model_training(page)
+        time.sleep(_SETTLE_S)
+        page.shoot(path)
+
+
+def _model_training(page: Browser) -> None:
+    """Switch the UI to model training, and close its assistant."""
+    page.run(f"{_SPANS}.find(e => e.innerText === 'Model training').click()")
+    page.run("document.querySelector('button[aria-label=\"Close\"]')?.click()")
 
 
 def main() -> None:
@@ -105,9 +113,9 @@ def main() -> None:
         client = mlflow.MlflowClient(uri)
         with ui(uri, folder) as address:
             example = _experiment(client, _EXAMPLE)
-            shoot(f"{address}/#/experiments/{example}/runs", FOLDER / "runs.png", 1280, 640)
+            shoot_runs(f"{address}/#/experiments/{example}/runs", FOLDER / "runs.png")
             search = _experiment(client, _SEARCH)
-            shoot(_compared(client, address, search), FOLDER / "search.png", 1000, 900)
+            shoot_compared(_compared(client, address, search), FOLDER / "search.png")
 
 
 def _experiment(client: mlflow.MlflowClient, name: str) -> str:
