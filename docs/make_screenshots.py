@@ -29,7 +29,7 @@ _EXAMPLE, _SEARCH = "digits-cnn", "digits-search"
 _RUNS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("main", {"strategy": "default"}),
     ("main", {"topk": "5"}),
-    ("search", {"name": _SEARCH, "trials": "10", "topk": "5", "dtypes": "float32,int8"}),
+    ("search", {"name": _SEARCH, "trials": "8", "topk": "5", "dtypes": "float32,int8"}),
 )
 _WAIT_S, _SETTLE_S = 120.0, 3.0
 # JavaScript of the UI's parts: rows of the table, buttons that unfold a run, pieces of text.
