@@ -59,7 +59,7 @@ def _measure(
     from tvmopt.stages.module_files import REFERENCE_FILE
     from tvmopt.stages.signature import Signature
     from tvmopt.tracking import flavor
-    from tvmopt.tracking.artifacts import local_artifacts
+    from tvmopt.tracking.store.artifacts import local_artifacts
 
     client = MlflowClient()
     version = client.get_model_version_by_alias(name, "champion")

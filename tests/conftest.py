@@ -231,7 +231,7 @@ def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-un
 
     It copies a template, because MLflow's migrations take a CPU second for each new store.
     """
-    from tvmopt.tracking.schema import build_store
+    from tvmopt.tracking.store.schema import build_store
 
     template = tmp_path_factory.mktemp("store") / "mlflow.db"
     build_store(f"sqlite:///{template}", lambda: None)  # the tables, and no default experiment

@@ -33,6 +33,8 @@ ROOMS = [
     "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
+# The same within tvmopt/tracking.
+TRACKING = ["store", "flavor", "report", "registry", "serving", "pipeline", "search"]
 
 
 def _modules():
@@ -81,6 +83,21 @@ def test_no_room_imports_a_later_one():
             if parts[0] == "tvmopt" and PLACE.get(parts[1], -1) > PLACE[room]:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert wrong == []
+
+
+def test_no_room_of_tracking_imports_a_later_one():
+    folder, place = PACKAGE / "tracking", {room: i for i, room in enumerate(TRACKING)}
+    wrong = []
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0]
+        for name in _imported(path):
+            parts = [*name.split("."), "", ""]
+            if parts[:2] == ["tvmopt", "tracking"] and place.get(parts[2], -1) > place.get(own, 99):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+    assert {path.name for path in folder.iterdir() if path.suffix != ".pyc"} - {"__pycache__"} == {
+        *TRACKING, "__init__.py"
+    }  # fmt: skip
 
 
 def test_no_two_classes_have_one_name():

@@ -140,7 +140,7 @@ def _compiler(problems: list[str]) -> None:
 
 def _store(problems: list[str]) -> None:
     try:
-        from tvmopt.tracking.store import tracking_uri
+        from tvmopt.tracking.store.mlflow_store import tracking_uri
 
         uri = tracking_uri()
     except Exception as error:  # whatever goes wrong is the finding

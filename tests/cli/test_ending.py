@@ -18,7 +18,7 @@ from tvmopt.cli import command_line
 
 ROOT = Path(__file__).parents[2]
 _NEXT = """
-from tvmopt.tracking.command import command
+from tvmopt.tracking.store.command import command
 with command("test", "next", {}):
     pass
 """

@@ -6,7 +6,7 @@ _REPEATED = """
 import itertools, os, random, signal
 from mlflow.entities import Metric, RunTag
 from tvmopt.cli import signals
-from tvmopt.tracking.store import open_store
+from tvmopt.tracking.store.mlflow_store import open_store
 
 client, chance = open_store(), random.Random(1)
 run = client.create_run("0").info.run_id

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tvmopt
-from tvmopt.tracking.entry import EXAMPLE
-from tvmopt.tracking.request import make_request
+from tvmopt.tracking.pipeline.entry import EXAMPLE
+from tvmopt.tracking.pipeline.request import make_request
 
 #: Of commit 0136b6d: what was given, and ``to_dict()`` of each stage, without the target.
 KNOWN = json.loads((Path(__file__).parent / "stage_configs.json").read_text())

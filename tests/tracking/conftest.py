@@ -232,7 +232,7 @@ def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
     """Return a folder with a store in which the single-input bundle is the champion of ``NAME``."""
     import mlflow
 
-    from tvmopt.tracking import registry
+    from tvmopt.tracking.registry import versions as registry
 
     folder = tmp_path_factory.mktemp("serve")
     uri = make_store(folder)

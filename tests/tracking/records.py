@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvmopt.search.records import Record
+from tvmopt.search.records import ADJUSTED, Record
 from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
 from tvmopt.search.verdict import Finalist
-from tvmopt.tracking.finals import Final
-from tvmopt.tracking.trial import ADJUSTED
+from tvmopt.tracking.search.finals import Final
 
 DEFAULT, FAST, META = Effort("default"), Effort("fast", 20), Effort("metaschedule", 64)
 FAST_OPERATOR, META_OPERATOR = (replace(e, granularity="operator") for e in (FAST, META))

@@ -14,10 +14,10 @@ from tests.mlflow_runs import runs_of
 from tvmopt import digest, host
 from tvmopt.choices import GRANULARITIES, STRATEGIES
 from tvmopt.errors import ConfigError
-from tvmopt.tracking import pipeline
-from tvmopt.tracking.entry import EXAMPLE
-from tvmopt.tracking.request import Request, make_request
-from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.pipeline import steps as pipeline
+from tvmopt.tracking.pipeline.entry import EXAMPLE
+from tvmopt.tracking.pipeline.request import Request, make_request
+from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,11 +12,11 @@ from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain import compiler, modules
-from tvmopt.tracking import workflow
-from tvmopt.tracking.pipeline import StagePipeline
-from tvmopt.tracking.request import Request, make_request
-from tvmopt.tracking.search import search
-from tvmopt.tracking.workflow import _check_tools
+from tvmopt.tracking.pipeline import workflow
+from tvmopt.tracking.pipeline.request import Request, make_request
+from tvmopt.tracking.pipeline.steps import StagePipeline
+from tvmopt.tracking.pipeline.workflow import _check_tools
+from tvmopt.tracking.search.entry_points import search
 
 MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 no_gpu = pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")

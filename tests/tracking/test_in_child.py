@@ -36,12 +36,15 @@ from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.search.limits import Limits
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking import in_child, pull, registry, stage_run
-from tvmopt.tracking.artifacts import write_manifest
-from tvmopt.tracking.finals import _rival
-from tvmopt.tracking.promote import promote
-from tvmopt.tracking.request import make_request
-from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.flavor import in_child
+from tvmopt.tracking.pipeline.request import make_request
+from tvmopt.tracking.registry import pull
+from tvmopt.tracking.registry import versions as registry
+from tvmopt.tracking.registry.promote import promote
+from tvmopt.tracking.search.finals import _rival
+from tvmopt.tracking.store import stage_run
+from tvmopt.tracking.store.artifacts import write_manifest
+from tvmopt.tracking.store.stage_run import Session
 
 # Action of a library when it is opened, its time limit in seconds, and the expected error.
 LIBRARIES = {

@@ -9,9 +9,9 @@ from mlflow import MlflowClient
 
 from tests.mlflow_runs import runs_of
 from tvmopt.stages.result import StageResult
-from tvmopt.tracking.command import command
-from tvmopt.tracking.runs import log_series
-from tvmopt.tracking.store import experiment_id, open_on_runs
+from tvmopt.tracking.store.command import command
+from tvmopt.tracking.store.mlflow_store import experiment_id, open_on_runs
+from tvmopt.tracking.store.runs import log_series
 
 KIND = "mlflow.experimentKind"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tvmopt
-from tvmopt.tracking.next_command import next_command
+from tvmopt.tracking.store.next_command import next_command
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, StageFailedError
-from tvmopt.tracking import promotion, registry
-from tvmopt.tracking.artifacts import local_artifacts
-from tvmopt.tracking.promote import promote
-from tvmopt.tracking.promotion import promote_if_better, promote_version
+from tvmopt.tracking.registry import promotion
+from tvmopt.tracking.registry import versions as registry
+from tvmopt.tracking.registry.promote import promote
+from tvmopt.tracking.registry.promotion import promote_if_better, promote_version
 from tvmopt.tracking.report.sentences import promotion_words
+from tvmopt.tracking.store.artifacts import local_artifacts
 
 
 def _bundle(example):
@@ -38,7 +39,7 @@ def wrong_reference(use_example, tmp_path):
     noise = np.random.default_rng(0).standard_normal(tuple(weight.dims)).astype(np.float32)
     weight.CopyFrom(onnx.numpy_helper.from_array(noise, weight.name))
     onnx.save_model(model, str(copy / "reference.onnx"))
-    from tvmopt.tracking.artifacts import write_manifest
+    from tvmopt.tracking.store.artifacts import write_manifest
 
     write_manifest(copy)
     client.log_artifacts(run.info.run_id, str(copy))

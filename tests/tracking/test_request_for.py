@@ -10,8 +10,8 @@ from tvmopt.config import ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.search.effort import Effort
 from tvmopt.search.space import BASELINE, Choice, Variant
-from tvmopt.tracking.request import Asked, Request
-from tvmopt.tracking.trial import request_for
+from tvmopt.tracking.pipeline.request import Asked, Request
+from tvmopt.tracking.search.trial import request_for
 
 SHAPES, SPEC = "image:1x3x8x8", resolve_target("skylake-avx512", 2)
 TARGET = SPEC.to_dict()

@@ -10,7 +10,7 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.search.effort import Effort
-from tvmopt.tracking.search import search, worker
+from tvmopt.tracking.search.entry_points import search, worker
 
 ASKED = {
     "dtypes": "float32,int8", "strategies": "default,fast", "topk": 1, "layouts": "NHWC",

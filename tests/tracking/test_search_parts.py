@@ -27,12 +27,12 @@ from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice, Variant
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
-from tvmopt.tracking.finals import Final, choose_finalists
 from tvmopt.tracking.report.sentences import granularity_lines, tuning_lines, verdict_words
-from tvmopt.tracking.search_end import champion_wins, compare_tuning, front_of
-from tvmopt.tracking.search_granularity import compare_granularities
-from tvmopt.tracking.trial import Rules
+from tvmopt.tracking.search.ending import champion_wins, compare_tuning, front_of
+from tvmopt.tracking.search.finals import Final, choose_finalists
+from tvmopt.tracking.search.granularity import compare_granularities
+from tvmopt.tracking.search.trial import Rules
+from tvmopt.tracking.store.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
 
 
 @st.composite

@@ -16,11 +16,12 @@ from tvmopt import host
 from tvmopt.digest import code_digest, sha256_text
 from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
 from tvmopt.stages.result import StageResult
-from tvmopt.tracking import artifacts, finals, stage_run, trust
-from tvmopt.tracking.artifacts import is_intact, write_manifest
-from tvmopt.tracking.earlier import earlier_databases
-from tvmopt.tracking.runs import user
-from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.search import finals
+from tvmopt.tracking.store import artifacts, stage_run, trust
+from tvmopt.tracking.store.artifacts import is_intact, write_manifest
+from tvmopt.tracking.store.earlier import earlier_databases
+from tvmopt.tracking.store.runs import user
+from tvmopt.tracking.store.stage_run import Session
 
 KEY = "k" * 32
 

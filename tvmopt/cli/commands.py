@@ -9,13 +9,13 @@ from collections.abc import Callable
 from tvmopt.parameters import COMMANDS
 
 _MODULES = {
-    "search": "tvmopt.tracking.search",
-    "worker": "tvmopt.tracking.search",
-    "promote": "tvmopt.tracking.promote",
-    "pull": "tvmopt.tracking.pull",
-    "serve": "tvmopt.tracking.serve",
+    "search": "tvmopt.tracking.search.entry_points",
+    "worker": "tvmopt.tracking.search.entry_points",
+    "promote": "tvmopt.tracking.registry.promote",
+    "pull": "tvmopt.tracking.registry.pull",
+    "serve": "tvmopt.tracking.serving.serve",
 }
-_WORKFLOW = "tvmopt.tracking.workflow"
+_WORKFLOW = "tvmopt.tracking.pipeline.workflow"
 DOCTOR = "doctor"
 SUMMARIES = {
     **{name: command.summary() for name, command in COMMANDS.items()},

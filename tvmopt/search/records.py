@@ -21,6 +21,14 @@ _STATES = {
     TrialState.COMPLETE: FINISHED, TrialState.FAIL: FAILED, TrialState.PRUNED: FAILED
 }  # fmt: skip
 
+ADJUSTED = "latency_ms_adjusted"
+"""Metric: p50 at the speed that the machine had at trial zero, by ONNX Runtime's p50 in both.
+
+Changes beyond 1.25 times are somebody else's work on the machine, which slows runtimes unequally:
+they are not made up for.
+"""
+REFERENCE_MS = "baseline_latency_ms_p50"
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:

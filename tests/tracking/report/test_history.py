@@ -6,7 +6,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.tracking.records import CHOICES, RECORDS, record, running
-from tvmopt.tracking.report.history import BEST, DROP, LATENCY, TrialHistory
+from tvmopt.tracking.search.history import BEST, DROP, LATENCY, TrialHistory
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ import optuna
 
 from tvmopt import chart
 from tvmopt.search.plan import FAILED, FINISHED
-from tvmopt.search.records import Record
+from tvmopt.search.records import ADJUSTED, Record
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
 from tvmopt.tracking.report.facts import Importances
 from tvmopt.tracking.report.sentences import effort_words
-from tvmopt.tracking.trial import ADJUSTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

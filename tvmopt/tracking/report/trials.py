@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from tvmopt.search.dimensions import DIMENSIONS, EFFORT, VARIANT
 from tvmopt.search.plan import FAILED, FINISHED
-from tvmopt.search.records import Record
+from tvmopt.search.records import ADJUSTED, REFERENCE_MS, Record
 from tvmopt.tracking.report.sentences import limit_words
-from tvmopt.tracking.trial import ADJUSTED, REFERENCE_MS
 
 _SHOWN = (*VARIANT, EFFORT)
 COLUMNS = (
