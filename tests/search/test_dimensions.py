@@ -128,7 +128,9 @@ def test_parameters_are_all_that_a_choice_may_ask_for(found: Space) -> None:
 @pytest.fixture
 def rounding(monkeypatch) -> Dimension:
     """Add a dimension that refines int8 to the list."""
-    added = Dimension("rounding", "roundings", "convert", ("even", "up"), "dtype", ("int8",))
+    added = Dimension(
+        "rounding", "roundings", "", "convert", ("even", "up"), of="dtype", applies_to=("int8",)
+    )
     every = (*DIMENSIONS[:-1], added, EFFORT)
     for module in (dimensions, space, declared_module, generate):
         monkeypatch.setattr(module, "DIMENSIONS", every)
@@ -188,6 +190,7 @@ def test_each_dimension_changes_fields_of_its_stage() -> None:
 def test_a_dimension_comes_after_the_one_that_it_refines() -> None:
     names: list[str] = []
     for dimension in DIMENSIONS:
+        assert dimension.help
         assert not dimension.of or dimension.of in names
         assert len(dimension.columns) == len(
             dimension.cells("" if dimension is not EFFORT else "none")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tvmopt.quantize import Sensitivity
 from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.declared import Declared, read_declared
-from tvmopt.search.dimensions import DIMENSIONS, SearchedModel
+from tvmopt.search.dimension import SearchedModel
+from tvmopt.search.dimensions import DIMENSIONS
 from tvmopt.search.space import Space
 
 __all__ = [
