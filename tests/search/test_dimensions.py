@@ -14,7 +14,8 @@ from tvmopt.parameters.commands import MainCommand
 from tvmopt.search import declared as declared_module
 from tvmopt.search import dimensions, generate, space
 from tvmopt.search.declared import Declared, read_declared
-from tvmopt.search.dimensions import DIMENSIONS, EFFORT, KEYS, VARIANT, Dimension
+from tvmopt.search.dimension import Dimension
+from tvmopt.search.dimensions import DIMENSIONS, EFFORT, KEYS, VARIANT
 from tvmopt.search.effort import Effort
 from tvmopt.search.generate import generate_space
 from tvmopt.search.space import BASELINE, Choice, Space, Variant
@@ -128,7 +129,7 @@ def test_parameters_are_all_that_a_choice_may_ask_for(found: Space) -> None:
 @pytest.fixture
 def rounding(monkeypatch) -> Dimension:
     """Add a dimension that refines int8 to the list."""
-    added = Dimension("rounding", "roundings", ("even", "up"), "dtype", ("int8",))
+    added = Dimension("rounding", "roundings", "", ("even", "up"), of="dtype", applies_to=("int8",))
     every = (*DIMENSIONS[:-1], added, EFFORT)
     for module in (dimensions, space, declared_module, generate):
         monkeypatch.setattr(module, "DIMENSIONS", every)
@@ -188,6 +189,7 @@ def test_each_dimension_sets_parameters_of_a_request() -> None:
 def test_a_dimension_comes_after_the_one_that_it_refines() -> None:
     names: list[str] = []
     for dimension in DIMENSIONS:
+        assert dimension.help
         assert not dimension.of or dimension.of in names
         assert len(dimension.columns) == len(
             dimension.cells("" if dimension is not EFFORT else "none")

@@ -2,14 +2,17 @@
 
 From ``DIMENSIONS`` follow the suggestion of a choice, its parameters in Optuna, the keys of the
 YAML file and their checks, the stored space, the parameters of a trial's run, the columns of the
-table of trials, the label of a choice, and the configurations of the stages of a trial. To add a
-hyper-parameter of words, add a :class:`Dimension` to the list. A subclass changes what differs.
+table of trials, the label of a choice, and the parameters of a trial's request. To add a
+hyper-parameter of words, add a :class:`Dimension` to the list; a subclass changes what differs.
+For example, the search would choose between two quantizations of int8 with::
+
+    Dimension(
+        "quantization", "quantizations", "activations and weights of int8", QUANTIZATIONS, of="dtype", applies_to=("int8",),
+    )
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tvmopt.choices import (
@@ -22,8 +25,8 @@ from tvmopt.choices import (
 )
 from tvmopt.errors import ConfigError
 from tvmopt.printable import shown
-from tvmopt.quantize import Sensitivity
 from tvmopt.search.choose import choose_efforts, choose_layouts, choose_skips
+from tvmopt.search.dimension import Dimension, SearchedModel, Values
 from tvmopt.search.effort import Effort
 from tvmopt.search.yaml_values import listed, skip_set, whole, word, words
 
@@ -31,112 +34,6 @@ if TYPE_CHECKING:
     from tvmopt.search.declared import Declared
 
 _MOST_MEASURED = 1_000_000
-Values = tuple[Any, ...] | Mapping[str, tuple[str, ...]]
-"""Values of a dimension in a space; by the value of the dimension that it refines, where they
-differ."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchedModel:
-    """Facts of a model and its target that the values of a space depend on.
-
-    Attributes:
-        dtypes: The dtypes of the space.
-        convolutions: How many convolutions the model has.
-        sensitivity: What layers cost in each dtype; None when it is not known.
-    """
-
-    dtypes: tuple[str, ...]
-    convolutions: int
-    sensitivity: Sensitivity | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Dimension:
-    """One hyper-parameter of the search; its values are words that the user declares.
-
-    The value of a dimension that does not apply, or has no values in the space, is no part of a
-    choice: the request decides.
-
-    Attributes:
-        name: Name of the value: in a choice, in Optuna, and in the parameters of a trial's run.
-        key: Name of the values: in the space, in the YAML file and in the user's restrictions.
-        allowed: All values that exist.
-        of: Name of the dimension that it refines; empty for none. It is suggested after that one,
-            under a parameter of Optuna for each of its values, such as ``skip_layers_int8``.
-        applies_to: Values of ``of`` that it applies to.
-    """
-
-    name: str
-    key: str
-    allowed: tuple[str, ...] = ()
-    of: str = ""
-    applies_to: tuple[str, ...] = ()
-
-    # -- in the space and in Optuna
-
-    def applies(self, chosen: Mapping[str, str]) -> bool:
-        """Return whether it applies, given the values of the dimensions before it."""
-        return not self.of or chosen.get(self.of) in self.applies_to
-
-    def parameter(self, chosen: Mapping[str, str]) -> str:
-        """Return the name of its parameter in Optuna."""
-        return f"{self.name}_{chosen[self.of]}" if self.of else self.name
-
-    def values(self, declared: Declared, model: SearchedModel) -> Values:
-        """Return its values in the space of a model; none when it is not searched."""
-        return tuple(dict.fromkeys(declared.restriction(self.key)))
-
-    def load(self, stored: Any) -> Values:
-        """Rebuild its values from the JSON-able form of a space."""
-        return tuple(stored)
-
-    # -- in the user's restrictions
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys of the YAML file that restrict it."""
-        return (self.key,)
-
-    def read(self, key: str, value: object) -> Any:
-        """Read the YAML value of one of its keys.
-
-        Raises:
-            ConfigError: When the value has a wrong type.
-        """
-        return words(key, value)
-
-    def check(self, declared: Declared) -> None:
-        """Check the restrictions of its keys.
-
-        Raises:
-            ConfigError: When a value does not exist.
-        """
-        for value in declared.restriction(self.key):
-            one_of(self.key, value, self.allowed)
-
-    # -- in a trial
-
-    def settings(self, value: str) -> dict[str, Any]:
-        """Return the parameters of the trial's request that the value sets."""
-        return {self.name: value}
-
-    def params(self, value: str) -> dict[str, str]:
-        """Return the parameters of a trial's run that show the value."""
-        return {self.name: value}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the titles of its columns in the table of trials; the first one is essential."""
-        return (self.name,)
-
-    def cells(self, value: str) -> tuple[str, ...]:
-        """Return the cells of a trial in those columns."""
-        return (value,)
-
-    def label(self, value: str) -> str:
-        """Return the words for the value in the label of a choice; empty for none."""
-        return value
 
 
 class DtypeDimension(Dimension):
@@ -280,11 +177,17 @@ def _layers(skipped: str) -> int:
     return len(skipped.split(",")) if skipped else 0
 
 
-EFFORT = EffortDimension("effort", "efforts")
+EFFORT = EffortDimension("effort", "efforts", "tuning strategy, its size and granularity")
 DIMENSIONS: tuple[Dimension, ...] = (
-    DtypeDimension("dtype", "dtypes", DTYPES),
-    SkipSetDimension("skip_layers", "skip_layers", of="dtype", applies_to=LOW_DTYPES),
-    LayoutDimension("layout", "layouts"),
+    DtypeDimension("dtype", "dtypes", "dtype of the layers", DTYPES),
+    SkipSetDimension(
+        "skip_layers",
+        "skip_layers",
+        "layers that keep their dtype",
+        of="dtype",
+        applies_to=LOW_DTYPES,
+    ),
+    LayoutDimension("layout", "layouts", "layout of the convolutions"),
     EFFORT,
 )
 """All dimensions, in the order in which Optuna is asked for them."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tvmopt.quantize import Sensitivity
 from tvmopt.search.declared import Declared
-from tvmopt.search.dimensions import DIMENSIONS, SearchedModel
+from tvmopt.search.dimension import SearchedModel
+from tvmopt.search.dimensions import DIMENSIONS
 from tvmopt.search.space import Space
 
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from tvmopt.errors import ConfigError
 from tvmopt.search.choose import FLOAT
-from tvmopt.search.dimensions import DIMENSIONS, VARIANT, Dimension
+from tvmopt.search.dimension import Dimension
+from tvmopt.search.dimensions import DIMENSIONS, VARIANT
 from tvmopt.search.effort import Effort
 
 
