@@ -165,7 +165,11 @@ def test_the_end_says_what_to_do_next() -> None:
     assert sentences.serve_line("net", "2").endswith("-P name=net -P version=2")
     assert sentences.pull_line("net", "2").endswith("-e pull --env-manager local -P name=net "
                                                     "-P version=2")  # fmt: skip
-    assert sentences.ui_line("mlflow ui") == "open the UI     mlflow ui"
+    page = "see the runs    http://127.0.0.1:5000"
+    assert sentences.ui_lines("", "http://127.0.0.1:5000") == [page]
+    assert sentences.ui_lines("mlflow ui", "http://127.0.0.1:5000") == [
+        "open the UI     mlflow ui", page,
+    ]  # fmt: skip
     assert sentences.stop_words(sentences.SPENT_TRIALS.format(3)) == (
         "the search ended because all 3 trials of its budget are done"
     )

@@ -12,7 +12,7 @@ from tvmopt.tracking.report.tables import as_markdown
 from tvmopt.tracking.request import Request
 from tvmopt.tracking.runs import log_metrics, log_tags
 from tvmopt.tracking.stage_run import Session, StageOutput
-from tvmopt.tracking.store import how_to_look
+from tvmopt.tracking.store import runs_page, ui_command
 
 
 def variant_of(request: Request) -> str:
@@ -58,7 +58,9 @@ def say_end(
     for line in sentences.version_lines(name, version, registered.existed, promotion):
         say(line)
     say()
-    say(sentences.ui_line(how_to_look(session.client.tracking_uri)))
+    uri = session.client.tracking_uri
+    for line in sentences.ui_lines(ui_command(uri), runs_page(uri, session.experiment)):
+        say(line)
     if request.target.missing_on_host():
         say(sentences.pull_line(name, version))
         return

@@ -17,7 +17,7 @@ from tvmopt.tracking.report.trials import narrow, table
 from tvmopt.tracking.runs import link_model, log_metrics, log_tags
 from tvmopt.tracking.search_end import Ending
 from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.store import how_to_look
+from tvmopt.tracking.store import runs_page, ui_command
 
 _MOST_ROWS = 16
 
@@ -106,6 +106,8 @@ def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: 
         say(f"- {line}")
     if ending.version:
         say()
-        say(sentences.ui_line(how_to_look(session.client.tracking_uri)))
+        uri = session.client.tracking_uri
+        for line in sentences.ui_lines(ui_command(uri), runs_page(uri, session.experiment)):
+            say(line)
         alias = registry.CHAMPION if ending.promoted else ""
         say(sentences.load_line(name, ending.version, alias))
