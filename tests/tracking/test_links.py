@@ -58,7 +58,7 @@ def test_the_page_that_somebody_chose_stays(client) -> None:
         ("postgresql://u:secret@h/db", 'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"',
          "http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning"),
         ("https://u:secret@host/mlflow/", "",
-         "https://u:***@host/mlflow/#/experiments/7/runs?workflowType=machine_learning"),
+         "https://***:***@host/mlflow/#/experiments/7/runs?workflowType=machine_learning"),
     ],
 )  # fmt: skip
 def test_the_runs_are_a_command_and_a_page_away(uri, command, page) -> None:
