@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from tests.mlflow_runs import runs_of
 from tvmopt.stages.result import StageResult
 from tvmopt.tracking.store.command import command
-from tvmopt.tracking.store.mlflow_store import experiment_id, open_on_runs
+from tvmopt.tracking.store.mlflow_store import experiment_id, open_on_runs, runs_page, ui_command
 from tvmopt.tracking.store.runs import log_series
 
 KIND = "mlflow.experimentKind"
@@ -48,6 +48,30 @@ def test_the_page_that_somebody_chose_stays(client) -> None:
     experiment = client.create_experiment("chosen", tags={KIND: "genai_development"})
     open_on_runs(client, experiment)
     assert _kind(client, experiment) == "genai_development"
+
+
+@pytest.mark.parametrize(
+    ("uri", "command", "page"),
+    [
+        ("sqlite:////data/m.db", "mlflow ui --backend-store-uri sqlite:////data/m.db",
+         "http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning"),
+        ("postgresql://u:secret@h/db", 'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"',
+         "http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning"),
+        ("https://u:secret@host/mlflow/", "",
+         "https://***:***@host/mlflow/#/experiments/7/runs?workflowType=machine_learning"),
+    ],
+)  # fmt: skip
+def test_the_runs_are_a_command_and_a_page_away(uri, command, page) -> None:
+    assert ui_command(uri) == command
+    assert runs_page(uri, "7") == page
+
+
+def test_a_logged_model_lists_its_version_once(example) -> None:
+    client = example.client()
+    version = client.get_model_version("digits-cnn", "1")
+    model = client.get_logged_model(version.source.removeprefix("models:/"))
+    listed = json.loads(model.tags["mlflow.modelVersions"])
+    assert [(item["name"], str(item["version"])) for item in listed] == [("digits-cnn", "1")]
 
 
 def test_the_main_run_names_its_data_and_its_version(example) -> None:

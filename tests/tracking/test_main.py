@@ -38,7 +38,8 @@ def test_output_ends_with_table_model_and_next_steps(example):
         assert variant in out
     assert "models:/digits-cnn/1 registered" in out
     assert "version 1 has alias champion" in out
-    assert out.rstrip().splitlines()[-3].startswith("open the UI     mlflow ui")
+    assert out.rstrip().splitlines()[-4].startswith("open the UI     mlflow ui")
+    assert "/runs?workflowType=machine_learning" in out
     assert "mlflow.pyfunc.load_model('models:/digits-cnn@champion')" in out
     assert out.rstrip().endswith("mlflow run . -e serve --env-manager local -P name=digits-cnn")
 

@@ -7,7 +7,8 @@ hyper-parameter of words, add a :class:`Dimension` to the list; a subclass chang
 For example, the search would choose between two quantizations of int8 with::
 
     Dimension(
-        "quantization", "quantizations", "activations and weights of int8", QUANTIZATIONS, of="dtype", applies_to=("int8",),
+        "quantization", "quantizations", "activations and weights of int8", QUANTIZATIONS,
+        of="dtype", applies_to=("int8",),
     )
 """
 

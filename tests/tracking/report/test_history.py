@@ -27,8 +27,8 @@ def test_each_trial_is_a_step_of_its_number(run) -> None:
     for count in range(1, len(RECORDS) + 1):
         history.log(RECORDS[:count])
     history.log(RECORDS, all_ended=True)
-    assert _points(run, LATENCY) == [(0, 5.0), (1, 1.0), (2, 0.5), (5, 0.9), (6, 0.8)]
-    assert _points(run, DROP) == [(0, 0.0), (1, 0.0), (2, 0.3), (5, 0.0), (6, 0.0)]
+    assert _points(run, LATENCY) == [(1, 1.0), (2, 0.5), (5, 0.9), (6, 0.8)]
+    assert _points(run, DROP) == [(1, 0.0), (2, 0.3), (5, 0.0), (6, 0.0)]
     # Trial 2 is faster, but loses too much accuracy.
     assert _points(run, BEST) == [(1, 1.0), (2, 1.0), (5, 0.9), (6, 0.8)]
 
@@ -37,7 +37,7 @@ def test_a_trial_of_another_worker_holds_back_those_after_it(run) -> None:
     history = TrialHistory(*run)
     waiting, later = running(2, CHOICES[1]), record(3, CHOICES[2], 0.9)
     history.log([RECORDS[0], RECORDS[1], waiting, later])
-    assert [step for step, _ in _points(run, LATENCY)] == [0, 1]
+    assert [step for step, _ in _points(run, LATENCY)] == [1]
     history.log([RECORDS[0], RECORDS[1], record(2, CHOICES[1], 0.7), later])
     assert _points(run, BEST) == [(1, 1.0), (2, 0.7), (3, 0.7)]
 

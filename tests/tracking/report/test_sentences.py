@@ -163,7 +163,11 @@ def test_the_end_says_what_to_do_next() -> None:
     assert "'models:/net/1'" in sentences.load_line("net", "1", "")
     assert sentences.serve_line("tvmopt serve") == "serve           tvmopt serve"
     assert sentences.pull_line("tvmopt pull") == "take it there   tvmopt pull"
-    assert sentences.ui_line("mlflow ui") == "open the UI     mlflow ui"
+    page = "see the runs    http://127.0.0.1:5000"
+    assert sentences.ui_lines("", "http://127.0.0.1:5000") == [page]
+    assert sentences.ui_lines("mlflow ui", "http://127.0.0.1:5000") == [
+        "open the UI     mlflow ui", page,
+    ]  # fmt: skip
     assert sentences.stop_words(sentences.SPENT_TRIALS.format(3)) == (
         "the search ended because all 3 trials of its budget are done"
     )

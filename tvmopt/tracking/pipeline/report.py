@@ -11,7 +11,7 @@ from tvmopt.tracking.report import sentences
 from tvmopt.tracking.report.facts import Promotion
 from tvmopt.tracking.report.tables import as_markdown
 from tvmopt.tracking.store.console import say
-from tvmopt.tracking.store.mlflow_store import how_to_look
+from tvmopt.tracking.store.mlflow_store import runs_page, ui_command
 from tvmopt.tracking.store.next_command import next_command
 from tvmopt.tracking.store.runs import log_metrics, log_tags
 from tvmopt.tracking.store.stage_run import Session, StageOutput
@@ -60,7 +60,9 @@ def say_end(
     for line in sentences.version_lines(name, version, registered.existed, promotion):
         say(line)
     say()
-    say(sentences.ui_line(how_to_look(session.client.tracking_uri)))
+    uri = session.client.tracking_uri
+    for line in sentences.ui_lines(ui_command(uri), runs_page(uri, session.experiment)):
+        say(line)
     if request.target.missing_on_host():
         say(sentences.pull_line(next_command("pull", name=name, version=version)))
         return

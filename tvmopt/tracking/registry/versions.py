@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models.model import ModelInfo
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from tvmopt.choices import CANDIDATE, CHAMPION
 from tvmopt.errors import ConfigError
@@ -84,6 +86,7 @@ def register(
         saved = logged.flavors[FLAVOR_NAME]
         tags |= {tag: saved[key] for tag, key in REGISTERED.items()}
         number, model_id = _new_version(client, name, logged, run_id, tags), logged.model_id
+    _list_version(client, model_id, name, number)
     client.set_registered_model_alias(name, CANDIDATE, number)
     return Registered(name, number, there is not None, model_id)
 
@@ -105,6 +108,17 @@ def _new_version(
         name, logged.model_uri, run_id=run_id, model_id=logged.model_id, tags=dict(tags)
     )
     return str(made.version)
+
+
+def _list_version(client: MlflowClient, model_id: str, name: str, version: str) -> None:
+    """List a version on its logged model, by which the UI links runs to registered models.
+
+    MLflow's server does so; a client that writes to the database itself has to.
+    """
+    listed = json.loads(client.get_logged_model(model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
+    if not any((item["name"], str(item["version"])) == (name, version) for item in listed):
+        listed.append({"name": name, "version": version})
+        client.set_logged_model_tags(model_id, {MLFLOW_MODEL_VERSIONS: json.dumps(listed)})
 
 
 def versions(client: MlflowClient, name: str) -> list[ModelVersion]:

@@ -297,9 +297,10 @@ def version_lines(name: str, version: str, existed: bool, promotion: Promotion) 
     ]
 
 
-def ui_line(command: str) -> str:
-    """Say how to open the UI."""
-    return f"open the UI     {command}"
+def ui_lines(command: str, page: str) -> list[str]:
+    """Say how to start the UI, where no server runs already, and on which page the runs are."""
+    start = [f"open the UI     {command}"] if command else []
+    return [*start, f"see the runs    {page}"]
 
 
 def load_line(name: str, version: str, alias: str) -> str:

@@ -19,7 +19,8 @@ class TrialHistory:
     """Metrics of a search's run; the step is the trial number, and no trial is logged twice.
 
     Trials are logged by number. A trial that still runs in another worker holds back those after
-    it, so that the best latency never rises.
+    it, so that the best latency never rises. The baseline is left out: it may be a hundred times
+    slower, and the lines would be flat.
 
     Args:
         client: Client of the tracking store.
@@ -46,10 +47,10 @@ class TrialHistory:
             if record.state == RUNNING and not all_ended:
                 break
             self._next = record.number + 1
-            if record.state != FINISHED:
+            if record.state != FINISHED or record.is_baseline:
                 continue
             latency_ms = record.metrics[ADJUSTED]
-            if record.feasible and not record.is_baseline:
+            if record.feasible:
                 self._best = min(self._best, latency_ms)
             series[LATENCY].append((record.number, now, latency_ms))
             series[DROP].append((record.number, now, record.metrics["accuracy_drop"]))

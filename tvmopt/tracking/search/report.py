@@ -17,7 +17,7 @@ from tvmopt.tracking.report.tables import as_csv, as_markdown, as_text
 from tvmopt.tracking.report.trials import narrow, table
 from tvmopt.tracking.search.ending import Ending
 from tvmopt.tracking.store.console import say
-from tvmopt.tracking.store.mlflow_store import how_to_look
+from tvmopt.tracking.store.mlflow_store import runs_page, ui_command
 from tvmopt.tracking.store.runs import link_model, log_metrics, log_tags
 from tvmopt.tracking.store.stage_run import Session
 
@@ -108,6 +108,8 @@ def _say_end(session: Session, name: str, ending: Ending, why: list[str], text: 
         say(f"- {line}")
     if ending.version:
         say()
-        say(sentences.ui_line(how_to_look(session.client.tracking_uri)))
+        uri = session.client.tracking_uri
+        for line in sentences.ui_lines(ui_command(uri), runs_page(uri, session.experiment)):
+            say(line)
         alias = CHAMPION if ending.promoted else ""
         say(sentences.load_line(name, ending.version, alias))

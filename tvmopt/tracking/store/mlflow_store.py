@@ -17,8 +17,11 @@ from mlflow.tracking._tracking_service.utils import _get_sqlalchemy_store
 from tvmopt.search.urls import has_secret, masked_url
 from tvmopt.tracking.store.schema import SQLITE, absolute_uri, build_store, sqlite_file
 
-# Makes the UI open the experiment on its runs, not on traces of language models.
+# Makes the UI open the experiment on its runs, not on traces of language models; MLflow 3.17 asks
+# the browser instead, see runs_page.
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"
+_SERVERS = ("http:", "https:")
+_UI = "http://127.0.0.1:5000"  # where `mlflow ui` listens
 _DATABASES = ("sqlite:", "postgresql:", "postgresql+", "mysql:", "mysql+", "mssql:", "mssql+")
 
 
@@ -51,12 +54,22 @@ def is_fresh() -> bool:
     return file is not None and not file.exists()
 
 
-def how_to_look(uri: str) -> str:
-    """Return the command that opens the UI, with secrets of the URI masked."""
-    if uri.startswith(("http:", "https:")):
-        return f"open {masked_url(uri)}"
+def ui_command(uri: str) -> str:
+    """Return the command that starts the UI, with secrets of the URI masked; empty for a server."""
+    if uri.startswith(_SERVERS):
+        return ""
     shown = '"$MLFLOW_TRACKING_URI"' if has_secret(uri) else uri
     return f"mlflow ui --backend-store-uri {shown}"
+
+
+def runs_page(uri: str, experiment: str) -> str:
+    """Return the URL of an experiment's runs in the UI, with secrets masked.
+
+    Without the workflow in the URL, MLflow 3.17 shows a browser that is new to it the page for
+    language models, whatever the experiment is tagged with.
+    """
+    server = masked_url(uri).rstrip("/") if uri.startswith(_SERVERS) else _UI
+    return f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:
