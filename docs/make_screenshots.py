@@ -1,11 +1,13 @@
 """Make the pictures of MLflow's UI: ``python -m docs.make_screenshots``.
 
 It runs the bundled example and a small search in a store of their own, starts ``mlflow ui``, and
-takes ``docs/images/*.png`` with headless Chromium. It takes about five minutes.
+takes ``docs/images/*.png`` with headless Chromium. It takes about five minutes. With a folder as
+argument, the store stays there, and what an earlier run has done is reused.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -29,7 +31,18 @@ _EXAMPLE, _SEARCH = "digits-cnn", "digits-search"
 _RUNS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("main", {"strategy": "default"}),
     ("main", {"topk": "5"}),
-    ("search", {"name": _SEARCH, "trials": "8", "topk": "5", "dtypes": "float32,int8"}),
+    (
+        "search",
+        {
+            "name": _SEARCH,
+            "trials": "6",
+            "topk": "5",
+            "dtypes": "float32,int8",
+            "layouts": "NHWC,NCHW",
+            "strategies": "default,fast",
+            "time_budget": "0",
+        },
+    ),
 )
 _WAIT_S, _SETTLE_S = 120.0, 3.0
 # JavaScript of the UI's parts: rows of the table, buttons that unfold a run, pieces of text.
@@ -107,15 +120,25 @@ def _model_training(page: Browser) -> None:
 
 def main() -> None:
     """Make all pictures."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="keep the store here")
+    given = parser.parse_args().folder
+    if given is not None:
+        make_pictures(given.resolve())
+        return
     with tempfile.TemporaryDirectory(prefix="tvmopt-screenshots-") as name:
-        folder = Path(name)
-        uri = make_runs(folder)
-        client = mlflow.MlflowClient(uri)
-        with ui(uri, folder) as address:
-            example = _experiment(client, _EXAMPLE)
-            shoot_runs(f"{address}/#/experiments/{example}/runs", FOLDER / "runs.png")
-            search = _experiment(client, _SEARCH)
-            shoot_compared(_compared(client, address, search), FOLDER / "search.png")
+        make_pictures(Path(name))
+
+
+def make_pictures(folder: Path) -> None:
+    """Make all pictures from runs in a store in ``folder``."""
+    uri = make_runs(folder)
+    client = mlflow.MlflowClient(uri)
+    with ui(uri, folder) as address:
+        example = _experiment(client, _EXAMPLE)
+        shoot_runs(f"{address}/#/experiments/{example}/runs", FOLDER / "runs.png")
+        search = _experiment(client, _SEARCH)
+        shoot_compared(_compared(client, address, search), FOLDER / "search.png")
 
 
 def _experiment(client: mlflow.MlflowClient, name: str) -> str:

@@ -87,7 +87,7 @@ def test_every_page_is_run_and_shows_output():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", NAMES)
 def test_tutorial(name: str, tmp_path: Path):
     tutorial = Tutorial(name, tmp_path)

@@ -43,7 +43,7 @@ _PROJECT = ("MLproject", "conda.yaml", "pyproject.toml", "flows", "tvmopt", "exa
 _FENCE = re.compile(r"^```(.*)$")
 _OPTION = re.compile(r"^% (skip|needs|after|until|background)(?:: (.+))?$")
 _MACHINE = re.compile(r"(?<=<!-- printed -->\n).*?(?=\n<!-- end of printed -->)", re.DOTALL)
-_WAIT_S, _BLOCK_S, _END_S = 90.0, 900.0, 20.0
+_WAIT_S, _BLOCK_S, _END_S = 90.0, 1800.0, 20.0
 
 
 @dataclasses.dataclass
