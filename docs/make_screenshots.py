@@ -114,7 +114,7 @@ def shoot_compared(address: str, path: Path) -> None:
 
 
 def reduce_colours(path: Path) -> None:
-    """Keep 64 colours of a picture: a third of the bytes, and no difference to see."""
+    """Keep 64 colours of a picture: a third of the bytes, and coarser colour scales."""
     with Image.open(path) as picture:
         reduced = picture.convert("RGB").quantize(64)
     reduced.save(path, optimize=True)
