@@ -296,3 +296,16 @@ def test_an_optional_input_in_the_middle_may_be_left_out(make_model):
         {"scales": np.array([1, 1, 2, 2], "float32")},
     )
     assert prepare(model, {}).model.graph.node
+
+
+@pytest.mark.parametrize("version", [-(2**63), -1, 0, 2**31, 2**63 - 1])
+def test_a_left_out_input_in_a_model_of_an_impossible_opset(make_model, version):
+    model = make_model(
+        [helper.make_node("Sum", ["x", "", "x"], ["y"], name="many")],
+        {"x": ("float32", [1, 4])},
+        {"y": ("float32", None)},
+    )
+    model.opset_import[0].version = version
+    with pytest.raises(ModelError) as caught:
+        prepare(model, {})
+    assert "\n" not in str(caught.value)

@@ -194,12 +194,16 @@ def has_huge_weights(model) -> bool:
     """Whether the order of additions decides which sums overflow (SECURITY.md, Numbers)."""
     from onnx import numpy_helper
 
+    from tvmopt.frontend.external import graphs
+
     def largest(tensor) -> float:
         tensor.ClearField("segment")  # ONNX Runtime ignores it, numpy_helper refuses it
         values = np.abs(numpy_helper.to_array(tensor).astype(np.float64))
         return float(values[np.isfinite(values)].max(initial=0.0))
 
-    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == tensor.FLOAT)
+    # ONNX Runtime drops what no node uses, whatever it holds.
+    used = {name for graph in graphs(model.graph) for node in graph.node for name in node.input}
+    floats = [t for t in model.graph.initializer if t.data_type == t.FLOAT and t.name in used]
     return any(largest(tensor) >= _HUGE for tensor in floats)
 
 

@@ -143,7 +143,8 @@ def _is_variadic(node: onnx.NodeProto, place: int, model: onnx.ModelProto) -> bo
     """Return whether input ``place`` of a node is one of any number of inputs."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    version = max(versions, default=1)
+    # A file may hold any number of 64 bits; ONNX Runtime has the last word on it.
+    version = max(1, min(max(versions, default=1), onnx.defs.onnx_opset_version()))
     if domain or not onnx.defs.has(node.op_type, max_inclusive_version=version):
         return False
     declared = onnx.defs.get_schema(node.op_type, version).inputs
