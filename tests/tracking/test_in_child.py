@@ -257,7 +257,7 @@ class TestTheSampleOfPull:
             "os.rename('new', 'pid'); time.sleep(60)"
         )
         code = (
-            "import sys; from pathlib import Path; from tvmopt.tracking import pull\n"
+            "import sys; from pathlib import Path; from tvmopt.tracking.registry import pull\n"
             "pull._run_sample(Path(sys.argv[1]))"
         )
         parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])

@@ -60,7 +60,8 @@ def place(store_uri, tmp_path, monkeypatch):
 
 
 def _found(place):
-    return stage_run._find(place.session, "build", "build", place.digest)
+    planned = stage_run.Planned("build", "build", None, place.digest, {}, {})
+    return stage_run.find_finished(place.session, planned)
 
 
 def _run_of(folder: Path) -> str:
