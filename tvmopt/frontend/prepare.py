@@ -133,9 +133,10 @@ def _check_variadic_inputs(model: onnx.ModelProto) -> None:
         for node in graph.node:
             for place, name in enumerate(node.input):
                 if not name and _is_variadic(node, place, model):
+                    named = node.name or "".join(node.output[:1])
                     raise ModelError(
-                        f"every input of {node.op_type} must be given, but node "
-                        f"{node.name or node.output[0]!r} leaves out input {place + 1}; remove it"
+                        f"every input of {node.op_type} must be given, but node {named!r} leaves "
+                        f"out input {place + 1}; remove it"
                     )
 
 
