@@ -48,7 +48,7 @@ def _build(uri: str, build: Callable[[], Any]) -> Any:
     if _is_complete(uri):
         return build()
     try:
-        from tvmopt.tracking.schema import build_store
+        from tvmopt.tracking.store.schema import build_store
     except ImportError:  # of packages that tvmopt refuses; MLflow can do without
         return build()
     return build_store(uri, build)

@@ -28,6 +28,7 @@ from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
 from tvmopt.frontend.reference import Reference, input_specs
+from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.calibrate import calibrate
 from tvmopt.stages.check import compile_for_check
 from tvmopt.stages.convert import convert
@@ -105,7 +106,9 @@ class ModelConversions:
     ) -> ConversionRow:
         """Convert, compile, and measure accuracy on the evaluation split."""
         out = self.folder("convert")
-        config = ConvertConfig(self.shapes, self.target.to_dict(), layout, dtype, skip_layers)
+        config = ConvertConfig(
+            self.shapes, self.target.to_dict(), layout, dtype, SkipLayers.parse(skip_layers)
+        )
         ranges = self.calibrated() if dtype == "int8" else None
         start = time.perf_counter()
         try:

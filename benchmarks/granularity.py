@@ -223,7 +223,7 @@ def log_to_mlflow(rows: Sequence[GranularityRow], facts: dict[str, Any], folder:
     """Log tables, plot and metrics as one MLflow run; return the run id."""
     import mlflow
 
-    from tvmopt.tracking.store import experiment_id, open_store
+    from tvmopt.tracking.store.mlflow_store import experiment_id, open_store
 
     client = open_store()
     mlflow.set_tracking_uri(client.tracking_uri)

@@ -59,7 +59,7 @@ def _measure(
     from tvmopt.stages.module_files import REFERENCE_FILE
     from tvmopt.stages.signature import Signature
     from tvmopt.tracking import flavor
-    from tvmopt.tracking.artifacts import local_artifacts
+    from tvmopt.tracking.store.artifacts import local_artifacts
 
     client = MlflowClient()
     version = client.get_model_version_by_alias(name, "champion")
@@ -100,7 +100,7 @@ def _bound(call: Predict, inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]
 
 
 def _table(rows: Sequence[tuple[str, Timing, float]]) -> str:
-    from tvmopt.tracking.report import as_text
+    from tvmopt.tracking.report.tables import as_text
 
     ours = rows[0][1].median
     cells = [["contender", "p50 ms (95% interval)", "champion / contender", "accuracy drop"]]

@@ -56,7 +56,7 @@ class WorkflowRow:
 
 def run(file: ModelFile, strategy: str, threads: int) -> WorkflowRow:
     """Run the entry point ``main`` on one model."""
-    from tvmopt.tracking.store import open_store
+    from tvmopt.tracking.store.mlflow_store import open_store
     from tvmopt.workflow import main as workflow_main
 
     start = time.perf_counter()

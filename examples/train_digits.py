@@ -5,7 +5,7 @@
 Needs PyTorch, which tvmopt itself does not:
 `pip install torch==2.13.0 numpy scikit-learn onnx onnxruntime`. The seed is fixed and everything
 runs on one thread with deterministic kernels, so that the same versions on the same kind of CPU
-write the same files.
+write the same files, to `tvmopt/examples/`, where `README.md` describes them.
 
 The network has what a compiler for CNNs meets in the wild: Conv + BatchNormalization + Relu, a
 residual Add, a depthwise-separable block, MaxPool, GlobalAveragePool, Gemm. Batch norm stays
@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from benchmarks.onnx_graph import GraphBuilder
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "tvmopt" / "examples"
 SEED = 0
 EPOCHS = 60
 BATCH = 64

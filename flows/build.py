@@ -1,17 +1,6 @@
-"""Compile a model to a library and register it as a candidate."""
+"""Entry point ``build``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import build
-
-    return build
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("build", _function)
+    run_entry("build")

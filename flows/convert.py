@@ -1,17 +1,6 @@
-"""Convert an ONNX model to a layout and a dtype, and check it."""
+"""Entry point ``convert``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import convert
-
-    return convert
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("convert", _function)
+    run_entry("convert")

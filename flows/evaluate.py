@@ -1,17 +1,6 @@
-"""Measure accuracy and latency of a compiled model against ONNX Runtime."""
+"""Entry point ``evaluate``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import evaluate
-
-    return evaluate
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("evaluate", _function)
+    run_entry("evaluate")

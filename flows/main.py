@@ -1,17 +1,6 @@
-"""Take an ONNX model to a registered, compiled model; the bundled example by default."""
+"""Entry point ``main``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import main
-
-    return main
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("main", _function)
+    run_entry("main")

@@ -1,17 +1,6 @@
-"""Re-check a registered model on held-out data and move an alias to it."""
+"""Entry point ``promote``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.promote import promote
-
-    return promote
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("promote", _function)
+    run_entry("promote")

@@ -1,17 +1,6 @@
-"""Bring a registered model to a folder that runs without MLflow."""
+"""Entry point ``pull``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.pull import pull
-
-    return pull
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("pull", _function)
+    run_entry("pull")

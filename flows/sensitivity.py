@@ -1,17 +1,6 @@
-"""Measure accuracy loss and time gain of each layer in each dtype."""
+"""Entry point ``sensitivity``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import sensitivity
-
-    return sensitivity
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("sensitivity", _function)
+    run_entry("sensitivity")

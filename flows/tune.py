@@ -1,17 +1,6 @@
-"""Find schedules for a model."""
+"""Entry point ``tune``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.workflow import tune
-
-    return tune
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("tune", _function)
+    run_entry("tune")

@@ -1,17 +1,6 @@
-"""Join the study of a search, and run trials of it."""
+"""Entry point ``worker``, as MLproject starts it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from flows.command_line import run
-
-
-def _function() -> Callable[..., object]:
-    from tvmopt.tracking.search import worker
-
-    return worker
-
+from tvmopt.cli import run_entry
 
 if __name__ == "__main__":
-    run("worker", _function)
+    run_entry("worker")

@@ -22,7 +22,7 @@ _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 # Folders with the slowest tests. ``tune`` comes last: its tests that run alone wait for the test of
 # the other worker, which is short by then.
-_FIRST = ("notebooks", "tracking", "faults", "flows", "remote", "tune")
+_FIRST = ("notebooks", "tracking", "faults", "cli", "remote", "tune")
 # Files that use the fixture ``example``, which takes a minute to set up.
 _OF_THE_EXAMPLE = {
     f"tests/tracking/test_{name}.py"
@@ -231,7 +231,7 @@ def make_store(tmp_path_factory) -> Callable[[Path], str]:  # type: ignore[no-un
 
     It copies a template, because MLflow's migrations take a CPU second for each new store.
     """
-    from tvmopt.tracking.schema import build_store
+    from tvmopt.tracking.store.schema import build_store
 
     template = tmp_path_factory.mktemp("store") / "mlflow.db"
     build_store(f"sqlite:///{template}", lambda: None)  # the tables, and no default experiment

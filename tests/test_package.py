@@ -12,23 +12,29 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import tvmopt
 from tvmopt import versions
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tvmopt"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+_CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"]["tvmopt"]
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "host", "versions", "process", "link",
-    "device", "digest", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
-    "frontend", "remote", "measure", "config", "parameters", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
+    "link", "device", "choices", "skip_layers", "plain_yaml", "parameters", "digest", "compare",
+    "random_inputs", "scratch", "kernels", "runtime", "transform", "frontend", "remote", "measure",
+    "config", "tune", "fast_tuning", "codegen",
+    "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "cli",
     "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
+# The same within tvmopt/tracking.
+TRACKING = ["store", "flavor", "report", "registry", "serving", "pipeline", "search"]
 
 
 def _modules():
@@ -79,6 +85,21 @@ def test_no_room_imports_a_later_one():
     assert wrong == []
 
 
+def test_no_room_of_tracking_imports_a_later_one():
+    folder, place = PACKAGE / "tracking", {room: i for i, room in enumerate(TRACKING)}
+    wrong = []
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0]
+        for name in _imported(path):
+            parts = [*name.split("."), "", ""]
+            if parts[:2] == ["tvmopt", "tracking"] and place.get(parts[2], -1) > place.get(own, 99):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+    assert {path.name for path in folder.iterdir() if path.suffix != ".pyc"} - {"__pycache__"} == {
+        *TRACKING, "__init__.py"
+    }  # fmt: skip
+
+
 def test_no_two_classes_have_one_name():
     places: dict[str, list[str]] = {}
     for path, _ in _modules():
@@ -121,7 +142,7 @@ def test_host_facts_need_the_standard_library_alone():
 def test_compiler_half_works_without_mlflow_and_optuna(run_python):
     names = []
     for path, room in _modules():
-        if room not in ("tracking", "search", "workflow", "doctor", "__main__"):
+        if room not in ("tracking", "search", "workflow", "doctor", "cli", "__main__"):
             relative = path.relative_to(ROOT).with_suffix("")
             names.append(".".join(relative.parts).removesuffix(".__init__"))
     assert len(names) > 50
@@ -151,35 +172,81 @@ def test_public_names():
 
 
 def _pins(lines):
-    return dict(line.split("==") for line in lines)
+    """Return the exact version of each requirement, with the packages that its extras add."""
+    pins = {}
+    for requirement in map(Requirement, lines):
+        [(operator, version)] = [(s.operator, s.version) for s in requirement.specifier]
+        assert operator == "==", requirement
+        extras = [f"{requirement.name}-{extra}" for extra in requirement.extras]
+        pins |= dict.fromkeys([requirement.name, *extras], version)
+    return pins
 
 
-def test_environment_file_has_the_pins_of_the_package():
+def _constraints():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return _pins(line for line in lines if not line.startswith("#"))
+
+
+def test_environment_file_and_constraints_are_the_same_set():
     conda = yaml.safe_load((ROOT / "conda.yaml").read_text())
     [pip] = [entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict)]
-    assert _pins(pip) == _pins(PROJECT["dependencies"])
+    assert _pins(pip) == _constraints()
     [python] = [d for d in conda["dependencies"] if str(d).startswith("python=")]
     assert python == "python=3.11"
-    assert PROJECT["requires-python"] == ">=3.11,<3.12"
+
+
+def test_constraints_are_within_the_ranges_of_the_package():
+    pins, wanted = _constraints(), list(map(Requirement, PROJECT["dependencies"]))
+    assert set(pins) == {w.name for w in wanted} | {"psycopg-binary"}
+    for requirement in wanted:
+        assert requirement.specifier.contains(pins[requirement.name]), requirement
+        operators = {s.operator for s in requirement.specifier}
+        exact = requirement.name.startswith("apache-tvm")
+        assert operators == ({"=="} if exact else {">=", "<"}), requirement
+
+
+def test_installed_versions_are_within_the_ranges():
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        assert requirement.specifier.contains(importlib.metadata.version(requirement.name))
 
 
 def test_pins_are_what_the_code_checks():
-    pins = _pins(PROJECT["dependencies"])
+    pins = _constraints()
     assert pins["apache-tvm"] == versions.TVM_VERSION
     assert pins["apache-tvm-ffi"] == versions.TVM_FFI_VERSION
     assert PROJECT["version"] == versions.VERSION == tvmopt.__version__
 
 
-def test_package_holds_python_files_alone():
-    # Other files would need an entry in setuptools' package-data.
+def test_python_versions_are_said_once():
+    said = [f"{major}.{minor}" for major, minor in versions.PYTHON_VERSIONS]
+    python = "Programming Language :: Python :: "
+    assert [c for c in PROJECT["classifiers"] if python in c] == [python + v for v in said]
+    supported = SpecifierSet(PROJECT["requires-python"])
+    assert [f"3.{minor}" for minor in range(30) if f"3.{minor}" in supported] == said
+    assert versions.python_versions() == f"{said[0]} to {said[-1]}"
+    assert sys.version_info[:2] in versions.PYTHON_VERSIONS
+
+
+def test_requirement_of_a_dependency(monkeypatch):
+    lines = ["onnx<2,>=1.20", "onnxruntime<2,>=1.23", "psycopg[binary]<4,>=3.2"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
+    assert versions.requirement("onnx") == lines[0]
+    assert versions.requirement("onnxruntime") == lines[1]
+    assert versions.requirement("psycopg") == lines[2]
+    assert versions.requirement("other") == "other"
+
+
+def test_files_that_are_not_python_are_package_data():
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
-    assert {path for path in files if path.suffix not in (".py", ".pyc")} == set()
+    packed = {path for glob in DATA for path in PACKAGE.glob(glob)}
+    assert {path for path in files if path.suffix not in (".py", ".pyc")} == packed
+    assert {path.parent.name for path in packed} == {"examples", "report"}
 
 
 def test_every_imported_package_is_a_dependency():
     stems = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "sklearn": "scikit-learn",
              "yaml": "pyyaml", "google": "onnx"}  # fmt: skip
-    pins = set(_pins(PROJECT["dependencies"]))
+    pins = {Requirement(line).name for line in PROJECT["dependencies"]}
     for folder in (PACKAGE, ROOT / "flows"):
         for path in folder.rglob("*.py"):
             for name in {n.split(".")[0] for n in _imported(path)} - sys.stdlib_module_names:
@@ -254,7 +321,14 @@ def test_wrong_pair_is_refused_at_import(wrong_pair):
 
 def test_doctor_runs_with_the_wrong_pair(wrong_pair):
     done = wrong_pair("-m", "tvmopt", "doctor")
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert "apache-tvm-ffi  0.1.15" in done.stdout
     assert "target          unknown: TVM cannot be used" in done.stdout
     assert "apache-tvm-ffi must be 0.1.14.post1" in done.stdout.split("problem(s):")[1]
+
+
+def test_a_command_with_the_wrong_pair_is_one_line(wrong_pair):
+    done = wrong_pair("-m", "tvmopt", "pull", "--name", "m")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: apache-tvm-ffi must be 0.1.14.post1")
+    assert done.stderr.count("\n") == 1

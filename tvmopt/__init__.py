@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import EnvironmentSetupError, TvmoptError
@@ -23,8 +24,14 @@ class _WrongPackagesError(EnvironmentSetupError, ImportError):
     """An ImportError, so that MLflow goes on without our plugin where packages are wrong."""
 
 
+def _is_command() -> bool:
+    """Whether this process is the command ``tvmopt``, which says in one line what is wrong."""
+    words = [*sys.orig_argv[1:3], "", ""]
+    return words[:2] == ["-m", "tvmopt"] or Path(words[0]).name == "tvmopt"
+
+
 # A wrong pair of wheels would crash much later, with nothing said. The doctor must still run.
-if (_problem := tvm_problem()) and sys.orig_argv[1:3] != ["-m", "tvmopt"]:
+if (_problem := tvm_problem()) and not _is_command():
     raise _WrongPackagesError(_problem)
 
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any, TypeVar
 
-from tvmopt.device import dtypes
+from tvmopt.choices import LOW_DTYPES, QUANTIZATIONS, at_least, one_of
 from tvmopt.errors import ConfigError
-from tvmopt.printable import shown
+from tvmopt.parameters.groups import (
+    AccuracyParameters,
+    ConversionParameters,
+    MeasurementParameters,
+    QuantizationParameters,
+    SensitivityLimitParameters,
+    TuningParameters,
+)
 from tvmopt.remote.board import Board
-
-STRATEGIES = ("fast", "default", "metaschedule", "none")
-#: Strategies that measure candidates on this machine.
-MEASURING = ("fast", "metaschedule")
-#: What is tuned: each fused function as it runs, or its anchor operator alone.
-GRANULARITIES = ("subgraph", "operator")
-METRICS = ("auto", "top1", "fidelity")
-#: Dtypes that a conversion can have layers compute in.
-LOW_DTYPES = dtypes.names(lambda row: row.convertible)
-DTYPES = ("float32", *LOW_DTYPES)
-LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
-QUANTIZATIONS = ("u8s8", "s8s8")
-CALIBRATIONS = ("minmax", "entropy", "percentile")
-AUTO = "auto"
+from tvmopt.skip_layers import SkipLayers
 
 # Left out of a digest when empty, so that digests of local measurements stay equal.
 _RPC = ("rpc_tracker", "rpc_key")
@@ -38,7 +31,8 @@ class StageConfig:
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
         data = dataclasses.asdict(self)
-        return {name: value for name, value in data.items() if value or name not in _RPC}
+        text = {name: str(value) for name, value in data.items() if isinstance(value, SkipLayers)}
+        return {name: v for name, v in (data | text).items() if v or name not in _RPC}
 
     @classmethod
     def from_dict(cls: type[_C], data: dict[str, Any]) -> _C:
@@ -52,17 +46,16 @@ class CalibrateConfig(StageConfig):
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
-        method: One of ``CALIBRATIONS``.
+        method: One of ``choices.CALIBRATIONS``.
         samples: Most samples to use of the data's calibration part.
     """
 
     input_shapes: str
-    method: str = "minmax"
-    samples: int = 100
+    method: str = QuantizationParameters.calibration
+    samples: int = QuantizationParameters.calibration_samples
 
     def __post_init__(self) -> None:
-        one_of("calibration", self.method, CALIBRATIONS)
-        at_least("calibration_samples", self.samples, 1)
+        QuantizationParameters.check(calibration=self.method, calibration_samples=self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +66,7 @@ class SensitivityConfig(StageConfig):
         input_shapes: As in :class:`ConvertConfig`.
         target: ``TargetSpec.to_dict()``; its peak rates and latencies say what is gained.
         dtypes: dtypes to analyse.
-        quantization: One of ``QUANTIZATIONS``.
+        quantization: One of ``choices.QUANTIZATIONS``.
         max_accuracy_drop: Largest drop that a proposed skip set may leave.
         samples: Most samples to measure accuracy on, of the data's calibration part.
         time_limit_s: Most seconds to measure for.
@@ -83,9 +76,9 @@ class SensitivityConfig(StageConfig):
     target: dict[str, Any]
     dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
-    max_accuracy_drop: float = 0.01
+    max_accuracy_drop: float = AccuracyParameters.max_accuracy_drop
     samples: int = 32
-    time_limit_s: float = 120.0
+    time_limit_s: float = SensitivityLimitParameters.sensitivity_time
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtypes", tuple(self.dtypes))
@@ -94,9 +87,9 @@ class SensitivityConfig(StageConfig):
         for dtype in self.dtypes:
             one_of("dtypes", dtype, LOW_DTYPES)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        at_least("max_accuracy_drop", self.max_accuracy_drop, 0)
+        AccuracyParameters.check(max_accuracy_drop=self.max_accuracy_drop)
         at_least("samples", self.samples, 1)
-        at_least("time_limit", self.time_limit_s, 1)
+        SensitivityLimitParameters.check(sensitivity_time=self.time_limit_s)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,29 +103,25 @@ class ConvertConfig(StageConfig):
             ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
             block) or ``"HWNC"``.
         dtype: dtype of the layers; ``"float32"`` leaves the model's own formats alone.
-        skip_layers: Layers to leave alone: indices, name globs and operator types, separated by
-            commas; ``"auto"`` takes the set that the sensitivity stage proposes.
+        skip_layers: Layers to leave alone; ``"auto"`` takes the set that the sensitivity stage
+            proposes.
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
     """
 
     input_shapes: str
     target: dict[str, Any]
-    layout: str = "auto"
-    dtype: str = "float32"
-    skip_layers: str = ""
+    layout: str = ConversionParameters.layout
+    dtype: str = ConversionParameters.dtype
+    skip_layers: SkipLayers = ConversionParameters.skip_layers
     quantization: str = "u8s8"
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.shapes import parse_input_shapes
 
         parse_input_shapes(self.input_shapes)
-        one_of("dtype", self.dtype, DTYPES)
+        ConversionParameters.check(dtype=self.dtype, layout=self.layout)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        if not is_layout(self.layout):
-            raise ConfigError(
-                f"layout must be one of {', '.join(LAYOUTS)} (such as NCHW16c), "
-                f"but got {self.layout!r}"
-            )
+        object.__setattr__(self, "skip_layers", SkipLayers.parse(self.skip_layers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +130,8 @@ class TuneConfig(StageConfig):
 
     Attributes:
         target: ``TargetSpec.to_dict()``.
-        strategy: One of ``STRATEGIES``.
-        granularity: One of ``GRANULARITIES``.
+        strategy: One of ``choices.STRATEGIES``.
+        granularity: One of ``choices.GRANULARITIES``.
         trials: Most candidates that ``metaschedule`` measures.
         topk: Most configurations of one function that ``fast`` measures.
         time_budget_s: Most seconds to tune for; 0 for no limit.
@@ -152,22 +141,24 @@ class TuneConfig(StageConfig):
     """
 
     target: dict[str, Any]
-    strategy: str = "fast"
-    granularity: str = "subgraph"
+    strategy: str = TuningParameters.strategy
+    granularity: str = TuningParameters.granularity
     trials: int = 0
-    topk: int = 20
-    time_budget_s: float = 0.0
+    topk: int = TuningParameters.topk
+    time_budget_s: float = TuningParameters.time_budget
     seed: int = 0
     rpc_tracker: str = ""
     rpc_key: str = ""
 
     def __post_init__(self) -> None:
         Board.parse(self.rpc_tracker, self.rpc_key)
-        one_of("strategy", self.strategy, STRATEGIES)
-        one_of("granularity", self.granularity, GRANULARITIES)
-        at_least("trials", self.trials, 0)
-        at_least("topk", self.topk, 1)
-        at_least("time_budget", self.time_budget_s, 0)
+        TuningParameters.check(
+            strategy=self.strategy,
+            granularity=self.granularity,
+            trials=self.trials,
+            topk=self.topk,
+            time_budget=self.time_budget_s,
+        )
         if self.strategy == "metaschedule" and self.trials < 1:
             raise ConfigError(
                 f"trials must be at least 1 for strategy 'metaschedule', but got {self.trials}"
@@ -211,8 +202,8 @@ class EvaluateConfig(StageConfig):
     """
 
     threads: int
-    metric: str = "auto"
-    repeats: int = 200
+    metric: str = MeasurementParameters.metric
+    repeats: int = MeasurementParameters.repeats
     time_limit_s: float = 10.0
     max_samples: int = 2000
     accuracy_time_s: float = 0.0
@@ -221,24 +212,6 @@ class EvaluateConfig(StageConfig):
 
     def __post_init__(self) -> None:
         Board.parse(self.rpc_tracker, self.rpc_key)
-        one_of("metric", self.metric, METRICS)
-        at_least("repeats", self.repeats, 5)
+        MeasurementParameters.check(metric=self.metric, repeats=self.repeats)
         at_least("time_limit", self.time_limit_s, 0.1)
         at_least("accuracy_time", self.accuracy_time_s, 0)
-
-
-def is_layout(text: str) -> bool:
-    """Whether ``text`` names a layout: one of ``LAYOUTS``, its block written as a number."""
-    return re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", text) is not None
-
-
-def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise :class:`ConfigError` unless ``value`` is one of ``allowed``."""
-    if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {shown(value)}")
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Raise :class:`ConfigError` unless ``value`` is a number of at least ``least``."""
-    if not value >= least:
-        raise ConfigError(f"{name} must be at least {least:g}, but got {value:g}")

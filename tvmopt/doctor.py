@@ -13,7 +13,14 @@ from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import TvmoptError
 from tvmopt.kernels.cuda.toolchain import compiler
-from tvmopt.versions import VERSION, installed, tvm_problem
+from tvmopt.versions import (
+    PYTHON_VERSIONS,
+    VERSION,
+    installed,
+    python_versions,
+    requirement,
+    tvm_problem,
+)
 
 _PACKAGES = (
     "apache-tvm", "apache-tvm-ffi", "mlflow", "optuna", "onnx", "onnxruntime", "numpy",
@@ -29,15 +36,18 @@ def main() -> int:
     problems: list[str] = []
     _line("tvmopt", f"{VERSION} at {Path(__file__).parent}")
     _line("python", f"{platform.python_version()} at {sys.executable}")
-    if sys.version_info[:2] != (3, 11):
+    if sys.version_info[:2] not in PYTHON_VERSIONS:
         problems.append(
-            f"Python must be 3.11, but got {platform.python_version()}; install Python 3.11"
+            f"Python must be {python_versions()}, but got {platform.python_version()}; "
+            "install one of these"
         )
     for name in _PACKAGES:
         version = installed(name)
         _line(name, version or "not installed")
         if version is None and not name.startswith("apache-tvm"):
-            problems.append(f"{name} must be installed, but it is not; run: pip install -e .")
+            problems.append(
+                f'{name} must be installed, but it is not; run: pip install "{requirement(name)}"'
+            )
     problem = tvm_problem()
     if problem:
         problems.append(problem)
@@ -130,7 +140,7 @@ def _compiler(problems: list[str]) -> None:
 
 def _store(problems: list[str]) -> None:
     try:
-        from tvmopt.tracking.store import tracking_uri
+        from tvmopt.tracking.store.mlflow_store import tracking_uri
 
         uri = tracking_uri()
     except Exception as error:  # whatever goes wrong is the finding

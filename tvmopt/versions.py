@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 
 from tvmopt.errors import EnvironmentSetupError
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
+PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
+"""Versions of Python that the package is tested with."""
 TVM_VERSION = "0.27.0.post1"
 TVM_FFI_VERSION = "0.1.14.post1"
 _MODULES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
 _CURE = f'run: pip install "apache-tvm=={TVM_VERSION}" "apache-tvm-ffi=={TVM_FFI_VERSION}"'
+
+
+def python_versions() -> str:
+    """Versions of Python that the package supports, in words."""
+    first, last = PYTHON_VERSIONS[0], PYTHON_VERSIONS[-1]
+    return f"{first[0]}.{first[1]} to {last[0]}.{last[1]}"
 
 
 def installed(distribution: str) -> str | None:
@@ -20,6 +29,16 @@ def installed(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def requirement(distribution: str) -> str:
+    """Versions of a dependency that this package takes, as pip reads them: ``optuna<6,>=5.0``."""
+    try:
+        found = importlib.metadata.requires("tvmopt") or []
+    except importlib.metadata.PackageNotFoundError:  # a copied tree has no metadata
+        return distribution
+    named = re.compile(rf"{re.escape(distribution)}(?![\w.-])")
+    return next((line for line in found if named.match(line)), distribution)
 
 
 def tvm_problem() -> str | None:

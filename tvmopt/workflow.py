@@ -1,10 +1,6 @@
 """The entry points as Python functions, under the words of the MLproject file."""
 
-from tvmopt.tracking.promote import promote
-from tvmopt.tracking.pull import pull
-from tvmopt.tracking.search import SearchResult, search, worker
-from tvmopt.tracking.serve import serve
-from tvmopt.tracking.workflow import (
+from tvmopt.tracking.pipeline.workflow import (
     MainResult,
     build,
     convert,
@@ -13,6 +9,10 @@ from tvmopt.tracking.workflow import (
     sensitivity,
     tune,
 )
+from tvmopt.tracking.registry.promote import promote
+from tvmopt.tracking.registry.pull import pull
+from tvmopt.tracking.search.entry_points import SearchResult, search, worker
+from tvmopt.tracking.serving.serve import serve
 
 __all__ = [
     "MainResult",

@@ -8,7 +8,7 @@ import onnx
 import pytest
 import tvm
 
-from tvmopt.config import LOW_DTYPES
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.dtypes import DTYPES, DType, dtype
 from tvmopt.errors import ConfigError

@@ -15,8 +15,8 @@ import pytest
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import load_dataset
+from tvmopt.plain_yaml import load_yaml, read_yaml
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.search.plain_yaml import load_yaml, read_yaml
 
 SPECS = [TensorSpec("x", (1, 4), "float32")]
 GOOD = np.arange(40, dtype=np.float32).reshape(10, 4)

@@ -30,18 +30,19 @@ from flows.unexpected import explain, hide_tracebacks
 from tests.faults.refusal import refuse
 from tvmopt.errors import StageFailedError, TvmoptError
 from tvmopt.search.budget import Budget
+from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import open_study
-from tvmopt.tracking import search as search_module
-from tvmopt.tracking import trial
-from tvmopt.tracking.command import command
-from tvmopt.tracking.exclusive import alone
-from tvmopt.tracking.runs import open_run
-from tvmopt.tracking.search_end import Ending
-from tvmopt.tracking.search_loop import SearchWork
-from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.search import entry_points as search_module
+from tvmopt.tracking.search import trial
+from tvmopt.tracking.search.ending import Ending
+from tvmopt.tracking.search.loop import SearchWork
+from tvmopt.tracking.store.command import command
+from tvmopt.tracking.store.exclusive import alone
+from tvmopt.tracking.store.runs import open_run
+from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 SPACE = Space(("float32",), {}, tuple(f"NCHW{n}c" for n in range(2, 8)), (Effort("default"),))
 SEARCHES = 2
@@ -87,7 +88,7 @@ def _finish(session: Session, request: object, study: object, limits: Limits, wh
 
 
 def search(folder: Path, name: str) -> None:
-    """Do what ``tvmopt.tracking.search.search`` does, without a model."""
+    """Do what ``tvmopt.tracking.search.entry_points.search`` does, without a model."""
     trial._stages = _stages
     trial.request_for = lambda request, choice: request
     search_module.finish_search, search_module.leave_report = _finish, lambda *args: ""

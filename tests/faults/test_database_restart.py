@@ -14,11 +14,12 @@ import pytest
 
 from tests.tracking.test_search_worker import _postgresql
 from tvmopt.search.budget import Budget
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.effort import Effort
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import open_study
-from tvmopt.tracking import search_loop
-from tvmopt.tracking.search_loop import heartbeat
+from tvmopt.tracking.search import loop as search_loop
+from tvmopt.tracking.search.loop import heartbeat
 
 SPACE = Space(("float32",), {}, ("NHWC", "NCHW"), (Effort("default"),))
 AWAY_S = 5.0

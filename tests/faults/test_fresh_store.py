@@ -19,11 +19,11 @@ def create_table(self, *args, **kwargs):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 DefaultImpl.create_table = create_table
-from tvmopt.tracking.store import open_store
+from tvmopt.tracking.store.mlflow_store import open_store
 open_store()
 """
 _NEXT = """
-from tvmopt.tracking.store import experiment_id, open_store
+from tvmopt.tracking.store.mlflow_store import experiment_id, open_store
 print(experiment_id(open_store(), "next"))
 """
 

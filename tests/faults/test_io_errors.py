@@ -20,7 +20,8 @@ import os, sys
 from pathlib import Path
 from tvmopt.errors import StudyAwayError
 from tvmopt.search.budget import Budget
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.effort import Effort
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import open_study
 

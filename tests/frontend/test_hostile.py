@@ -15,7 +15,7 @@ from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.load import load_onnx
 from tvmopt.frontend.reference import input_specs
 from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
-from tvmopt.tracking.model_source import local_model
+from tvmopt.tracking.store.model_source import local_model
 
 CONTROL = ["a\nb", "a\x1b[31mb", "a\x00b", "a\u202eb", "a\u2028b", "a\x7fb", "\r"]
 

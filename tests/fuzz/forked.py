@@ -29,8 +29,9 @@ _ADDRESS_SPACE = 24 << 30
 _LOOK_S = 0.01
 _IMPORTS = (
     "onnxruntime", "tvm.relax.frontend.onnx", "tvm.s_tir.meta_schedule", "tvmopt.runtime",
-    "tvmopt.stages.build", "tvmopt.stages.convert", "tvmopt.stages.tune", "tvmopt.tracking.request",
-    "tvmopt.tune", "tvmopt.tune.convergence", "tvmopt.tune.regret", "tvmopt.tune.report",
+    "tvmopt.stages.build", "tvmopt.stages.convert", "tvmopt.stages.tune",
+    "tvmopt.tracking.pipeline.request", "tvmopt.tune",
+    "tvmopt.tune.convergence", "tvmopt.tune.regret", "tvmopt.tune.report",
     "tvm.relax.backend.cpu_generic.pipeline",
 )  # fmt: skip
 

@@ -111,7 +111,7 @@ def _through(
     from tvmopt.stages.convert import convert
     from tvmopt.stages.non_finite import NON_FINITE_TAG
     from tvmopt.stages.tune import tune
-    from tvmopt.tracking.request import make_request
+    from tvmopt.tracking.pipeline.request import make_request
 
     phase("request")
     request = make_request(

@@ -62,7 +62,7 @@ def prepare(folder: Path, granularity: str) -> None:
 
 
 def _request(folder: Path, granularity: str) -> Any:
-    from tvmopt.tracking.request import make_request
+    from tvmopt.tracking.pipeline.request import make_request
 
     return make_request(
         folder / "model.onnx", name="records", threads=1, layout="NCHW", strategy="fast",

@@ -12,7 +12,7 @@ from tvmopt.evaluate.dataset import load_dataset
 from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
 from tvmopt.frontend.reference import input_specs
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "tvmopt" / "examples"
 
 
 @pytest.fixture(scope="session")

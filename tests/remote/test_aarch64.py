@@ -36,7 +36,7 @@ from .conftest import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "tvmopt" / "examples"
 TARGET = resolve_target("cortex-a76", 2).to_dict()
 LINKERS = ("gcc", "zig")
 

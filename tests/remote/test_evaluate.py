@@ -13,7 +13,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
 from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, read_table
-from tvmopt.tracking.report import as_text, comparison
+from tvmopt.tracking.report.tables import as_text, comparison
 
 
 @pytest.fixture

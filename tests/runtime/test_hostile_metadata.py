@@ -11,7 +11,7 @@ import yaml
 
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import ModelMetadata
-from tvmopt.tracking.verify import read_mlmodel
+from tvmopt.tracking.flavor.verify import read_mlmodel
 
 from ..fuzz.json_mutations import damaged, mutated
 

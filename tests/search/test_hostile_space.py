@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tvmopt.config import DTYPES, GRANULARITIES, STRATEGIES, is_layout
+from tvmopt.choices import DTYPES, GRANULARITIES, STRATEGIES, is_layout
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
-from tvmopt.search.generate import (
-    choose_dtypes,
-    choose_efforts,
-    choose_layouts,
-    generate_space,
-    read_declared,
-)
-from tvmopt.search.space import Effort
+from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts
+from tvmopt.search.declared import read_declared
+from tvmopt.search.effort import Effort
+from tvmopt.search.generate import generate_space
 
 from ..fuzz.json_mutations import damaged, mutated
 

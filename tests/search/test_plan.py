@@ -7,9 +7,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmopt.search.effort import Effort
 from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried, next_choice
 from tvmopt.search.sampler import VariantSampler
-from tvmopt.search.space import Choice, Effort, Space
+from tvmopt.search.space import Choice, Space
 
 EFFORTS = (Effort("default"), Effort("fast", 20), Effort("metaschedule", 64))
 SPACE = Space(

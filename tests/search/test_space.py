@@ -8,19 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmopt.config import GRANULARITIES, MEASURING
+from tvmopt.choices import GRANULARITIES, MEASURING
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import LayerCost, Sensitivity, SkipSet
-from tvmopt.search.generate import (
-    Declared,
-    choose_dtypes,
-    choose_efforts,
-    choose_layouts,
-    choose_skips,
-    generate_space,
-    read_declared,
-)
-from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
+from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts, choose_skips
+from tvmopt.search.declared import Declared, read_declared
+from tvmopt.search.effort import Effort
+from tvmopt.search.generate import generate_space
+from tvmopt.search.space import BASELINE, Choice, Space, Variant
 
 AVX512 = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16")
 SPACE = Space(

@@ -19,9 +19,10 @@ from sqlalchemy.exc import OperationalError
 from tvmopt.errors import ConfigError, TrialTakenError
 from tvmopt.process import Process
 from tvmopt.search.budget import Budget
+from tvmopt.search.effort import Effort
 from tvmopt.search.plan import RUNNING, next_choice
 from tvmopt.search.sampler import VariantSampler
-from tvmopt.search.space import BASELINE, Effort, Space
+from tvmopt.search.space import BASELINE, Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy, find_study, open_study
 

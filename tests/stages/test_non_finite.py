@@ -25,7 +25,7 @@ from tvmopt.stages.convert import convert
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, compare_non_finite
 from tvmopt.transform.lower import lower
 
-_DIGITS = Path(__file__).parents[2] / "examples" / "digits_cnn.onnx"
+_DIGITS = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import subprocess
 import sys
@@ -18,9 +17,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
-from flows import command_line
 from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.serving import NAME, SHAPE, Server
+from tvmopt.cli import command_line
+from tvmopt.cli.commands import function as find_function
 from tvmopt.parameters import ENTRY_POINTS
 
 ROOT = Path(__file__).parents[2]
@@ -95,8 +95,7 @@ def refuse(monkeypatch, capfd, tmp_path) -> Callable[..., None]:
         words = [word for name, value in params.items() for word in (f"--{name}", value)]
         monkeypatch.setattr("sys.argv", [entry, *words])
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-        module = importlib.import_module(f"flows.{entry}")
-        function = module._function()  # output of imports is not output of the command
+        function = find_function(entry)  # output of imports is not output of the command
         capfd.readouterr()
         with pytest.raises(SystemExit) as exited:
             command_line.run(entry, lambda: function)
@@ -233,7 +232,7 @@ def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
     """Return a folder with a store in which the single-input bundle is the champion of ``NAME``."""
     import mlflow
 
-    from tvmopt.tracking import registry
+    from tvmopt.tracking.registry import versions as registry
 
     folder = tmp_path_factory.mktemp("serve")
     uri = make_store(folder)

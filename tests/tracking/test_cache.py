@@ -12,11 +12,12 @@ import pytest
 
 from tests.mlflow_runs import runs_of
 from tvmopt import digest, host
-from tvmopt.config import GRANULARITIES, STRATEGIES
+from tvmopt.choices import GRANULARITIES, STRATEGIES
 from tvmopt.errors import ConfigError
-from tvmopt.tracking import pipeline
-from tvmopt.tracking.request import EXAMPLE, make_request
-from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.pipeline import steps as pipeline
+from tvmopt.tracking.pipeline.entry import EXAMPLE
+from tvmopt.tracking.pipeline.request import Request, make_request
+from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,20 +32,14 @@ def model(tmp_path_factory, conv_model) -> Path:
 
 def _digests(monkeypatch, request) -> tuple[str, ...]:
     """Return the digests of the stages, without running them."""
-    from tvmopt.tracking.stage_run import StageOutput
-
     found = []
 
-    def fake(session, stage, config, identity, input_digests, inputs, **options):
-        value = digest.stage_digest(stage, identity, input_digests)
-        found.append(value)
-        return StageOutput(stage, value, "", Path(), {}, cached=False)
+    def fake(session, planned, **options):
+        found.append(planned.digest)
+        return StageOutput(planned.name, planned.digest, "", Path(), {}, cached=False)
 
     monkeypatch.setattr(pipeline, "run_stage", fake)
-    converted = pipeline.convert_stage(None, request)
-    tuned = pipeline.tune_stage(None, request, converted)
-    built = pipeline.build_stage(None, request, converted, tuned)
-    pipeline.evaluate_stage(None, request, converted, built, None)
+    pipeline.StagePipeline(None, request).run("evaluate")
     return tuple(found)
 
 
@@ -133,20 +128,24 @@ def _session(example, folder: Path, experiment: str = "") -> Session:
     return Session(client, experiment, run.info.run_id, {}, True, folder, 2)
 
 
+def _convert(session: Session, request: Request) -> StageOutput:
+    return pipeline.StagePipeline(session, request).run("convert")
+
+
 def test_damaged_artifacts_are_not_reused(use_example, model, tmp_path, capsys):
     request = make_request(model, name=f"damaged-{tmp_path.name}")
     session = _session(use_example, tmp_path)
-    first = pipeline.convert_stage(session, request)
-    assert pipeline.convert_stage(session, request).run_id == first.run_id
+    first = _convert(session, request)
+    assert _convert(session, request).run_id == first.run_id
     uri = session.client.get_run(first.run_id).info.artifact_uri
     params = Path(uri.removeprefix("file://")) / "params.bin"
     data = bytearray(params.read_bytes())
     data[-1] ^= 1
     params.write_bytes(data)
-    assert pipeline.convert_stage(session, request).run_id == first.run_id  # its private copy
+    assert _convert(session, request).run_id == first.run_id  # its private copy
     (tmp_path / "other command").mkdir()
     session = dataclasses.replace(session, work_dir=tmp_path / "other command")
-    again = pipeline.convert_stage(session, request)
+    again = _convert(session, request)
     assert (again.cached, again.run_id == first.run_id) == (False, False)
     assert "has damaged artifacts: doing it again" in capsys.readouterr().out
 
@@ -155,13 +154,11 @@ def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path
     client = use_example.client()
     done = runs_of(client, "tags.`tvmopt.stage` = 'tune'")[-1]
     monkeypatch.setattr(host, "fingerprint", lambda: done.data.tags["tvmopt.fingerprint"])
-    model, name = ROOT / EXAMPLE["model"], EXAMPLE["name"]
-    shapes, data = EXAMPLE["input_shapes"], str(ROOT / EXAMPLE["data"])
+    model, name = ROOT / "tvmopt" / EXAMPLE["model"], EXAMPLE["name"]
+    shapes, data = EXAMPLE["input_shapes"], str(ROOT / "tvmopt" / EXAMPLE["data"])
     request = make_request(model, name=name, input_shapes=shapes, data=data, **use_example.asked)
     session = _session(use_example, tmp_path, done.info.experiment_id)
-    tuned = pipeline.tune_stage(
-        session, request, pipeline.convert_stage(session, request), own=True
-    )
+    tuned = pipeline.StagePipeline(session, request).run("tune", own=True)
     tags = client.get_run(session.run_id).data.tags
     assert (tuned.cached, tags["tvmopt.granularity"]) == (True, "subgraph")
     assert "tvmopt.stage" not in tags
@@ -170,7 +167,7 @@ def test_a_run_with_a_cached_stage_reports_the_granularity(use_example, tmp_path
 def test_no_cache_does_it_again(use_example, model, tmp_path):
     request = make_request(model, name=f"again-{tmp_path.name}")
     session = _session(use_example, tmp_path)
-    first = pipeline.convert_stage(session, request)
-    again = pipeline.convert_stage(dataclasses.replace(session, use_cache=False), request)
+    first = _convert(session, request)
+    again = _convert(dataclasses.replace(session, use_cache=False), request)
     assert first.digest == again.digest
     assert first.run_id != again.run_id

@@ -21,9 +21,9 @@ import pytest
 from tests.mlflow_runs import client_of, runs_of
 from tvmopt import host
 from tvmopt.errors import DatabaseMismatchError
-from tvmopt.tracking.earlier import earlier_databases
-from tvmopt.tracking.stage_run import Session
-from tvmopt.tracking.workflow import tune
+from tvmopt.tracking.pipeline.workflow import tune
+from tvmopt.tracking.store.earlier import earlier_databases
+from tvmopt.tracking.store.stage_run import Session
 from tvmopt.tune.database import granularity_of
 
 _NEXT = "next entry point\n"
@@ -208,7 +208,7 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
     done = mlflow_run(
         store,
         "tune",
-        model=root / "examples/digits_cnn.onnx",
+        model=root / "tvmopt/examples/digits_cnn.onnx",
         input_shapes="image:1x1x8x8",
         strategy="metaschedule",
         trials=8,

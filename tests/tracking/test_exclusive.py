@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from tvmopt.tracking.exclusive import alone, lock_folder, turn
+from tvmopt.tracking.store.exclusive import alone, lock_folder, turn
 
 _HOLD = (
     "import sys, time\n"
-    "from tvmopt.tracking.exclusive import turn\n"
+    "from tvmopt.tracking.store.exclusive import turn\n"
     "with turn(sys.argv[1] == 'measure'):\n"
     "    print('in', flush=True)\n"
     "    time.sleep(60)\n"

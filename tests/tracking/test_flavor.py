@@ -54,6 +54,8 @@ def test_mlmodel_file_says_what_the_model_is(saved):
     assert json.loads(model["signature"]["inputs"])[0]["name"] == "x"
     assert (saved / "input_example.json").exists()
     assert not [path for path in saved.rglob("__pycache__") if path.is_dir()]
+    code = {path.suffix for path in (saved / "code").rglob("*") if path.is_file()}
+    assert code == {".py", ""}  # the bundled example stays out; files "__pycache__" have no suffix
 
 
 def test_native_and_pyfunc_give_the_golden_output(saved, conv_bundle):
@@ -128,9 +130,9 @@ def test_served_model_answers_many_clients(example, project_env, root):
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_until_up(f"{url}/ping", server)
-        image = np.load(root / "examples/digits_eval.npz")["image"]
+        image = np.load(root / "tvmopt/examples/digits_eval.npz")["image"]
         session = ort.InferenceSession(
-            str(root / "examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
+            str(root / "tvmopt/examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
         )
         want = [session.run(None, {"image": row[None]})[0] for row in image[:REQUESTS]]
 

@@ -12,12 +12,13 @@ from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain import compiler, modules
-from tvmopt.tracking import workflow
-from tvmopt.tracking.request import Request, make_request
-from tvmopt.tracking.search import search
-from tvmopt.tracking.workflow import _check_tools
+from tvmopt.tracking.pipeline import workflow
+from tvmopt.tracking.pipeline.request import Request, make_request
+from tvmopt.tracking.pipeline.steps import StagePipeline
+from tvmopt.tracking.pipeline.workflow import _check_tools
+from tvmopt.tracking.search.entry_points import search
 
-MODEL = Path(__file__).parents[2] / "examples" / "digits_cnn.onnx"
+MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 no_gpu = pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
 
 
@@ -106,11 +107,11 @@ def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys) -> None:
         raise BuildError("nvcc refused a kernel")
 
     logged: dict[str, str] = {}
-    monkeypatch.setattr(workflow.pipeline, "baseline_stage", fail)
+    monkeypatch.setattr(StagePipeline, "run", fail)
     monkeypatch.setattr(workflow, "log_tags", lambda client, run, tags: logged.update(tags))
     session = types.SimpleNamespace(client=None, run_id="r")
-    assert workflow._baseline(session, request(), None) is None
+    workflow._compare_untuned(StagePipeline(session, request()))
     assert "build-untuned_tvm  failed: nvcc refused" in capsys.readouterr().out
     assert logged == {"tvmopt.unmeasured.untuned_latency_ms_p50": "nvcc refused a kernel"}
     with pytest.raises(BuildError):
-        workflow._baseline(session, request("host"), None)
+        workflow._compare_untuned(StagePipeline(session, request("host")))

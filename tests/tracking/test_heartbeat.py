@@ -10,9 +10,9 @@ from mlflow import MlflowClient
 
 from tests.mlflow_runs import client_of
 from tvmopt.process import Process
-from tvmopt.tracking import heartbeat
-from tvmopt.tracking.heartbeat import BEATS, Others
-from tvmopt.tracking.runs import user
+from tvmopt.tracking.store import heartbeat
+from tvmopt.tracking.store.heartbeat import BEATS, Others
+from tvmopt.tracking.store.runs import user
 
 OWN = Process.own()
 SILENT_S = 0.3

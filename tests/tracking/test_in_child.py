@@ -36,12 +36,15 @@ from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.search.limits import Limits
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking import in_child, pull, registry, stage_run
-from tvmopt.tracking.artifacts import write_manifest
-from tvmopt.tracking.finals import _rival
-from tvmopt.tracking.promote import promote
-from tvmopt.tracking.request import make_request
-from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.flavor import in_child
+from tvmopt.tracking.pipeline.request import make_request
+from tvmopt.tracking.registry import pull
+from tvmopt.tracking.registry import versions as registry
+from tvmopt.tracking.registry.promote import promote
+from tvmopt.tracking.search.finals import _rival
+from tvmopt.tracking.store import stage_run
+from tvmopt.tracking.store.artifacts import write_manifest
+from tvmopt.tracking.store.stage_run import Session
 
 # Action of a library when it is opened, its time limit in seconds, and the expected error.
 LIBRARIES = {
@@ -254,7 +257,7 @@ class TestTheSampleOfPull:
             "os.rename('new', 'pid'); time.sleep(60)"
         )
         code = (
-            "import sys; from pathlib import Path; from tvmopt.tracking import pull\n"
+            "import sys; from pathlib import Path; from tvmopt.tracking.registry import pull\n"
             "pull._run_sample(Path(sys.argv[1]))"
         )
         parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
@@ -282,9 +285,9 @@ def test_a_stage_begins_only_where_there_is_space(client, conv_build, tmp_path, 
     session.work_dir.mkdir()
     config = SimpleNamespace(to_dict=dict)
     with pytest.raises(EnvironmentSetupError, match="needs about 100 MB of free space in") as error:
-        stage_run.run_stage(
-            session, "convert", config, {}, {"model": "d"}, {"model": conv_build / "model.onnx"}
-        )
+        inputs = {"model": conv_build / "model.onnx"}
+        planned = stage_run.Planned("convert", "convert", config, "digest", {"model": "d"}, inputs)
+        stage_run.run_stage(session, planned)
     assert "there are 50 MB; free space, or set TMPDIR to a folder with more" in str(error.value)
     assert "\n" not in str(error.value)
     assert launched == []

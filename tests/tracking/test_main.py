@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def test_output_ends_with_table_model_and_next_steps(example):
         assert variant in out
     assert "models:/digits-cnn/1 registered" in out
     assert "version 1 has alias champion" in out
-    assert out.rstrip().splitlines()[-3].startswith("open the UI     mlflow ui")
+    assert out.rstrip().splitlines()[-4].startswith("open the UI     mlflow ui")
+    assert "/runs?workflowType=machine_learning" in out
     assert "mlflow.pyfunc.load_model('models:/digits-cnn@champion')" in out
     assert out.rstrip().endswith("mlflow run . -e serve --env-manager local -P name=digits-cnn")
 
@@ -131,7 +133,7 @@ def test_logged_model_is_in_the_experiment_of_its_run(example):
 
 
 def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, project_env, root):
-    data = root / "examples/digits_eval.npz"
+    data = root / "tvmopt/examples/digits_eval.npz"
     env = {k: v for k, v in project_env(example.folder).items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, "models:/digits-cnn@champion", str(data)],
@@ -144,7 +146,7 @@ def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, proje
     got, loaded_from = json.loads(done.stdout.splitlines()[-1])
     image = np.load(data)["image"][:16]
     session = ort.InferenceSession(
-        str(root / "examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
+        str(root / "tvmopt/examples/digits_cnn.onnx"), providers=["CPUExecutionProvider"]
     )
     want = np.concatenate([session.run(None, {"image": row[None]})[0] for row in image])
     np.testing.assert_allclose(got, np.concatenate([want, want[:1]]), atol=1e-3)
@@ -160,3 +162,27 @@ def test_second_run_reuses_every_stage(example, mlflow_run):
     assert "models:/digits-cnn/1 already registered" in done.stdout
     assert {r.info.run_id for r in _runs(example) if "tvmopt.stage" in r.data.tags} == stages
     assert len(_runs(example, tvmopt__entry_point="main")) == before + 1
+
+
+def test_a_dry_run_says_what_would_be_reused_and_runs_nothing(example, mlflow_run):
+    before = {run.info.run_id for run in _runs(example)}
+    done = mlflow_run(example.folder, dry_run="true")
+    assert done.returncode == 0, done.stderr
+    for step in ("convert", "tune", "build", "build-untuned_tvm", "evaluate"):
+        assert re.search(rf"^{step} +reused from run [0-9a-f]{{8}}, digest", done.stdout, re.M)
+    assert "would run" not in done.stdout
+    for line in ("topk: 1", "name: digits-cnn", "input_shapes: image:1x1x8x8", "dtype: float32"):
+        assert f"\n{line}\n" in done.stdout
+    [own] = [run for run in _runs(example) if run.info.run_id not in before]
+    assert (own.info.status, own.data.tags["tvmopt.dry_run"]) == ("FINISHED", "true")
+
+
+def test_a_dry_run_of_something_else_says_what_would_run(example, run_flow):
+    before = len(_runs(example))
+    done = run_flow(example.folder, "main", dry_run="true", dtype="int8", skip_layers="auto")
+    assert done.returncode == 0, done.stderr
+    said = re.findall(r"^([\w-]+) +would run, digest [0-9a-f]{12}$", done.stdout, re.M)
+    assert said == [
+        "calibrate", "sensitivity", "convert", "build-untuned_tvm", "tune", "build", "evaluate",
+    ]  # fmt: skip
+    assert len(_runs(example)) == before

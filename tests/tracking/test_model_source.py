@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from tvmopt.errors import ConfigError
-from tvmopt.tracking.model_source import local_model
-from tvmopt.tracking.request import name_of
-from tvmopt.tracking.store import experiment_id
+from tvmopt.tracking.pipeline.request import name_of
+from tvmopt.tracking.store.mlflow_store import experiment_id
+from tvmopt.tracking.store.model_source import local_model
 
 
 @pytest.fixture

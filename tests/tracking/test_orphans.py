@@ -16,8 +16,8 @@ from mlflow import MlflowClient
 from tests.mlflow_runs import client_of
 from tvmopt import host
 from tvmopt.process import Process
-from tvmopt.tracking import local_store, orphans
-from tvmopt.tracking.runs import open_run
+from tvmopt.tracking.store import local_store, orphans
+from tvmopt.tracking.store.runs import open_run
 
 OURS = {
     "mlflow.source.type": "PROJECT",

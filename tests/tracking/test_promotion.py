@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, StageFailedError
-from tvmopt.tracking import promotion, registry
-from tvmopt.tracking.artifacts import local_artifacts
-from tvmopt.tracking.promote import promote
-from tvmopt.tracking.promotion import promote_if_better, promote_version
+from tvmopt.tracking.registry import promotion
+from tvmopt.tracking.registry import versions as registry
+from tvmopt.tracking.registry.promote import promote
+from tvmopt.tracking.registry.promotion import promote_if_better, promote_version
+from tvmopt.tracking.report.sentences import promotion_words
+from tvmopt.tracking.store.artifacts import local_artifacts
 
 
 def _bundle(example):
@@ -37,7 +39,7 @@ def wrong_reference(use_example, tmp_path):
     noise = np.random.default_rng(0).standard_normal(tuple(weight.dims)).astype(np.float32)
     weight.CopyFrom(onnx.numpy_helper.from_array(noise, weight.name))
     onnx.save_model(model, str(copy / "reference.onnx"))
-    from tvmopt.tracking.artifacts import write_manifest
+    from tvmopt.tracking.store.artifacts import write_manifest
 
     write_manifest(copy)
     client.log_artifacts(run.info.run_id, str(copy))
@@ -92,10 +94,10 @@ def test_a_killed_check_is_done_once_more(kills, kind, refused, use_example, mon
 
 
 def test_promotion_uses_held_out_samples_only(use_example, root, tmp_path):
-    data = root / "examples/digits_eval.npz"
+    data = root / "tvmopt/examples/digits_eval.npz"
     done = promote("digits-cnn", version="1", data=str(data))
     assert done.done
-    assert "on 162 held-out samples" in done.reason  # 30% of 540
+    assert "on 162 held-out samples" in promotion_words(done)  # 30% of 540
 
 
 def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_example, tmp_path):
@@ -112,7 +114,7 @@ def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_exam
         client, made, data=None, max_accuracy_drop=0.01, work_dir=tmp_path, evidence="none"
     )
     assert not result.done
-    assert "version 1 stays champion" in result.reason
+    assert "version 1 stays champion" in promotion_words(result)
     assert str(client.get_model_version_by_alias("digits-cnn", "champion").version) == "1"
 
     # A user may promote it, and the previous champion stays recorded.

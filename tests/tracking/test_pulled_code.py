@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tvmopt.tracking.pull import _RUNTIME_FILES
+from tvmopt.tracking.registry.pull import _RUNTIME_FILES
 
 PACKAGE = Path(__file__).parents[2] / "tvmopt"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tvmopt.errors import ConfigError
-from tvmopt.search.space import Effort
-from tvmopt.tracking.search import search, worker
+from tvmopt.search.effort import Effort
+from tvmopt.tracking.search.entry_points import search, worker
 
 ASKED = {
     "dtypes": "float32,int8", "strategies": "default,fast", "topk": 1, "layouts": "NHWC",
@@ -63,6 +63,32 @@ def test_a_search_leaves_a_champion_and_the_evidence(searched) -> None:
     assert "models:/digits-cnn@champion" in done.stdout
 
 
+def test_the_ui_links_a_search_to_its_versions_its_data_and_its_history(searched) -> None:
+    _, found, _ = searched
+    run, trials = _parent(found), found.trials()
+    [used] = run.inputs.dataset_inputs
+    assert used.dataset.name == "digits_eval.npz"
+    assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "search")]
+    versions = found.client.search_model_versions("name='digits-cnn'")
+    linked = {output.model_id for output in run.outputs.model_outputs}
+    assert linked == {version.source.removeprefix("models:/") for version in versions}
+    assert len(run.outputs.model_outputs) == len(linked)
+    history = {
+        metric: sorted(
+            (m.step, m.value) for m in found.client.get_metric_history(run.info.run_id, metric)
+        )
+        for metric in ("trial_latency_ms", "trial_accuracy_drop", "best_latency_ms")
+    }
+    by_trial = {int(r.data.tags["tvmopt.trial"]): r.data.metrics for r in trials}
+    del by_trial[0]  # the baseline
+    assert history["trial_latency_ms"] == [
+        (n, by_trial[n]["latency_ms_adjusted"]) for n in sorted(by_trial)
+    ]
+    assert [n for n, _ in history["trial_accuracy_drop"]] == sorted(by_trial)
+    best = [ms for _, ms in history["best_latency_ms"]]
+    assert best and best == sorted(best, reverse=True)
+
+
 def test_stages_are_done_once_for_all_trials(searched) -> None:
     runs = searched[1].runs()
     digests = [r.data.tags["tvmopt.digest"] for r in runs if "tvmopt.digest" in r.data.tags]
@@ -85,6 +111,10 @@ def test_a_finished_search_costs_little_to_repeat(searched, run_flow) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing is left to try" in done.stdout
     assert len(found.runs()) == before + 1
+    [again] = found.runs("tags.`tvmopt.search_run` != ''")
+    [output] = again.outputs.model_outputs
+    assert output.model_id == found.champion().source.removeprefix("models:/")
+    assert "best_latency_ms" in again.data.metrics
 
 
 @pytest.mark.slow
@@ -130,7 +160,8 @@ def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env,
     folder, _, _ = searched
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.search_champion", "--name", "digits-cnn",
-         "--threads", "1", "--seconds", "0.2", "--data", str(root / "examples/digits_eval.npz")],
+         "--threads", "1", "--seconds", "0.2",
+         "--data", str(root / "tvmopt/examples/digits_eval.npz")],
         env=project_env(folder), cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,65 +1,49 @@
-"""Parts of a search report: finalists, Pareto front, table, HTML page, the current champion."""
+"""Parts of the end of a search: finalists, Pareto front, comparisons, the current champion."""
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tracking.records import (
+    CHOICES,
+    DEFAULT,
+    FAST,
+    FAST_OPERATOR,
+    META,
+    META_OPERATOR,
+    NHWC,
+    SPACE,
+    failed,
+    final,
+    finalist,
+    record,
+)
 from tvmopt.errors import LimitError
-from tvmopt.search.space import BASELINE, Choice, Effort, Space, Variant
-from tvmopt.search.study import Record
+from tvmopt.search.records import Record
+from tvmopt.search.space import BASELINE, Choice, Variant
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
-from tvmopt.tracking.finals import Final, choose_finalists
-from tvmopt.tracking.search_end import champion_words, front_of, tuning_words
-from tvmopt.tracking.search_granularity import granularity_words
-from tvmopt.tracking.search_page import page
-from tvmopt.tracking.search_plots import draw
-from tvmopt.tracking.search_table import COLUMNS, as_csv, narrow, table
-from tvmopt.tracking.trial import ADJUSTED, Rules
-
-DEFAULT, FAST, META = Effort("default"), Effort("fast", 20), Effort("metaschedule", 64)
-FAST_OPERATOR, META_OPERATOR = (replace(e, granularity="operator") for e in (FAST, META))
-SPACE = Space(
-    ("float32", "int8"), {"int8": ("", "0")}, ("NHWC", "NCHW"),
-    (DEFAULT, FAST_OPERATOR, FAST, META_OPERATOR, META),
-)  # fmt: skip
-CHOICES = [Choice(v, e) for v in SPACE.variants() for e in SPACE.efforts]
-
-
-def _record(
-    number: int, choice: Choice, ms: float, drop: float = 0.0, mb: float = 1.0, adjusted: float = 0
-) -> Record:
-    metrics = {
-        "latency_ms_p50": ms, "latency_ms_ci_low": 0.99 * ms, "latency_ms_ci_high": 1.01 * ms,
-        ADJUSTED: adjusted or ms, "baseline_latency_ms_p50": 2.0, "speedup_vs_baseline": 2.0 / ms,
-        "accuracy_drop": drop, "library_bytes": mb * 1e6,
-    }  # fmt: skip
-    passed = {"accuracy_drop": (drop - 0.01) / 0.01}
-    values, run = (adjusted or ms,), f"run{number}"
-    return Record(number, choice, "finished", run, metrics, passed, values, "", "", {}, 10.0)
-
-
-def _failed(number: int, choice: Choice, failure: str) -> Record:
-    return Record(number, choice, "failed", "", {}, {}, (), failure, "it broke", {}, 1.0)
+from tvmopt.tracking.report.sentences import granularity_lines, tuning_lines, verdict_words
+from tvmopt.tracking.search.ending import champion_wins, compare_tuning, front_of
+from tvmopt.tracking.search.finals import Final, choose_finalists
+from tvmopt.tracking.search.granularity import compare_granularities
+from tvmopt.tracking.search.trial import Rules
+from tvmopt.tracking.store.allowance import BUDGET_SPENT, Stopwatch, TrialLimits
 
 
 @st.composite
 def studies(draw_from) -> list[Record]:
     choices = draw_from(st.lists(st.sampled_from(CHOICES), unique=True, max_size=10))
-    records = [_record(0, BASELINE, 5.0)]
+    records = [record(0, BASELINE, 5.0)]
     for number, choice in enumerate(choices, 1):
         ms = draw_from(st.floats(0.5, 4.0))
         drop = draw_from(st.sampled_from([0.0, 0.005, 0.02, 0.3]))
         mb, speed = draw_from(st.floats(0.1, 3.0)), draw_from(st.floats(0.8, 1.25))
-        records.append(_record(number, choice, ms, drop, mb, ms * speed))
+        records.append(record(number, choice, ms, drop, mb, ms * speed))
     return records
 
 
@@ -107,70 +91,67 @@ def test_nothing_feasible_beats_the_front_and_the_front_is_feasible(records) -> 
         ]
 
 
-def _finalist(label: str, ms: float, mb: float = 1.0) -> Finalist:
-    return Finalist(label, ms, 0.99 * ms, 1.01 * ms, 0.0, mb * 1e6)
-
-
-def _final(records: list[Record], champion: Finalist | None = None) -> Final:
-    finalists = tuple(_finalist(f"trial {r.number}", r.values[0]) for r in records)
-    return Final(finalists, {f"trial {r.number}": r for r in records}, 2.0, champion, "run")
-
-
 @pytest.mark.parametrize(
     ("theirs", "stays"),
-    [(None, False), (_finalist("c", 0.5), True), (_finalist("c", 2.0), False),
-     (_finalist("c", 1.005, mb=0.5), True), (_finalist("c", 0.995, mb=2.0), False)],
+    [(None, False), (finalist("c", 0.5), True), (finalist("c", 2.0), False),
+     (finalist("c", 1.005, mb=0.5), True), (finalist("c", 0.995, mb=2.0), False)],
     ids=["none", "faster", "slower", "as fast, smaller", "as fast, larger"],
 )  # fmt: skip
 def test_the_champion_stays_when_it_would_win(theirs, stays) -> None:
-    final = _final([_record(1, CHOICES[0], 1.0)], theirs)
-    words = champion_words(final, final.finalists[0])
-    assert bool(words) == stays
-    if stays:
+    last = final([record(1, CHOICES[0], 1.0)], theirs)
+    verdict = champion_wins(last, last.finalists[0])
+    assert (verdict is not None) == stays
+    if verdict is not None:
+        words = verdict_words(verdict)
         assert "0.5" in words or "smallest library" in words
 
 
 def test_tuned_trials_of_the_best_untuned_variant_are_measured_again() -> None:
     variant, other = Variant("float32", "", "NHWC"), Variant("float32", "", "NCHW")
-    untuned = _record(1, Choice(variant, DEFAULT), 1.0)
-    unlucky = _record(2, Choice(variant, FAST), 9.0)
-    rest = _record(3, Choice(other, DEFAULT), 2.0)
+    untuned = record(1, Choice(variant, DEFAULT), 1.0)
+    unlucky = record(2, Choice(variant, FAST), 9.0)
+    rest = record(3, Choice(other, DEFAULT), 2.0)
     assert [r.number for r in choose_finalists([untuned, unlucky, rest])] == [1, 2]
+
+
+def _tuning(last: Final, winner: Finalist) -> str:
+    return "".join(tuning_lines(compare_tuning(last, winner)))
+
+
+def _granularities(winner: Record, records: list[Record], last: Final) -> str:
+    return "".join(granularity_lines(compare_granularities(winner, records, last)))
 
 
 def test_tuning_that_made_a_variant_slower_is_reported() -> None:
     variant = Variant("float32", "", "NHWC")
-    records = [_record(1, Choice(variant, DEFAULT), 1.0), _record(2, Choice(variant, FAST), 2.0)]
-    final = _final(records)
-    untuned, tuned = final.finalists
-    assert "dearer tuning was no better here" in tuning_words(final, untuned)
-    assert tuning_words(final, tuned) == "of the same variant: fast-20 2 ms, default 1 ms"
-    alone = _final([_record(1, Choice(variant, DEFAULT), 1.0)])
-    assert tuning_words(alone, alone.finalists[0]) == ""
-
-
-NHWC = Variant("float32", "", "NHWC")
+    records = [record(1, Choice(variant, DEFAULT), 1.0), record(2, Choice(variant, FAST), 2.0)]
+    last = final(records)
+    untuned, tuned = last.finalists
+    assert "dearer tuning was no better here" in _tuning(last, untuned)
+    assert _tuning(last, tuned) == "of the same variant: fast-20 2 ms, default 1 ms"
+    alone = final([record(1, Choice(variant, DEFAULT), 1.0)])
+    assert _tuning(alone, alone.finalists[0]) == ""
 
 
 def test_a_costlier_granularity_counts_as_costlier_tuning() -> None:
     records = [
-        _record(1, Choice(NHWC, FAST_OPERATOR), 1.0),
-        _record(2, Choice(NHWC, FAST), 2.0),
+        record(1, Choice(NHWC, FAST_OPERATOR), 1.0),
+        record(2, Choice(NHWC, FAST), 2.0),
     ]
-    final = _final(records)
-    assert tuning_words(final, final.finalists[0]) == (
+    last = final(records)
+    assert _tuning(last, last.finalists[0]) == (
         "of the same variant: fast-20-operator 1 ms, fast-20 2 ms; dearer tuning was no better "
         "here, so the cheaper is kept"
     )
-    assert "dearer" not in tuning_words(final, final.finalists[1])
+    assert "dearer" not in _tuning(last, last.finalists[1])
 
 
 def test_the_other_granularity_of_the_fastest_is_measured_again() -> None:
     others = [Choice(v, e) for v in SPACE.variants() if v != NHWC for e in (DEFAULT, META)]
-    near = [_record(n, c, 1.1 + n / 1000) for n, c in enumerate(others, 3)]
+    near = [record(n, c, 1.1 + n / 1000) for n, c in enumerate(others, 3)]
     records = [
-        _record(1, Choice(NHWC, FAST), 1.0),
-        _record(2, Choice(NHWC, FAST_OPERATOR), 9.0),
+        record(1, Choice(NHWC, FAST), 1.0),
+        record(2, Choice(NHWC, FAST_OPERATOR), 9.0),
         *near,
     ]
     assert len(records) > 8
@@ -181,119 +162,53 @@ def test_the_other_granularity_of_the_fastest_is_measured_again() -> None:
     ("rival", "measured_again", "said"),
     [
         (None, True, "tuned by subgraph; by operator the same variant was not tried"),
-        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.62), True,
+        (record(2, Choice(NHWC, FAST_OPERATOR), 5.62), True,
          "tuned by subgraph: 5.41 ms; by operator the same variant took 5.62 ms (3.9% slower)"),
-        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.38), True,
+        (record(2, Choice(NHWC, FAST_OPERATOR), 5.38), True,
          "tuned by subgraph: 5.41 ms; by operator the same variant took 5.38 ms (0.6% faster, "
          "their intervals overlapping)"),
-        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.411), True,
+        (record(2, Choice(NHWC, FAST_OPERATOR), 5.411), True,
          "tuned by subgraph: 5.41 ms; by operator the same variant took 5.411 ms (as fast, "
          "their intervals overlapping)"),
-        (_record(2, Choice(NHWC, FAST_OPERATOR), 5.62, adjusted=8.0), False,
+        (record(2, Choice(NHWC, FAST_OPERATOR), 5.62, adjusted=8.0), False,
          "tuned by subgraph: 6 ms; by operator the same variant took 8 ms (33.3% slower, "
          "measured in their trials)"),
-        (_record(2, Choice(NHWC, META_OPERATOR), 5.62), True,
+        (record(2, Choice(NHWC, META_OPERATOR), 5.62), True,
          "tuned by subgraph: 5.41 ms; by operator (metaschedule-64-operator) the same variant "
          "took 5.62 ms (3.9% slower)"),
-        (_record(2, Choice(NHWC, FAST_OPERATOR), 3.0, drop=0.02), False,
+        (record(2, Choice(NHWC, FAST_OPERATOR), 3.0, drop=0.02), False,
          "tuned by subgraph: 6 ms; by operator the same variant took 3 ms (50.0% faster, "
          "measured in their trials), and is not feasible: accuracy_drop 100% over its limit"),
-        (_failed(2, Choice(NHWC, FAST_OPERATOR), "timeout"), False,
+        (failed(2, Choice(NHWC, FAST_OPERATOR), "timeout"), False,
          "tuned by subgraph; by operator the same variant has no latency: its trial failed "
          "(timeout)"),
     ],
     ids=["untried", "slower", "faster", "equal", "trials", "other effort", "infeasible", "failed"],
 )  # fmt: skip
 def test_the_end_says_what_the_other_granularity_took(rival, measured_again, said) -> None:
-    winner = _record(1, Choice(NHWC, FAST), 5.41, adjusted=6.0)
-    elsewhere = _record(3, Choice(Variant("int8", "", "NHWC"), FAST_OPERATOR), 1.0)
-    untuned = _record(4, Choice(NHWC, DEFAULT), 7.0)
+    winner = record(1, Choice(NHWC, FAST), 5.41, adjusted=6.0)
+    elsewhere = record(3, Choice(Variant("int8", "", "NHWC"), FAST_OPERATOR), 1.0)
+    untuned = record(4, Choice(NHWC, DEFAULT), 7.0)
     records = [winner, elsewhere, untuned, *([rival] if rival else [])]
     last = [winner, *([rival] if rival and measured_again else [])]
-    finalists = tuple(_finalist(f"trial {r.number}", r.metrics["latency_ms_p50"]) for r in last)
-    final = Final(finalists, {f"trial {r.number}": r for r in last}, 2.0, None, "run")
-    assert granularity_words(winner, records, final) == said
-    assert granularity_words(untuned, records, final) == ""
+    finalists = tuple(finalist(f"trial {r.number}", r.metrics["latency_ms_p50"]) for r in last)
+    final_round = Final(finalists, {f"trial {r.number}": r for r in last}, 2.0, None, "run")
+    assert _granularities(winner, records, final_round) == said
+    assert _granularities(untuned, records, final_round) == ""
 
 
 def test_the_report_compares_granularities_at_the_same_effort() -> None:
-    winner = _record(1, Choice(NHWC, META_OPERATOR), 2.0)
-    records = [winner, _record(2, Choice(NHWC, FAST), 1.9), _record(3, Choice(NHWC, META), 3.0)]
-    words = granularity_words(winner, records, _final(records))
+    winner = record(1, Choice(NHWC, META_OPERATOR), 2.0)
+    records = [winner, record(2, Choice(NHWC, FAST), 1.9), record(3, Choice(NHWC, META), 3.0)]
+    words = _granularities(winner, records, final(records))
     assert words == (
         "tuned by operator: 2 ms; by subgraph the same variant took 3 ms (50.0% slower)"
     )
-    records[2] = _failed(3, Choice(NHWC, META), "crash")
-    words = granularity_words(winner, records, _final(records[:2]))
+    records[2] = failed(3, Choice(NHWC, META), "crash")
+    words = _granularities(winner, records, final(records[:2]))
     assert words == (
         "tuned by operator: 2 ms; by subgraph (fast-20) the same variant took 1.9 ms (5.0% faster)"
     )
-
-
-RECORDS = [
-    _record(0, BASELINE, 5.0),
-    _record(1, CHOICES[0], 1.0),
-    _record(2, CHOICES[1], 0.5, drop=0.3),
-    _failed(3, CHOICES[2], "timeout"),
-    _failed(4, CHOICES[3], "orphaned"),
-    _record(5, CHOICES[4], 0.9),
-    _record(6, CHOICES[5], 0.8),
-]
-
-
-def test_the_table_has_every_trial_that_says_something() -> None:
-    cells = table(RECORDS, winner=6, finals=[(1, 0.7, 0.69, 0.71), (6, 0.75, 0.74, 0.76)])
-    assert cells[0] == list(COLUMNS)
-    assert {len(row) for row in cells} == {len(COLUMNS)}
-    status = {row[0]: row[1] for row in cells[1:]}
-    assert status == {
-        "6": "winner", "5": "feasible", "1": "feasible", "2": "not feasible", "0": "baseline",
-        "3": "FAILED (timeout)",
-    }  # fmt: skip
-    assert [row[0] for row in cells[1:4]] == ["6", "1", "5"]
-    assert cells[2][cells[0].index("final 95% interval")] == "0.69 - 0.71"
-    assert cells[-1][-1] == "it broke"
-    column = cells[0].index("granularity")
-    effort = cells[0].index("effort")
-    tried = {row[effort]: row[column] for row in cells[1:]}
-    assert tried == {
-        "none": "subgraph", "default": "subgraph", "fast-20-operator": "operator",
-        "fast-20": "subgraph", "metaschedule-64": "subgraph",
-    }  # fmt: skip
-    assert list(csv.reader(io.StringIO(as_csv(cells)))) == cells
-    assert {len(row) for row in narrow(cells)} == {11}
-
-
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag, attrs) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-
-def test_the_page_shows_all_and_escapes_what_it_was_given(tmp_path) -> None:
-    missing = draw(RECORDS, SPACE, (5, 6), 6, tmp_path)
-    assert missing == []
-    pictures = sorted(tmp_path.glob("*.png"))
-    assert [p.stem for p in pictures] == ["history", "importances", "pareto"]
-    evil = [replace(RECORDS[3], error="<script>alert(1)</script>"), *RECORDS]
-    text = page("a & b", ["x < y"], {"model": "<m>"}, table(evil, 6), pictures)
-    tags = _Tags()
-    tags.feed(text)
-    names = [name for name, _ in tags.seen]
-    assert "script" not in names and names.count("img") == 3 and names.count("tr") == 8
-    assert [a.get("class") for n, a in tags.seen if n == "tr"].count("winner") == 1
-    assert "a &amp; b" in text and "x &lt; y" in text
-
-
-def test_plots_without_data_are_reported(tmp_path) -> None:
-    assert draw([RECORDS[3]], SPACE, (), -1, tmp_path) == [
-        "no trial finished, so there is nothing to draw",
-        "parameter importances are left out: 4 finished trials are needed, but there are 0",
-    ]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_latencies_are_compared_at_the_machines_speed_of_trial_zero() -> None:

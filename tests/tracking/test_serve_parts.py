@@ -18,8 +18,10 @@ from mlflow.pyfunc import scoring_server
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.tracking import flavor, serve, serve_guard
-from tvmopt.tracking.serve_body import RefusedRequestError, check_body
+from tvmopt.tracking import flavor
+from tvmopt.tracking.serving import guard as serve_guard
+from tvmopt.tracking.serving import serve
+from tvmopt.tracking.serving.body import RefusedRequestError, check_body
 
 MEGABYTE = 1_000_000
 INPUTS = (TensorSpec("ids", (4,), "int64"), TensorSpec("in/bias", (4, 8), "float32"))

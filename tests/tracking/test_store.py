@@ -14,15 +14,15 @@ from mlflow.store.db.utils import create_sqlalchemy_engine
 from sqlalchemy import make_url
 
 from tvmopt.errors import EnvironmentSetupError
-from tvmopt.tracking import schema
-from tvmopt.tracking.schema import build_store
-from tvmopt.tracking.store import absolute_uri, all_experiment_ids, experiment_id
+from tvmopt.tracking.store import schema
+from tvmopt.tracking.store.mlflow_store import absolute_uri, all_experiment_ids, experiment_id
+from tvmopt.tracking.store.schema import build_store
 
 PROCESSES, RUNS = 8, 20
 _WRITER = """
 import sys
-from tvmopt.tracking.command import command
-from tvmopt.tracking.runs import log_metrics
+from tvmopt.tracking.store.command import command
+from tvmopt.tracking.store.runs import log_metrics
 for number in range(int(sys.argv[2])):
     with command("test", "shared", {"writer": sys.argv[1]}) as session:
         log_metrics(session.client, session.run_id, {"number": number})
@@ -163,3 +163,19 @@ def test_one_attempt_to_connect_has_a_limit_of_time():
     )  # fmt: skip
     for uri in ("postgresql+psycopg2://db/runs?connect_timeout=60", "mssql+pyodbc://db/runs"):
         assert schema._with_timeout(uri) == uri
+
+
+_COMMAND = """
+from tvmopt.tracking.store.command import command
+with command("test", "next", {}):
+    pass
+"""
+
+
+def test_the_command_that_makes_a_store_says_where_it_is(run_python, tmp_path, root):
+    env = {"MLFLOW_TRACKING_URI": None, "PYTHONPATH": str(root)}
+    first, second = (run_python("-c", _COMMAND, cwd=tmp_path, **env) for _ in range(2))
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert first.stdout == f"store      {uri} is new; MLFLOW_TRACKING_URI names another one\n"
+    assert (second.returncode, second.stdout) == (0, ""), second.stderr
+    assert (tmp_path / "mlflow.db").is_file()

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 import tvmopt_mlflow
 from tests.mlflow_runs import client_of, runs_of
-from tvmopt.tracking import schema
+from tvmopt.tracking.store import schema
 
 ROOT = Path(__file__).parents[2]
 _LOOK = "import mlflow; print(len(mlflow.MlflowClient().search_experiments()))"
@@ -138,7 +138,7 @@ def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
 @pytest.mark.parametrize("uri", ["sqlite://", "sqlite:///:memory:", "sqlite:////a.db?timeout=5"])
 def test_stores_that_are_no_plain_file_get_tables_where_they_are(monkeypatch, uri) -> None:
     made: list[str] = []
-    monkeypatch.setattr("tvmopt.tracking.schema._create_tables", made.append)
+    monkeypatch.setattr("tvmopt.tracking.store.schema._create_tables", made.append)
     schema.build_store(uri, lambda: made.append("built"))
     assert made == [uri, "built"]
 

@@ -13,14 +13,16 @@ from tests.mlflow_runs import client_of
 from tvmopt.errors import LimitError, StageFailedError
 from tvmopt.process import Process
 from tvmopt.search.budget import Budget
+from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits
-from tvmopt.search.space import Effort, Space
+from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy, open_study
-from tvmopt.tracking import search_loop, trial
-from tvmopt.tracking.allowance import BUDGET_SPENT
-from tvmopt.tracking.search_loop import SPENT_TRIALS, SearchWork, work
-from tvmopt.tracking.stage_run import Session, StageOutput
+from tvmopt.tracking.search import loop as search_loop
+from tvmopt.tracking.search import trial
+from tvmopt.tracking.search.loop import SPENT_TRIALS, SearchWork, work
+from tvmopt.tracking.store.allowance import BUDGET_SPENT
+from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 SPACE = Space(("float32",), {}, ("NHWC", "NCHW"), (Effort("default"),))
 METRICS = {

@@ -16,11 +16,12 @@ from tvmopt import host
 from tvmopt.digest import code_digest, sha256_text
 from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
 from tvmopt.stages.result import StageResult
-from tvmopt.tracking import artifacts, finals, stage_run, trust
-from tvmopt.tracking.artifacts import is_intact, write_manifest
-from tvmopt.tracking.earlier import earlier_databases
-from tvmopt.tracking.runs import user
-from tvmopt.tracking.stage_run import Session
+from tvmopt.tracking.search import finals
+from tvmopt.tracking.store import artifacts, stage_run, trust
+from tvmopt.tracking.store.artifacts import is_intact, write_manifest
+from tvmopt.tracking.store.earlier import earlier_databases
+from tvmopt.tracking.store.runs import user
+from tvmopt.tracking.store.stage_run import Session
 
 KEY = "k" * 32
 
@@ -59,7 +60,8 @@ def place(store_uri, tmp_path, monkeypatch):
 
 
 def _found(place):
-    return stage_run._find(place.session, "build", "build", place.digest)
+    planned = stage_run.Planned("build", "build", None, place.digest, {}, {})
+    return stage_run.find_finished(place.session, planned)
 
 
 def _run_of(folder: Path) -> str:
@@ -123,7 +125,8 @@ def test_what_a_stage_built_is_used_not_what_lies_in_the_store(place, monkeypatc
     monkeypatch.setattr(stage_run, "launch", build)
     monkeypatch.setattr(MlflowClient, "log_artifacts", exchanged)
     config = SimpleNamespace(to_dict=dict)
-    built = stage_run.run_stage(place.session, "build", config, {}, {}, {})
+    planned = stage_run.Planned("build", "build", config, "digest", {}, {})
+    built = stage_run.run_stage(place.session, planned)
     assert (built.folder / "model.so").read_text() == "built"
     again = finals.stage_output(place.session, built.run_id, "build")
     assert (again.folder / "model.so").read_text() == "built"

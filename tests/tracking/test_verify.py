@@ -23,10 +23,12 @@ from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.checks import sealed_copy
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
-from tvmopt.tracking import flavor, pull, registry
-from tvmopt.tracking.promotion import promote_version
-from tvmopt.tracking.serve import serve
-from tvmopt.tracking.verify import generic_sha256, read_mlmodel, verify_model
+from tvmopt.tracking import flavor
+from tvmopt.tracking.flavor.verify import generic_sha256, read_mlmodel, verify_model
+from tvmopt.tracking.registry import pull
+from tvmopt.tracking.registry import versions as registry
+from tvmopt.tracking.registry.promotion import promote_version
+from tvmopt.tracking.serving.serve import serve
 
 
 @dataclasses.dataclass

@@ -247,7 +247,7 @@ def test_many_drawn_graphs(dtype, layout, model, skip):
 @pytest.mark.slow
 def test_example_in_every_combination():
     """Convert the bundled model to each dtype and layout, with and without its first layer."""
-    model = onnx.load(str(Path(__file__).parents[2] / "examples/digits_cnn.onnx"))
+    model = onnx.load(str(Path(__file__).parents[2] / "tvmopt/examples/digits_cnn.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     for dtype in DTYPES:
         for layout in ("NHWC", "NCHW16c"):
@@ -255,7 +255,7 @@ def test_example_in_every_combination():
 
 
 def _check_digits(model, dtype, layout):
-    data = np.load(Path(__file__).parents[2] / "examples/digits_calibration.npz")["image"]
+    data = np.load(Path(__file__).parents[2] / "tvmopt/examples/digits_calibration.npz")["image"]
     prepared = prepare(model, {})
     layers = layer_table(prepared.model)
     source = prepared.model

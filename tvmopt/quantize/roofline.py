@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
-from tvmopt.config import LOW_DTYPES
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tvmopt.config import CALIBRATIONS, QUANTIZATIONS
+from tvmopt.choices import CALIBRATIONS, QUANTIZATIONS
 from tvmopt.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from tvmopt.config import LOW_DTYPES
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from tvmopt.config import LOW_DTYPES
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.layers import Layer as TableRow

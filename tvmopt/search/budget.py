@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from tvmopt.config import at_least
+from tvmopt.choices import at_least
 
 
 @dataclasses.dataclass(frozen=True)

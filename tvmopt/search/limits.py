@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tvmopt.config import at_least
+from tvmopt.choices import at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,3 @@ class Limits:
 def violation(violations: Mapping[str, float]) -> float:
     """Return the sum of the relative violations; 0 for a feasible artifact."""
     return sum(max(0.0, value) for value in violations.values())
-
-
-def in_words(violations: Mapping[str, float]) -> str:
-    """Format the violated limits, with their relative violation."""
-    passed = {name: value for name, value in violations.items() if value > 0}
-    return ", ".join(f"{name} {value:.0%} over its limit" for name, value in passed.items())

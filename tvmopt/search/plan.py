@@ -47,8 +47,18 @@ Sampler = Callable[[Space, Sequence[Tried], Sequence[Variant]], Variant]
 """Picks one of the variants given last, from what was tried."""
 
 
-def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice | None:
-    """Return the next choice; None when none is left, or when it depends on running trials."""
+def next_choice(
+    space: Space, tried: Sequence[Tried], sample: Sampler, waits: bool = True
+) -> Choice | None:
+    """Return the next choice; None when none is left, or when it depends on running trials.
+
+    Args:
+        space: The search space.
+        tried: All trials that count.
+        sample: Picks the variant when a new one is started.
+        waits: Whether to wait for running trials rather than to promote one that is not among the
+            best third.
+    """
     promoted = _promotable(space, tried, REDUCTION)
     if promoted is not None:
         return promoted
@@ -57,7 +67,7 @@ def next_choice(space: Space, tried: Sequence[Tried], sample: Sampler) -> Choice
     untried = [v for v in space.variants() if Choice(v, first) not in made]
     if untried:
         return Choice(sample(space, tried, untried), first)
-    if any(t.state == RUNNING for t in tried):
+    if waits and any(t.state == RUNNING for t in tried):
         return None
     return _promotable(space, tried, 1)
 

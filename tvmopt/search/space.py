@@ -1,20 +1,16 @@
-"""Search space: dtype x skip set x layout x tuning effort."""
+"""Search space: every combination of the dimensions that makes sense for one model."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from tvmopt.config import GRANULARITIES, MEASURING, one_of
 from tvmopt.errors import ConfigError
-
-FLOAT = "float32"
-#: Tuning strategies, the price rising.
-RISING = ("none", "default", "fast", "metaschedule")
-_SKIPS = "skip_layers_"
-_EFFORT = re.compile(rf"({'|'.join(RISING)})(?:-(\d+))?(?:-({'|'.join(GRANULARITIES)}))?")
+from tvmopt.search.choose import FLOAT
+from tvmopt.search.dimension import Dimension
+from tvmopt.search.dimensions import DIMENSIONS, VARIANT
+from tvmopt.search.effort import Effort
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -25,64 +21,21 @@ class Variant:
         dtype: dtype of the layers.
         skip_layers: Layers that keep their own dtype, as indices separated by commas.
         layout: Layout of the convolutions.
+        further: Name and value of each further dimension that applies, in the order of
+            ``VARIANT``.
     """
 
     dtype: str
     skip_layers: str
     layout: str
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Effort:
-    """Tuning effort: strategy, budget and granularity.
-
-    Attributes:
-        strategy: Name of the tuning strategy.
-        size: ``topk`` of ``fast``, ``trials`` of ``metaschedule``, else 0.
-        granularity: One of ``GRANULARITIES``; ``"subgraph"`` where nothing is measured.
-
-    Raises:
-        ConfigError: When there is no such granularity, or the strategy has no choice of it.
-    """
-
-    strategy: str
-    size: int = 0
-    granularity: str = "subgraph"
-
-    def __post_init__(self) -> None:
-        allowed = GRANULARITIES if self.measures else ("subgraph",)
-        one_of(f"granularity of the effort {self.strategy}", self.granularity, allowed)
-
-    @property
-    def measures(self) -> bool:
-        """Return whether candidates are measured; only then granularity matters."""
-        return self.strategy in MEASURING
-
-    @property
-    def price(self) -> tuple[int, int, bool]:
-        """Return a sort key, cheapest first; granularity operator has fewer tasks than subgraph."""
-        return (RISING.index(self.strategy), self.size, self.granularity == "subgraph")
-
-    def __str__(self) -> str:
-        size = [str(self.size)] if self.size else []
-        other = [self.granularity] if self.granularity != "subgraph" else []
-        return "-".join([self.strategy, *size, *other])
+    further: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Effort:
-        """Parse ``"default"``, ``"fast-20"``, ``"fast-20-operator"``, ``"metaschedule-64"``.
-
-        Raises:
-            ConfigError: When ``text`` is no effort.
-        """
-        found = _EFFORT.fullmatch(text)
-        if found is None:
-            raise ConfigError(
-                "an effort must be a strategy with its size and granularity, such as "
-                f"fast-20-operator, but got {text!r}"
-            )
-        strategy, size, granularity = found.groups()
-        return cls(strategy, int(size or 0), granularity or "subgraph")
+    def of(cls, values: Mapping[str, str]) -> Variant:
+        """Return the variant with the value of each dimension, by name."""
+        names = (d.name for d in VARIANT if d.name not in ("dtype", "skip_layers", "layout"))
+        further = tuple((name, values[name]) for name in names if name in values)
+        return cls(values["dtype"], values.get("skip_layers", ""), values["layout"], further)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -93,14 +46,15 @@ class Choice:
     effort: Effort
 
     def to_dict(self) -> dict[str, str]:
-        """JSON-able form; :meth:`from_dict` reverses it."""
-        return {**dataclasses.asdict(self.variant), "effort": str(self.effort)}
+        """JSON-able form, the value of each dimension by name; :meth:`from_dict` reverses it."""
+        variant = dataclasses.asdict(self.variant)
+        further = dict(variant.pop("further"))
+        return {**variant, **further, "effort": str(self.effort)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, str]) -> Choice:
         """Rebuild a choice from :meth:`to_dict`."""
-        variant = Variant(data["dtype"], data["skip_layers"], data["layout"])
-        return cls(variant, Effort.parse(data["effort"]))
+        return cls(Variant.of(data), Effort.parse(data["effort"]))
 
     def is_twin(self, other: Choice) -> bool:
         """Return whether the two differ only in tuning granularity."""
@@ -111,13 +65,27 @@ class Choice:
             and ours.granularity != theirs.granularity
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters of the trial's request that the choice sets."""
+        found: dict[str, Any] = {}
+        for dimension, value in self._values():
+            found |= dimension.settings(value)
+        return found
+
+    def params(self) -> dict[str, str]:
+        """Return the parameters of a trial's run."""
+        found: dict[str, str] = {}
+        for dimension, value in self._values():
+            found |= dimension.params(value)
+        return found
+
+    def _values(self) -> Iterator[tuple[Dimension, str]]:
+        data = self.to_dict()
+        return ((d, data[d.name]) for d in DIMENSIONS if d.name in data)
+
     def __str__(self) -> str:
-        skipped = self.variant.skip_layers
-        count = len(skipped.split(",")) if skipped else 0
-        parts = [self.variant.dtype, self.variant.layout, str(self.effort)]
-        if count:
-            parts.append(f"without {count} layer{'s' if count > 1 else ''}")
-        return " ".join(parts)
+        values = sorted(self._values(), key=lambda pair: bool(pair[0].of))
+        return " ".join(filter(None, (dimension.label(value) for dimension, value in values)))
 
 
 BASELINE = Choice(Variant(FLOAT, "", "NCHW"), Effort("none"))
@@ -140,12 +108,14 @@ class Space:
         skip_layers: For each but float32, skip sets of growing size.
         layouts: Layouts.
         efforts: Tuning efforts, cheapest first; they are the rungs of successive halving.
+        further: Values of each further dimension that is searched, by its key.
     """
 
     dtypes: tuple[str, ...]
     skip_layers: Mapping[str, tuple[str, ...]]
     layouts: tuple[str, ...]
     efforts: tuple[Effort, ...]
+    further: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "layouts", "efforts"):
@@ -155,22 +125,54 @@ class Space:
             if not self.skips_of(dtype):
                 raise ConfigError(f"skip_layers must hold a set for {dtype}, but has none")
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Space:
+        """Return the space with the values of each dimension, by its key."""
+        own = {field.name for field in dataclasses.fields(cls)} - {"further"}
+        further = {key: value for key, value in values.items() if key not in own and value}
+        return cls(**{key: values[key] for key in own}, further=further)
+
     def skips_of(self, dtype: str) -> tuple[str, ...]:
         """Skip sets to combine with ``dtype``; none for float32."""
         return ("",) if dtype == FLOAT else tuple(self.skip_layers.get(dtype, ()))
 
+    def options(self, dimension: Dimension, chosen: Mapping[str, str]) -> list[str]:
+        """Return the values that a dimension may take; none where it does not apply.
+
+        Args:
+            dimension: The dimension.
+            chosen: Values of the dimensions before it, by name.
+        """
+        if not dimension.applies(chosen):
+            return []
+        key = dimension.key
+        values = self.further[key] if key in self.further else getattr(self, key, ())
+        if isinstance(values, Mapping):
+            values = values.get(chosen[dimension.of], ())
+        return [str(value) for value in values]
+
     def variants(self) -> Iterator[Variant]:
         """Return every variant; the first one of each dtype comes first."""
-        rest = []
-        for dtype in self.dtypes:
-            for layout in self.layouts:
-                for skipped in self.skips_of(dtype):
-                    variant = Variant(dtype, skipped, layout)
-                    if layout == self.layouts[0] and skipped == self.skips_of(dtype)[0]:
-                        yield variant
-                    else:
-                        rest.append(variant)
+        begun, rest = set(), []
+        for variant in map(Variant.of, self._combinations(VARIANT, {})):
+            if variant.dtype in begun:
+                rest.append(variant)
+            else:
+                begun.add(variant.dtype)
+                yield variant
         yield from rest
+
+    def _combinations(
+        self, dimensions: Sequence[Dimension], chosen: dict[str, str]
+    ) -> Iterator[dict[str, str]]:
+        """Return the values of the given dimensions; the last one varies fastest."""
+        if not dimensions:
+            yield chosen
+            return
+        first, *others = dimensions
+        options = self.options(first, chosen)
+        for more in [{first.name: value} for value in options] or [{}]:
+            yield from self._combinations(others, {**chosen, **more})
 
     def __len__(self) -> int:
         return len(list(self.variants())) * len(self.efforts)
@@ -184,21 +186,38 @@ class Space:
 
     def suggest(self, trial: Suggester) -> Choice:
         """Take a choice from an Optuna trial; a parameter is asked for only where it applies."""
-        dtype = trial.suggest_categorical("dtype", list(self.dtypes))
-        skipped = ""
-        if dtype != FLOAT:
-            skipped = trial.suggest_categorical(_SKIPS + dtype, list(self.skips_of(dtype)))
-        layout = trial.suggest_categorical("layout", list(self.layouts))
-        effort = trial.suggest_categorical("effort", [str(e) for e in self.efforts])
-        return Choice(Variant(dtype, skipped, layout), Effort.parse(effort))
+        chosen: dict[str, str] = {}
+        for dimension in DIMENSIONS:
+            if options := self.options(dimension, chosen):
+                name = dimension.parameter(chosen)
+                chosen[dimension.name] = trial.suggest_categorical(name, options)
+        return Choice.from_dict(chosen)
 
     def params(self, choice: Choice) -> dict[str, str]:
         """Return Optuna's parameters of a choice; the inverse of :meth:`suggest`."""
-        variant = choice.variant
-        found = {"dtype": variant.dtype, "layout": variant.layout, "effort": str(choice.effort)}
-        if variant.dtype != FLOAT:
-            found[_SKIPS + variant.dtype] = variant.skip_layers
+        values = choice.to_dict()
+        applying = (d for d in DIMENSIONS if d.name in values and self.options(d, values))
+        return {d.parameter(values): values[d.name] for d in applying}
+
+    def parameters(self) -> dict[str, list[str]]:
+        """Return the values of every parameter that :meth:`suggest` may ask for, by name."""
+        found: dict[str, list[str]] = {}
+        for dimension in DIMENSIONS:
+            for value in dimension.applies_to or ("",):
+                chosen = {dimension.of: value}
+                if options := self.options(dimension, chosen):
+                    found[dimension.parameter(chosen)] = options
         return found
+
+    def describe(self) -> str:
+        """Return the values of the dimensions, and the number of choices, in one line."""
+        dtypes = [
+            dtype if dtype == FLOAT else f"{dtype} ({len(self.skips_of(dtype))} skip sets)"
+            for dtype in self.dtypes
+        ]
+        efforts = " -> ".join(map(str, self.efforts))
+        lists = (", ".join(values) for values in (dtypes, self.layouts, *self.further.values()))
+        return f"{' x '.join([*lists, efforts])}: {len(self)} choices"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form; :meth:`from_dict` reverses it."""
@@ -207,14 +226,10 @@ class Space:
             "skip_layers": {k: list(v) for k, v in self.skip_layers.items()},
             "layouts": list(self.layouts),
             "efforts": [str(e) for e in self.efforts],
+            **{key: list(values) for key, values in self.further.items()},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Space:
         """Rebuild a space from :meth:`to_dict`."""
-        return cls(
-            tuple(data["dtypes"]),
-            {k: tuple(v) for k, v in data["skip_layers"].items()},
-            tuple(data["layouts"]),
-            tuple(Effort.parse(e) for e in data["efforts"]),
-        )
+        return cls.of({d.key: d.load(data[d.key]) for d in DIMENSIONS if d.key in data})

@@ -1,7 +1,14 @@
 """A study in Optuna's database: claim, finish and resume trials across processes.
 
-Optuna's database is the only state. A trial is stored with its choice before work starts, so that
-two processes never run the same choice. The trial of a dead process becomes available again.
+Optuna's database is the only state. A trial is made RUNNING, with its choice and its process, in
+one transaction. Optuna's own means do not suffice to share trials:
+
+- ``enqueue_trial`` and ``ask`` are two transactions. ``ask`` selects a waiting trial FOR UPDATE,
+  which SQLite does not know, and updates it: two processes can take the same trial.
+- Only ``Study.optimize`` writes heartbeats. A trial whose process died before the first one never
+  becomes stale, and a dead process of this machine is found only after the grace period.
+- The retry callback queues such a waiting trial after the failure was stored: a process that dies
+  in between loses it. And that failure counts as one, where ours is void: no budget pays for it.
 """
 
 from __future__ import annotations
@@ -9,159 +16,37 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tvmopt.errors import ConfigError, TrialTakenError
-from tvmopt.process import SILENT_S, Process, ProcessWatch
-from tvmopt.search.budget import Budget, worked_seconds
-from tvmopt.search.limits import violation
+from tvmopt.process import SILENT_S, Process
+from tvmopt.search.budget import Budget
+from tvmopt.search.claimed import Claimed
 from tvmopt.search.patience import patient
-from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
-from tvmopt.search.sampler import distributions
+from tvmopt.search.plan import FINISHED, RUNNING, Tried
+from tvmopt.search.records import CHOICE, VOID, Record, record_of
+from tvmopt.search.sampler import HalvingSampler
+from tvmopt.search.sessions import Clock, Sessions
 from tvmopt.search.space import BASELINE, Choice, Space
+from tvmopt.search.template import CLAIM, PROCESS, running_trial
 
-#: Failures unrelated to the choice, which may be tried again.
-VOID = ("orphaned", "interrupted", "time_budget", "duplicate")
+__all__ = [
+    "VOID", "Claimed", "Clock", "Record", "SearchStudy", "find_study", "open_study", "study_names",
+]  # fmt: skip
+
 _DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
 _SETTLED = ("space", "request")
 _DECLARING_S = 5.0
-_PARENT, _SESSION, _CLAIM = "parent_run", "session:", "claim"
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """One trial of the study.
-
-    Attributes:
-        number: Its number.
-        choice: Its choice.
-        state: As in :class:`~tvmopt.search.plan.Tried`.
-        run_id: Its run in MLflow; empty before there is one.
-        metrics: Measured metrics.
-        violations: Relative violation of each limit.
-        values: Values of the objectives.
-        failure: Class of the failure; empty when it did not fail.
-        error: What went wrong, in one line.
-        stages: Runs of its stages, by name.
-        seconds: Wall time it took; None while it runs.
-    """
-
-    number: int
-    choice: Choice
-    state: str
-    run_id: str
-    metrics: dict[str, float]
-    violations: dict[str, float]
-    values: tuple[float, ...]
-    failure: str
-    error: str
-    stages: dict[str, str]
-    seconds: float | None
-
-    @property
-    def is_void(self) -> bool:
-        """Return whether the failure is unrelated to the choice."""
-        return self.failure in VOID
-
-    @property
-    def is_baseline(self) -> bool:
-        """Return whether it is the baseline, trial zero."""
-        return self.choice == BASELINE
-
-    @property
-    def feasible(self) -> bool:
-        """Return whether it finished and violates no limit."""
-        return self.state == FINISHED and violation(self.violations) == 0
-
-
-class Claimed:
-    """A trial that this process runs, until one of the methods ends it.
-
-    Each method raises :class:`TrialTakenError` when another process ended the trial, because it
-    considered this process dead.
-    """
-
-    def __init__(self, study: optuna.Study, trial: Trial, choice: Choice) -> None:
-        self._study, self._trial = study, trial
-        self.choice = choice
-        self.number = trial.number
-        #: Its run in MLflow; empty before there is one.
-        self.run_id = ""
-
-    def begin(self, run_id: str) -> None:
-        """Store the MLflow run of the trial."""
-        self.run_id = run_id
-        self.note("run_id", run_id)
-
-    @patient
-    def note(self, name: str, value: object) -> None:
-        """Store an attribute of the trial."""
-        with self._unless_taken():
-            self._trial.set_user_attr(name, value)
-
-    def finish(
-        self,
-        metrics: Mapping[str, float],
-        violations: Mapping[str, float],
-        values: Sequence[float],
-    ) -> None:
-        """Finish the trial with its measurements."""
-        self.note("metrics", dict(metrics))
-        for name, value in violations.items():
-            self._constrain(name, float(value))
-        self._tell(TrialState.COMPLETE, list(values))
-
-    def fail(self, failure: str, error: str) -> None:
-        """Fail the trial with a reason."""
-        self.note("failure_class", failure)
-        self.note("error", error[:2000])
-        self._tell(TrialState.FAIL)
-
-    @patient
-    def _constrain(self, name: str, value: float) -> None:
-        with self._unless_taken():
-            self._trial.set_constraint(name, value)
-
-    @patient
-    def _tell(self, state: TrialState, values: list[float] | None = None) -> None:
-        with self._unless_taken():
-            self._study.tell(self._trial, values, state=state)
-
-    @contextmanager
-    def _unless_taken(self) -> Iterator[None]:
-        try:
-            yield
-        except (UpdateFinishedTrialError, ValueError) as error:  # tell raises ValueError for it
-            state = self._trial.storage.get_trial(self._trial._trial_id).state
-            if not state.is_finished():
-                raise
-            if state == TrialState.COMPLETE:  # only this process does that: an answer was lost
-                return
-            raise TrialTakenError(
-                f"trial {self.number} was given to another worker; its result is dropped"
-            ) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """Clocks of a process.
-
-    Attributes:
-        wall: Seconds since the epoch; it may be set back or forth at any time.
-        monotonic: Seconds that nobody can set. It stands still while the machine is suspended, so
-            that a machine that sleeps spends no budget.
-    """
-
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
+_PARENT = "parent_run"
+_Choose = Callable[[list[Tried]], Choice | None]
 
 
 class SearchStudy:
@@ -171,7 +56,7 @@ class SearchStudy:
         storage: The database.
         name: Name of the study; it must exist.
         process: The process that joins it; this one by default.
-        clock: The clocks of that process.
+        clock: The clocks of that process; the machine's by default.
         silent_s: Seconds without a heartbeat after which a process of another machine is dead.
     """
 
@@ -180,22 +65,25 @@ class SearchStudy:
         storage: optuna.storages.RDBStorage,
         name: str,
         process: Process | None = None,
-        clock: Clock = Clock(),
+        clock: Clock | None = None,
         silent_s: float = SILENT_S,
     ) -> None:
         self._storage = storage
-        # What is tried is chosen elsewhere; this sampler fills in nothing.
-        sampler = optuna.samplers.RandomSampler(seed=0)
-        self._study = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
+        self._study = optuna.load_study(study_name=name, storage=storage)
         self.name = name
         self.declaration: dict[str, Any] = json.loads(self._study.user_attrs[_DECLARATION])
         self.space = Space.from_dict(self.declaration["space"])
-        self._session = _SESSION + uuid.uuid4().hex[:12]
+        self.sample_with(0)
         self._process = process or Process.own()
-        self._watch = ProcessWatch(self._process, clock.monotonic, silent_s)
-        self._clock = clock
-        self._beats = 0
-        self.count_from(clock.monotonic())
+        self._sessions = Sessions(self._study, self._process, clock or Clock(), silent_s)
+        #: As of :class:`Sessions`.
+        self.count_from, self.beat = self._sessions.count_from, self._sessions.beat
+        self.worked_s = self._sessions.worked_s
+
+    def sample_with(self, seed: int) -> HalvingSampler:
+        """Give Optuna's study a sampler with this process's seed, and return it."""
+        self._study.sampler = sampler = HalvingSampler(self.space, seed)
+        return sampler
 
     # -- what is known
 
@@ -203,21 +91,12 @@ class SearchStudy:
     def records(self) -> list[Record]:
         """Return all trials by number, without withdrawn duplicates."""
         found = self._study.get_trials(deepcopy=False)
-        return [r for r in map(_record, found) if r.failure != "duplicate"]
+        records = (record_of(t, Choice.from_dict(t.user_attrs[CHOICE])) for t in found)
+        return [record for record in records if record.failure != "duplicate"]
 
     def tried(self) -> list[Tried]:
-        """Return the trials that :func:`next_choice` considers: all but void ones."""
-        return [
-            Tried(
-                r.choice,
-                r.state,
-                violation(r.violations),
-                r.values,
-                inaccurate=r.violations.get("accuracy_drop", 0.0) > 0,
-            )
-            for r in self.records()
-            if not r.is_void and not r.is_baseline
-        ]
+        """Return the trials that the plan considers: all but void ones and the baseline."""
+        return [record.tried for record in self.records() if record.tried is not None]
 
     def baseline(self) -> Record | None:
         """Return the finished baseline, or its final failure."""
@@ -231,51 +110,15 @@ class SearchStudy:
     def stale_trials(self) -> int:
         """Return the number of trials since the best feasible latency improved."""
         best, stale = float("inf"), 0
-        for record in self.records():
-            if record.is_void or record.is_baseline or record.state == RUNNING:
+        for tried in self.tried():
+            if tried.state == RUNNING:
                 continue
             stale += 1
-            if record.feasible and record.values[0] < best:
-                best, stale = record.values[0], 0
+            if tried.state == FINISHED and tried.rank < (0.0, best):
+                best, stale = tried.values[0], 0
         return stale
 
-    # -- sessions and time
-
-    def count_from(self, began: float) -> None:
-        """Start this session's time at ``began`` of the monotonic clock."""
-        self._began = began
-        self._started = self._clock.wall() - (self._clock.monotonic() - began)
-
-    @patient
-    def beat(self) -> None:
-        """Write this process's heartbeat, and read the others' heartbeats.
-
-        The end of a session is its start by the wall clock, which orders sessions, and the
-        seconds since then by the monotonic clock.
-        """
-        self._beats += 1
-        end = self._started + self._clock.monotonic() - self._began
-        data = [self._started, end, self._process.to_dict(), self._beats]
-        self._study.set_user_attr(self._session, data)
-        for process, beats in self._sessions().items():
-            self._watch.is_alive(process, beats)
-
-    def _sessions(self) -> dict[Process, float]:
-        """Return the sum of the heartbeat counters of each process of the study."""
-        found: dict[Process, float] = {}
-        for key, value in self._study.user_attrs.items():
-            if key.startswith(_SESSION):
-                process = Process.from_dict(value[2])
-                # Older versions wrote no counter; what they wrote changes with each beat, too.
-                found[process] = found.get(process, 0.0) + value[-1 if len(value) > 3 else 1]
-        return found
-
-    @patient
-    def worked_s(self) -> float:
-        """Return the seconds in which at least one process worked on the study."""
-        attrs = self._study.user_attrs
-        found = [tuple(v[:2]) for k, v in attrs.items() if k.startswith(_SESSION)]
-        return worked_seconds(found)
+    # -- trials of dead processes
 
     @patient
     def sweep(self) -> list[int]:
@@ -283,12 +126,11 @@ class SearchStudy:
 
         A process of another machine is dead only after this one has watched it: call it again.
         """
-        beats = self._sessions()
+        beats = self._sessions.heartbeats()
         given_back = []
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
-            process = Process.from_dict(trial.user_attrs["process"])
-            alive = self._watch.is_alive(process, beats.get(process, 0.0))
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            process = Process.from_dict(trial.user_attrs[PROCESS])
+            alive = self._sessions.is_alive(process, beats.get(process, 0.0))
             if not alive and self._void(trial, "orphaned", "its process died"):
                 given_back.append(trial.number)
         return given_back
@@ -304,9 +146,7 @@ class SearchStudy:
 
     # -- claiming
 
-    def claim(
-        self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
-    ) -> Claimed | None:
+    def claim(self, choose: _Choose, budget: Budget) -> Claimed | None:
         """Start a trial of the choice of ``choose``; None when it has none.
 
         The first trial is the baseline. A trial that another process made at the same moment with
@@ -317,46 +157,24 @@ class SearchStudy:
             choice = self._next(choose, budget)
             if choice is None:
                 return None
-            trial = self._begin(choice)
-            claimed = Claimed(self._study, trial, choice)
-            if not self._is_late(trial.number, choice, budget):
+            template = patient(running_trial)(self._study, self.space, choice, self._process)
+            claimed = Claimed(self._study, Trial(self._study, self._make(template)), choice)
+            if not self._is_late(claimed.number, choice, budget):
                 return claimed
             with suppress(TrialTakenError):  # it has ended either way
                 claimed.fail("duplicate", "another process made the same choice before")
 
-    def _begin(self, choice: Choice) -> Trial:
-        """Make a running trial, its choice and its process written down in the same transaction.
-
-        ``Study.enqueue_trial`` and ``ask`` would do it in two, and SQLite lets two processes take
-        the same waiting trial.
-        """
-        params = {} if choice == BASELINE else self.space.params(choice)
-        template = optuna.trial.create_trial(
-            state=TrialState.RUNNING,
-            params=params,
-            distributions=distributions(self.space, params) if params else {},
-            user_attrs={
-                "choice": choice.to_dict(),
-                "process": self._process.to_dict(),
-                _CLAIM: uuid.uuid4().hex,
-            },
-        )
-        return Trial(self._study, self._make(template))
-
     @patient
     def _make(self, template: FrozenTrial) -> int:
         """Return the trial's id; of the existing trial when a retry follows a lost response."""
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        claim = template.user_attrs[_CLAIM]
-        for trial in running:
-            if trial.user_attrs.get(_CLAIM) == claim:
+        claim = template.user_attrs[CLAIM]
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.user_attrs.get(CLAIM) == claim:
                 return trial._trial_id
         study_id = self._storage.get_study_id_from_name(self.name)
         return self._storage.create_new_trial(study_id, template)
 
-    def _next(
-        self, choose: Callable[[list[Tried]], Choice | None], budget: Budget
-    ) -> Choice | None:
+    def _next(self, choose: _Choose, budget: Budget) -> Choice | None:
         zero = [r for r in self.records() if r.is_baseline and not r.is_void]
         if not zero:
             return BASELINE
@@ -457,9 +275,18 @@ def open_study(
                 f"{', '.join(differing)}; give another study, or none to get one of its own"
             )
     study.set_user_attr(_BUDGET, dataclasses.asdict(budget))
-    if known is None:  # last, so that whoever finds a declaration finds the rest
+    if known is None:
+        _name_objectives(study, declaration["objectives"])
+        # last, so that whoever finds a declaration finds the rest
         study.set_user_attr(_DECLARATION, json.dumps(wanted))
     return SearchStudy(storage, name)
+
+
+def _name_objectives(study: optuna.Study, names: Sequence[str]) -> None:
+    """Name the objectives for Optuna's plots and its dashboard."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        study.set_metric_names(list(names))
 
 
 def _declared(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | None:
@@ -470,22 +297,3 @@ def _declared(storage: optuna.storages.RDBStorage, name: str) -> SearchStudy | N
         if found is not None or time.monotonic() > end:
             return found
         time.sleep(_DECLARING_S / 50)
-
-
-def _record(trial: FrozenTrial) -> Record:
-    attrs = trial.user_attrs
-    state = {TrialState.COMPLETE: FINISHED, TrialState.FAIL: FAILED}.get(trial.state, RUNNING)
-    seconds = trial.duration.total_seconds() if trial.duration is not None else None
-    return Record(
-        number=trial.number,
-        choice=Choice.from_dict(attrs["choice"]),
-        state=state,
-        run_id=attrs.get("run_id", ""),
-        metrics=dict(attrs.get("metrics", {})),
-        violations=dict(trial.constraints),
-        values=tuple(trial.values) if state == FINISHED else (),
-        failure=attrs.get("failure_class", "") if state == FAILED else "",
-        error=attrs.get("error", ""),
-        stages=dict(attrs.get("stages", {})),
-        seconds=seconds,
-    )

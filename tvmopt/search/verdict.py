@@ -1,9 +1,13 @@
-"""Choose the winner among the measured artifacts, and explain the choice."""
+"""Choose the winner among the measured artifacts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+
+BY_LATENCY, BY_ACCURACY, BY_SIZE, BY_MEDIAN = "latency", "accuracy", "size", "median"
+_SAME_SIZE = 0.01
+_SAME_DROP = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +33,20 @@ class Finalist:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The winner, and the reason in one sentence."""
+    """The winner, and what decided.
+
+    Attributes:
+        winner: The winner.
+        by: What decided: ``BY_LATENCY`` when no other interval overlaps that of the fastest, else
+            ``BY_ACCURACY``, ``BY_SIZE`` or ``BY_MEDIAN``.
+        equal: The fastest one, and those whose interval overlaps its interval; fastest first.
+        runner_up: The fastest of all others; None when there is none.
+    """
 
     winner: Finalist
-    reason: str
-
-
-_SAME_SIZE = 0.01
-_SAME_DROP = 1e-4
+    by: str
+    equal: tuple[Finalist, ...]
+    runner_up: Finalist | None
 
 
 def choose(finalists: Sequence[Finalist]) -> Verdict:
@@ -45,31 +55,19 @@ def choose(finalists: Sequence[Finalist]) -> Verdict:
     Accuracies that differ by less than 0.0001 and sizes that differ by less than 1% count as the
     same; what is the same in both is decided by the median after all.
     """
-    fastest = min(finalists, key=lambda f: f.p50)
-    equal = [f for f in finalists if f.low <= fastest.high and fastest.low <= f.high]
-    others = [f for f in finalists if f not in equal]
+    ordered = sorted(finalists, key=lambda f: f.p50)
+    fastest = ordered[0]
+    equal = tuple(f for f in ordered if f.low <= fastest.high and fastest.low <= f.high)
+    runner_up = next((f for f in ordered if f not in equal), None)
     if len(equal) == 1:
-        reason = f"{fastest.label} is the fastest: p50 {_interval(fastest)}"
-        if others:
-            second = min(others, key=lambda f: f.p50)
-            reason += f", against {_interval(second)} of {second.label}, the next"
-        return Verdict(fastest, reason)
+        return Verdict(fastest, BY_LATENCY, equal, runner_up)
     least = min(f.accuracy_drop for f in equal)
     accurate = [f for f in equal if f.accuracy_drop <= least + _SAME_DROP]
     smallest = min(f.library_bytes for f in accurate)
     small = [f for f in accurate if f.library_bytes <= smallest * (1 + _SAME_SIZE)]
-    winner = min(small, key=lambda f: f.p50)
-    names = ", ".join(f"{f.label} ({_interval(f)})" for f in sorted(equal, key=lambda f: f.p50))
+    by = BY_MEDIAN
     if len(accurate) < len(equal):
-        why = f"loses the least accuracy ({winner.accuracy_drop:+.4f})"
+        by = BY_ACCURACY
     elif len(small) < len(accurate):
-        why = f"has the smallest library ({winner.library_bytes / 1e6:.2f} MB)"
-    else:
-        why = "has the smallest median, accuracy and size being the same"
-    return Verdict(
-        winner, f"equally fast, their intervals overlapping: {names}; {winner.label} {why}"
-    )
-
-
-def _interval(one: Finalist) -> str:
-    return f"{one.p50:.4g} ms ({one.low:.4g} to {one.high:.4g})"
+        by = BY_SIZE
+    return Verdict(min(small, key=lambda f: f.p50), by, equal, runner_up)

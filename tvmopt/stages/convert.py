@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import tvm
 
-from tvmopt.config import AUTO, ConvertConfig
+from tvmopt.choices import AUTO
+from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.frontend import Layer, Prepared, import_onnx
@@ -40,7 +41,6 @@ from tvmopt.stages.sensitivity import read_proposal
 from tvmopt.transform.conversion import Conversion, convert_module
 from tvmopt.transform.layer_facts import layer_facts
 from tvmopt.transform.plan import free_layouts
-from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
 LAYERS_FILE = "layers.csv"
 CHANGES_FILE = "layout_changes.csv"
@@ -79,7 +79,7 @@ def convert(
     progress(0, 5, "read")
     read = read_float_model(model, config.input_shapes, data)
     skipped = _Skipped(
-        _skipped_by_user(config, read.layers), _proposed_for_float(config, sensitivity_dir)
+        config.skip_layers.named.resolve(read.layers), _proposed_for_float(config, sensitivity_dir)
     )
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
@@ -195,15 +195,9 @@ def _layout(asked: str, conversions: _Conversions, target: TargetSpec) -> str:
     return layout
 
 
-def _skipped_by_user(config: ConvertConfig, layers: Sequence[Layer]) -> dict[int, str]:
-    """Return the layers that the user skips, by index, with the reason."""
-    patterns = [p for p in parse_skip_layers(config.skip_layers) if p != AUTO]
-    return resolve_skip_layers(layers, patterns)
-
-
 def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:
     """Return the layers of the proposed skip set, by index, with the reason."""
-    if AUTO not in parse_skip_layers(config.skip_layers) or sensitivity_dir is None:
+    if not config.skip_layers.auto or sensitivity_dir is None:
         return {}
     reason = "skip_layers: auto (sensitivity)"
     return dict.fromkeys(read_proposal(sensitivity_dir, config.dtype), reason)

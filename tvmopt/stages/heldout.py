@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
@@ -37,7 +38,7 @@ def measure_heldout(
     convert_dir: Path,
     data: Path | None,
     out_dir: Path,
-    board: Board | None = None,
+    board: dict[str, Any] | None = None,
 ) -> StageResult:
     """Check the golden output of a compiled model and measure its accuracy on held-out samples.
 
@@ -47,7 +48,7 @@ def measure_heldout(
         convert_dir: Output of the convert stage; holds the float reference.
         data: ``.npz`` or ``.npy`` file, whose held-out part is used; None for random inputs.
         out_dir: Gets the accuracy; :func:`read_accuracy` reads it.
-        board: Where the model runs, if not here.
+        board: Fields of the :class:`Board` where the model runs, if not here.
 
     Raises:
         ConfigError: When the data does not fit the model, or there is no such board.
@@ -63,7 +64,7 @@ def measure_heldout(
         model.check_golden(bundle)
         accuracy = _accuracy(model, reference, dataset)
     else:
-        with open_session(board) as session:
+        with open_session(Board(**board)) as session:
             remote = RemoteModel(session, bundle)
             remote.check_golden(bundle)
             accuracy = _accuracy(remote, reference, dataset)

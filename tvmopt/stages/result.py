@@ -19,11 +19,19 @@ class StageResult:
         metrics: Finite numbers, named as in the MLflow data model (unit in the name).
         tags: Tags of the run; also why a metric could not be measured.
         changed: Changes made by the stage, one line each.
+        series: Metrics with steps, by name: of each point the step, seconds since the stage began
+            and the value. The last value of each is a metric of the stage, too.
     """
 
     metrics: dict[str, float]
     tags: dict[str, str]
     changed: list[str]
+    series: dict[str, list[tuple[int, float, float]]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def all_metrics(self) -> dict[str, float]:
+        """Return the metrics, with the last value of each series."""
+        return self.metrics | {name: points[-1][2] for name, points in self.series.items()}
 
     def write(self, path: Path) -> None:
         """Write as JSON."""

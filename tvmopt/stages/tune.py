@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tvmopt.config import MEASURING, TuneConfig
+from tvmopt.choices import MEASURING
+from tvmopt.config import TuneConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
@@ -33,7 +34,7 @@ def tune(
     out_dir: Path,
     progress: Progress,
     warm_start: Path | None = None,
-    earlier: Sequence[Path] = (),
+    earlier: Mapping[str, Path] | None = None,
 ) -> StageResult:
     """Run a strategy over the tasks of a converted model.
 
@@ -51,7 +52,7 @@ def tune(
         DatabaseMismatchError: When ``warm_start`` was written for another target.
     """
     from tvmopt.tune import TuneOptions, create_strategy, extract_tasks
-    from tvmopt.tune.convergence import plot_convergence
+    from tvmopt.tune.convergence import convergence_points, plot_convergence
     from tvmopt.tune.regret import mean_regret, regret_rows, write_regret
     from tvmopt.tune.report import write_task_csv, write_task_markdown
 
@@ -81,7 +82,7 @@ def tune(
         topk=config.topk,
         seed=config.seed,
         warm_start=warm_start,
-        earlier=tuple(earlier),
+        earlier=tuple((earlier or {}).values()),
         board=board,
         granularity=config.granularity,
     )
@@ -121,7 +122,19 @@ def tune(
     changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
     if "tvmopt.unmeasured.tuning" in tags:
         changed.append(f"top-1 of 'fast' for each, since {lacking}")
-    return StageResult(metrics, tags, changed)
+    return StageResult(metrics, tags, changed, _series(convergence_points(result)))
+
+
+def _series(
+    points: Sequence[tuple[int, float, float]],
+) -> dict[str, list[tuple[int, float, float]]]:
+    """Return the convergence as metrics, with the number of measured candidates as step."""
+    if not points:
+        return {}
+    return {
+        "tune_best_latency_ms": list(points),
+        "tune_elapsed_s": [(number, seconds, seconds) for number, seconds, _ in points],
+    }
 
 
 def _changed(result: TuneResult, failures: int, served: int, granularity: str) -> list[str]:

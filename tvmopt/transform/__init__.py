@@ -16,7 +16,6 @@ from tvmopt.transform.layout import (
 )
 from tvmopt.transform.precision import PrecisionResult, to_precision
 from tvmopt.transform.recast import recast
-from tvmopt.transform.skip import parse_skip_layers, resolve_skip_layers
 
 __all__ = [
     "Anchor",
@@ -32,8 +31,6 @@ __all__ = [
     "convert_module",
     "count_layers",
     "lower_quantized",
-    "parse_skip_layers",
     "recast",
-    "resolve_skip_layers",
     "to_precision",
 ]

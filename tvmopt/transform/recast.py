@@ -24,11 +24,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.errors import ConfigError
+from tvmopt.skip_layers import SkipLayers, SkipLayersLike
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.count_layers import anchor_names
 from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, constant_data, with_operands
 from tvmopt.transform.precision.casting import cast_constant
-from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 DTYPES = ("int4", *BYTE_INTEGERS, *HALF_FLOATS)
 OUT_DTYPES = ("int4", *BYTE_INTEGERS, "int16", "int32", *HALF_FLOATS, "float32")
@@ -39,7 +39,7 @@ def recast(
     dtype: str,
     out_dtype: str,
     ops: str | Iterable[str] | None = None,
-    skip_layers: SkipLayers = None,
+    skip_layers: SkipLayersLike = None,
 ) -> tvm.IRModule:
     """Change the operand and result dtypes of layers in any layout.
 
@@ -63,7 +63,7 @@ def recast(
     _check("out_dtype", out_dtype, OUT_DTYPES)
     wanted = _typed_ops(ops)
     found = anchors(mod)
-    skipped = resolve_skip_layers(found, skip_layers)
+    skipped = SkipLayers.parse(skip_layers).resolve(found)
     chosen = {a.var for a in found if a.op in wanted and a.index not in skipped}
     if not chosen:
         return mod

@@ -22,7 +22,7 @@ import tvm
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvmopt.config import GRANULARITIES
+from tvmopt.choices import GRANULARITIES
 from tvmopt.errors import DatabaseMismatchError, TuneError, in_one_line
 from tvmopt.kernels.cpu.intrinsics.choose import register_used
 from tvmopt.tune.annotations import refusal

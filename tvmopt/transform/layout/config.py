@@ -9,7 +9,7 @@ import contextvars
 import dataclasses
 from typing import Self
 
-from tvmopt.transform.skip import SkipLayers, parse_skip_layers
+from tvmopt.skip_layers import SkipLayers, SkipLayersLike
 
 _SCOPES: contextvars.ContextVar[tuple[LayoutConfig, ...]] = contextvars.ContextVar(
     "tvmopt_layout_scopes", default=()
@@ -31,11 +31,11 @@ class LayoutConfig:
         ConfigError: When ``skip_layers`` has an invalid entry.
     """
 
-    skip_layers: SkipLayers = None
+    skip_layers: SkipLayersLike = None
     auto_skip: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "skip_layers", parse_skip_layers(self.skip_layers))
+        object.__setattr__(self, "skip_layers", SkipLayers.parse(self.skip_layers))
 
     def __enter__(self) -> Self:
         _SCOPES.set((*_SCOPES.get(), self))

@@ -23,6 +23,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import ConfigError
+from tvmopt.skip_layers import SkipLayers, SkipLayersLike
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.layout.config import LayoutConfig
 from tvmopt.transform.layout.layouts import (
@@ -36,7 +37,6 @@ from tvmopt.transform.layout.layouts import (
 from tvmopt.transform.layout.report import LayoutResult
 from tvmopt.transform.layout.walk import Walk
 from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
-from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 DesiredLayouts = Mapping[str, str | Sequence[str]]
 
@@ -63,7 +63,7 @@ def convert_layout(mod: tvm.IRModule, desired_layouts: DesiredLayouts) -> tvm.IR
 def convert_layout_with_report(
     mod: tvm.IRModule,
     desired_layouts: DesiredLayouts,
-    skip_layers: SkipLayers = None,
+    skip_layers: SkipLayersLike = None,
     auto_skip: bool | None = None,
 ) -> LayoutResult:
     """Run :func:`convert_layout` and report skipped layers and inserted conversions.
@@ -83,7 +83,8 @@ def convert_layout_with_report(
     layouts = parse_layouts(desired_layouts)
     mod = raise_tensor_ir(mod)  # TensorIR functions have no layout rules
     found = anchors(mod)
-    skipped = resolve_skip_layers(found, config.skip_layers if skip_layers is None else skip_layers)
+    asked = config.skip_layers if skip_layers is None else skip_layers
+    skipped = SkipLayers.parse(asked).resolve(found)
     auto = config.auto_skip if auto_skip is None else auto_skip
     planned = _plan(mod, found, layouts, skipped, auto)
     skipped = dict(sorted(skipped.items()))

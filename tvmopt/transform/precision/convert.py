@@ -27,8 +27,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import ConfigError
+from tvmopt.skip_layers import SkipLayers, SkipLayersLike
 from tvmopt.transform.anchors import Anchor, anchors
-from tvmopt.transform.skip import SkipLayers, resolve_skip_layers
 
 from .anchor_call import TYPED_ANCHORS, constant_data, operand_dtypes, with_operands
 from .casting import cast_array, largest
@@ -54,7 +54,7 @@ class PrecisionResult:
 def to_precision(
     mod: tvm.IRModule,
     dtype: str,
-    skip_layers: SkipLayers = None,
+    skip_layers: SkipLayersLike = None,
     keep_float32: Iterable[str] = (),
 ) -> PrecisionResult:
     """Convert layers to read ``dtype`` and accumulate in float32.
@@ -77,7 +77,7 @@ def to_precision(
         )
     kept = check_keep_float32(keep_float32)
     found = anchors(mod)
-    skipped = resolve_skip_layers(found, skip_layers)
+    skipped = SkipLayers.parse(skip_layers).resolve(found)
     weights = _Weights(dtype)
     bound = {b.var for block in mod["main"].body.blocks for b in block.bindings}
     converted: set[relax.Var] = set()

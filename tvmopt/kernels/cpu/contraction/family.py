@@ -31,5 +31,5 @@ class ContractionInPlace(UnmodelledFamily):
     """:class:`Contraction` without packing, for accesses that TVM's layout primitives refuse."""
 
     name = "contraction_in_place"
-    schedule = functools.partial(emit, pack=False)
+    schedule = staticmethod(functools.partial(emit, pack=False))
     kind = "gemm"

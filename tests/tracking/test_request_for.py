@@ -1,0 +1,42 @@
+"""The request of a choice has the stage configurations, and so the digests, of earlier versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tvmopt.config import ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.device.target import resolve_target
+from tvmopt.search.effort import Effort
+from tvmopt.search.space import BASELINE, Choice, Variant
+from tvmopt.tracking.pipeline.request import Asked, Request
+from tvmopt.tracking.search.trial import request_for
+
+SHAPES, SPEC = "image:1x3x8x8", resolve_target("skylake-avx512", 2)
+TARGET = SPEC.to_dict()
+ASKED = Asked.of({"quantization": "s8s8", "topk": 9, "strategy": "none"})
+REQUEST = Request("m", Path("m.onnx"), "digest", SHAPES, None, "", SPEC, ASKED)
+PLAIN = Choice(Variant("int8", "0,3", "NHWC"), Effort("default"))
+BLOCKED = Choice(Variant("bfloat16", "", "NCHW16c"), Effort("fast", 7, "operator"))
+MEASURED = Choice(Variant("int8", "", "auto"), Effort("metaschedule", 64))
+
+
+@pytest.mark.parametrize(
+    ("choice", "quantization", "tuning"),
+    [
+        (BASELINE, "u8s8", {"strategy": "none"}),
+        (PLAIN, "s8s8", {"strategy": "default"}),
+        (BLOCKED, "u8s8", {"strategy": "fast", "granularity": "operator", "topk": 7}),
+        (MEASURED, "s8s8", {"strategy": "metaschedule", "trials": 64}),
+    ],
+    ids=str,
+)
+def test_each_stage_is_asked_what_the_choice_says(choice, quantization, tuning) -> None:
+    asked, variant = request_for(REQUEST, choice), choice.variant
+    assert asked.convert == ConvertConfig(
+        SHAPES, TARGET, variant.layout, variant.dtype, variant.skip_layers, quantization
+    )
+    assert asked.tune == TuneConfig(TARGET, **tuning)
+    assert asked.evaluate == EvaluateConfig(2, accuracy_time_s=10.0 if choice == BASELINE else 0.0)
+    assert asked.calibrate == REQUEST.calibrate

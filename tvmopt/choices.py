@@ -1,0 +1,68 @@
+"""Values that a parameter may take, and the checks of single values."""
+
+from __future__ import annotations
+
+import re
+
+from tvmopt.device import dtypes
+from tvmopt.errors import ConfigError
+from tvmopt.printable import shown
+
+AUTO = "auto"
+STRATEGIES = ("fast", "default", "metaschedule", "none")
+#: Strategies that measure candidates on this machine.
+MEASURING = ("fast", "metaschedule")
+#: What is tuned: each fused function as it runs, or its anchor operator alone.
+GRANULARITIES = ("subgraph", "operator")
+METRICS = ("auto", "top1", "fidelity")
+#: Dtypes that a conversion can have layers compute in.
+LOW_DTYPES = dtypes.names(lambda row: row.convertible)
+DTYPES = ("float32", *LOW_DTYPES)
+LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
+QUANTIZATIONS = ("u8s8", "s8s8")
+CALIBRATIONS = ("minmax", "entropy", "percentile")
+#: Aliases of registered versions.
+CANDIDATE, CHAMPION = "candidate", "champion"
+OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")
+
+
+def is_layout(text: str) -> bool:
+    """Whether ``text`` names a layout: one of ``LAYOUTS``, its block written as a number."""
+    return re.fullmatch(r"auto|NCHW|NHWC|HWNC|NCHW[1-9]\d{0,3}c", text) is not None
+
+
+def check_layout(name: str, value: str) -> None:
+    """Raise :class:`ConfigError` unless ``value`` names a layout."""
+    if not is_layout(value):
+        raise ConfigError(
+            f"{name} must be one of {', '.join(LAYOUTS)} (such as NCHW16c), but got {shown(value)}"
+        )
+
+
+def check_layouts(name: str, text: str) -> None:
+    """Raise :class:`ConfigError` unless ``text`` lists layouts, separated by commas."""
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        if not is_layout(word):
+            raise ConfigError(f"{name} must hold layouts such as NHWC, but got {shown(word)}")
+
+
+def check_objectives(name: str, text: str) -> None:
+    """Raise :class:`ConfigError` unless ``text`` lists objectives, latency first."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found or found[0] != OBJECTIVES[0] or not set(found) <= set(OBJECTIVES):
+        raise ConfigError(
+            f"{name} must be latency, and after it any of {', '.join(OBJECTIVES[1:])}, but got "
+            f"{shown(text)}"
+        )
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is one of ``allowed``."""
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, but got {shown(value)}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raise :class:`ConfigError` unless ``value`` is a number of at least ``least``."""
+    if not value >= least:
+        raise ConfigError(f"{name} must be at least {least:g}, but got {value:g}")

@@ -1,0 +1,355 @@
+"""Groups of parameters that entry points are composed of; defaults and rules stand here only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.choices import (
+    AUTO,
+    CALIBRATIONS,
+    CANDIDATE,
+    CHAMPION,
+    DTYPES,
+    GRANULARITIES,
+    LAYOUTS,
+    LOW_DTYPES,
+    METRICS,
+    OBJECTIVES,
+    QUANTIZATIONS,
+    STRATEGIES,
+    check_layout,
+    check_layouts,
+    check_objectives,
+)
+from tvmopt.parameters.declare import Group, needed, parameter
+from tvmopt.skip_layers import NO_LAYERS, SkipLayers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelParameters(Group):
+    """Which model, with which data, for which target."""
+
+    model: str = parameter(
+        "",
+        "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model; default: the bundled "
+        "example",
+    )
+    name: str = parameter(
+        "", "name of the experiment and the registered model; default: the file's"
+    )
+    input_shapes: str = parameter("", "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16")
+    data: str = parameter(
+        "",
+        ".npz with an array an input and optionally integer 'labels', or .npy; 20% calibrate, 50% "
+        "evaluate, 30% are held out for promotion",
+    )
+    target: str = parameter(
+        "host",
+        "'host', a CPU (skylake-avx512, cortex-a76, graviton3), 'cuda' (this machine's GPU), a "
+        "GPU (nvidia-h200, a100), or JSON with mcpu and mattr",
+    )
+    threads: int = parameter(
+        0,
+        "threads to compile for and measure with, for a GPU ONNX Runtime's; 0: all usable cores",
+        least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionParameters(Group):
+    """Layout and dtype of the layers."""
+
+    layout: str = parameter(
+        AUTO,
+        f"layout of the convolutions: {', '.join(LAYOUTS)}; auto: the fastest, as modelled, and "
+        "as timed where that is close",
+        check=check_layout,
+    )
+    dtype: str = parameter(
+        "float32",
+        f"dtype of the layers: {', '.join(DTYPES)}; float32: the model's own",
+        choices=DTYPES,
+    )
+    skip_layers: SkipLayers = parameter(
+        NO_LAYERS,
+        "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizationParameters(Group):
+    """How int8 is quantised."""
+
+    quantization: str = parameter(
+        AUTO,
+        f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}; auto: s8s8 for Hopper "
+        "GPUs, u8s8 for all else",
+        choices=(AUTO, *QUANTIZATIONS),
+    )
+    calibration: str = parameter(
+        "minmax",
+        f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}",
+        choices=CALIBRATIONS,
+    )
+    calibration_samples: int = parameter(100, "int8: most samples to calibrate on", least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SensitivityLimitParameters(Group):
+    """How long the sensitivity stage measures."""
+
+    sensitivity_time: float = parameter(120.0, "most seconds to measure sensitivity for", least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisParameters(Group):
+    """What the sensitivity stage analyses."""
+
+    dtypes: str = parameter(
+        "",
+        f"dtypes to analyse; default: {', '.join(LOW_DTYPES)}",
+        choices=LOW_DTYPES,
+        listed=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccuracyParameters(Group):
+    """The accuracy bar."""
+
+    max_accuracy_drop: float = parameter(
+        0.01, "largest accuracy drop against the float model that may be promoted", least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningParameters(Group):
+    """How schedules are found."""
+
+    strategy: str = parameter(
+        "fast", f"tuning strategy: {', '.join(STRATEGIES)}", choices=STRATEGIES
+    )
+    granularity: str = parameter(
+        "subgraph",
+        "what fast and metaschedule measure: subgraph, each fused function as it runs; operator, "
+        "its anchor alone, whose schedule the functions around it take over",
+        choices=GRANULARITIES,
+    )
+    topk: int = parameter(20, "most configurations of one function that fast measures", least=1)
+    trials: int = parameter(64, "most candidates that metaschedule measures", least=0)
+    time_budget: float = parameter(0.0, "most seconds to tune for; 0: no limit", least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStartParameters(Group):
+    """Where tuning begins."""
+
+    warm_start: str = parameter("", "run id of an earlier tune run to begin from")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasurementParameters(Group):
+    """How accuracy and latency are measured."""
+
+    metric: str = parameter("auto", f"accuracy metric: {', '.join(METRICS)}", choices=METRICS)
+    repeats: int = parameter(200, "latency samples of each contender", least=5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BoardParameters(Group):
+    """The board that measures."""
+
+    rpc_tracker: str = parameter(
+        "",
+        "host:port of a TVM RPC tracker; with it, a board measures instead of this machine",
+    )
+    rpc_key: str = parameter("", "key of the board at rpc_tracker")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageLimitParameters(Group):
+    """What one stage may use; changes no result."""
+
+    stage_timeout: float = parameter(7200.0, "most seconds for one stage; 0: no limit", least=0)
+    memory_limit: float = parameter(
+        0.0,
+        "most memory in MB for one stage; 0: 80% of what this machine or container allows",
+        least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReuseParameters(Group):
+    """Whether earlier stages are reused."""
+
+    no_cache: bool = parameter(False, "true: do every stage again, reuse none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DryRunParameters(Group):
+    """Whether the command only says what it would do."""
+
+    dry_run: bool = parameter(
+        False, "true: print the resolved parameters and what would run or be reused; run nothing"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchSpaceParameters(Group):
+    """What a search tries."""
+
+    dtypes: str = parameter(
+        "",
+        f"dtypes to try: {', '.join(DTYPES)}; default: those with a higher peak rate than float32, "
+        "and float32",
+        choices=DTYPES,
+        listed=True,
+    )
+    layouts: str = parameter(
+        "",
+        "layouts to try; default: NHWC, NCHW16c, NCHW for models with convolutions",
+        listed=True,
+        check=check_layouts,
+    )
+    strategies: str = parameter(
+        "",
+        f"efforts of tuning to try: {', '.join(STRATEGIES)}; default: all but none",
+        choices=STRATEGIES,
+        listed=True,
+    )
+    granularities: str = parameter(
+        "",
+        f"granularities of tuning to try: {', '.join(GRANULARITIES)}; default: both",
+        choices=GRANULARITIES,
+        listed=True,
+    )
+    topk: int = parameter(
+        TuningParameters.topk, "most configurations of one function that fast measures", least=1
+    )
+    space: str = parameter(
+        "",
+        "YAML file with dtypes, skip_layers, layouts, strategies, granularities, topk, "
+        "metaschedule_trials",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchLimitParameters(Group):
+    """Hard limits and objectives of a search."""
+
+    max_library_mb: float = parameter(
+        0.0, "largest library in MB (10^6 bytes); 0: no limit", least=0
+    )
+    max_memory_mb: float = parameter(
+        0.0, "largest peak memory of inference in MB; 0: no limit", least=0
+    )
+    max_p99_ms: float = parameter(0.0, "largest 99th percentile of latency; 0: no limit", least=0)
+    objectives: str = parameter(
+        "latency",
+        f"what is to be small: {OBJECTIVES[0]}, and after it {' and '.join(OBJECTIVES[1:])}",
+        listed=True,
+        check=check_objectives,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BudgetParameters(Group):
+    """What a study as a whole may spend."""
+
+    trials: int = parameter(24, "most trials of the study after the baseline; 0: no limit", least=0)
+    time_budget: float = parameter(
+        1800.0, "most seconds that the study is worked on; 0: no limit", least=0
+    )
+    patience: int = parameter(
+        0, "end after so many trials in a row without a better artifact; 0: no limit", least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialLimitParameters(Group):
+    """What one stage of a trial may use."""
+
+    trial_timeout: float = parameter(1200.0, "most seconds for one stage of a trial", least=0)
+    memory_limit: float = parameter(
+        StageLimitParameters.memory_limit,
+        "most memory in MB for one stage; 0: 80% of what this machine or container allows",
+        least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyParameters(Group):
+    """Which study, in which database."""
+
+    study: str = parameter(
+        "", "name of the study to begin or to go on with; default: one for the same question"
+    )
+    storage: str = parameter(
+        "",
+        "database of studies (sqlite:///file.db, postgresql://...); default: tvmopt-studies.db "
+        "beside the tracking store",
+    )
+    seed: int = parameter(0, "seed of what is tried in which order", least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinParameters(Group):
+    """Which study a worker joins, and where the model lies on its machine."""
+
+    study: str = needed("name of the study to join")
+    storage: str = parameter(
+        StudyParameters.storage,
+        "database of studies (sqlite:///file.db, postgresql://...); default: tvmopt-studies.db "
+        "beside the tracking store",
+    )
+    model: str = parameter("", "the study's model on this machine; default: where it lay")
+    data: str = parameter("", "the study's data on this machine; default: where it lay")
+    seed: int = parameter(
+        0, "seed of what is tried in which order; 0: one for each process", least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VersionParameters(Group):
+    """Which version of a registered model."""
+
+    name: str = needed("name of the registered model")
+    version: str = parameter(CHAMPION, "version number or alias of the registered model")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CandidateParameters(Group):
+    """Which version to promote, under which alias, on which data."""
+
+    name: str = needed("name of the registered model")
+    version: str = parameter(CANDIDATE, "version number or alias of the registered model")
+    alias: str = parameter(CHAMPION, "alias to give")
+    data: str = parameter("", ".npz or .npy file; its held-out 30% is used; default: random inputs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputParameters(Group):
+    """Where files go."""
+
+    output: str = parameter("", "folder to create; default: <name>-<version>")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerParameters(Group):
+    """How a model is served."""
+
+    host: str = parameter(
+        "127.0.0.1",
+        "address to listen at; any but a loopback address lets other machines in, without "
+        "password or encryption",
+    )
+    port: int = parameter(5001, "TCP port to listen at; 0: one that is free", least=0, most=65535)
+    require_finite: bool = parameter(
+        True, "true: refuse inputs and outputs that hold NaN or infinities"
+    )
+    max_request_mb: float = parameter(
+        0.0,
+        "largest body of a request in MB (10^6 bytes); 0: 64 bytes for each value of the inputs, "
+        "and 64 KB",
+        least=0,
+    )

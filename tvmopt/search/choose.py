@@ -1,0 +1,95 @@
+"""Choose the values of each dimension: the user's, else those that can win on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from tvmopt.choices import GRANULARITIES, LOW_DTYPES, MEASURING
+from tvmopt.errors import ConfigError
+from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.report import BALANCED, ranked
+from tvmopt.quantize.roofline import roofline
+from tvmopt.search.effort import RISING, Effort
+
+if TYPE_CHECKING:
+    from tvmopt.search.declared import Declared
+
+FLOAT = "float32"
+_LAYOUTS = ("NHWC", "NCHW16c", "NCHW")
+_MOST_SKIP_SETS = 5
+_PARTS = (8, 4, 2)
+
+
+def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:
+    """Return the dtypes of the space: by default those with a higher peak rate than float32.
+
+    Args:
+        declared: The user's restrictions.
+        flags: Features of the target, in Linux's names.
+        quantised: Whether the model came quantised; it keeps its own dtypes then.
+
+    Raises:
+        ConfigError: When a dtype is declared that a quantised model cannot take.
+    """
+    if quantised:
+        if set(declared.dtypes) - {FLOAT}:
+            raise ConfigError(
+                "dtypes must be float32 (the model's own format) for a model that is quantised, "
+                f"but got {', '.join(declared.dtypes)}"
+            )
+        return (FLOAT,)
+    if declared.dtypes:
+        return tuple(dict.fromkeys(declared.dtypes))
+    faster = roofline(flags).faster
+    return (FLOAT, *(dtype for dtype in LOW_DTYPES if faster[dtype] > 1))
+
+
+def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
+    """Return the layouts of the space; only ``auto`` for a model without convolutions."""
+    if not convolutions:
+        return ("auto",)
+    return tuple(dict.fromkeys(declared.layouts)) or _LAYOUTS
+
+
+def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
+    """Return the tuning efforts of the space, cheapest first."""
+    sizes = {"fast": declared.topk, "metaschedule": (declared.metaschedule_trials,)}
+    granularities = declared.granularities or GRANULARITIES
+    efforts = set()
+    for strategy in declared.strategies or RISING[1:]:
+        if strategy in MEASURING:
+            efforts |= {Effort(strategy, s, g) for s in sizes[strategy] for g in granularities}
+        else:
+            efforts.add(Effort(strategy))
+    return tuple(sorted(efforts, key=lambda effort: effort.price))
+
+
+def choose_skips(found: Sensitivity, dtype: str) -> tuple[str, ...]:
+    """Return the skip sets of one dtype: the proposed one, the empty one, and others by size.
+
+    Sets that were seen to miss the bar are left out, but for the empty one: whether all layers can
+    be converted is what everyone asks first. The set of all layers is the float model. Behind
+    those that held come beginnings of the ranking by cost: the evaluation sees other samples than
+    the analysis, and may refuse what that let pass.
+    """
+    sets = found.sets(dtype)
+    proposed = found.proposed(dtype)
+    held = [s for s in sets if s.holds and s.source != "exact" and s.layers]
+    if not any(s.layers == proposed for s in held) and proposed:
+        return ("",)  # only the float model itself holds: one try, to know
+    others: list[tuple[int, ...]] = [()]
+    for one in held:
+        if one.layers != proposed and one.layers not in others:
+            others.append(one.layers)
+    order = ranked(found.of(dtype), BALANCED)
+    for size in (len(order) // part for part in _PARTS):
+        layers = tuple(sorted(order[:size]))
+        if size > max(map(len, (proposed, *others))):
+            others.append(layers)
+    if len(others) > _MOST_SKIP_SETS - 1:  # the ends, and evenly between them
+        last = len(others) - 1
+        places = {round(i * last / (_MOST_SKIP_SETS - 2)) for i in range(_MOST_SKIP_SETS - 1)}
+        others = [others[i] for i in sorted(places)]
+    ordered = [proposed, *(layers for layers in others if layers != proposed)]
+    return tuple(",".join(map(str, layers)) for layers in ordered)

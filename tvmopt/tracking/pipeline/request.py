@@ -1,0 +1,303 @@
+"""A user's request, validated before any run is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tvmopt import host
+from tvmopt.choices import AUTO, LOW_DTYPES, MEASURING
+from tvmopt.config import (
+    BuildConfig,
+    CalibrateConfig,
+    ConvertConfig,
+    EvaluateConfig,
+    SensitivityConfig,
+    TuneConfig,
+)
+from tvmopt.device.target import TargetSpec, resolve_target
+from tvmopt.digest import sha256_file
+from tvmopt.errors import ConfigError
+from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
+from tvmopt.parameters import groups
+from tvmopt.parameters.command import Command
+from tvmopt.parameters.declare import Group, words
+from tvmopt.quantize import is_quantized
+from tvmopt.remote import Board
+from tvmopt.skip_layers import SkipLayers
+from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.watch import Allowance
+from tvmopt.tracking.flavor.in_child import model_layers
+from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
+from tvmopt.tracking.registry.versions import check_name
+
+_G = TypeVar("_G", bound=Group)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked(Command):
+    """The parameters that make a request; the groups that a command lacks have their defaults."""
+
+    model: groups.ModelParameters
+    conversion: groups.ConversionParameters
+    quantization: groups.QuantizationParameters
+    analysis: groups.AnalysisParameters
+    sensitivity_limit: groups.SensitivityLimitParameters
+    accuracy: groups.AccuracyParameters
+    tuning: groups.TuningParameters
+    measurement: groups.MeasurementParameters
+    board: groups.BoardParameters
+
+    @classmethod
+    def by(cls, command: Command) -> Asked:
+        """Return what ``command`` asks for; its file has been read."""
+        theirs = {k: v for k, v in command.groups().items() if k != "file"}
+        parts: dict[str, Any] = {
+            field: getattr(command, field) if theirs.get(field) is group else group()
+            for field, group in cls.groups().items()
+        }
+        return cls(**parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A model, what is asked of it, and the configuration of every stage that follows.
+
+    Attributes:
+        name: Name of the model: of its experiment and its registered model.
+        model: Path of the ONNX file.
+        model_digest: sha256 of the model with its external data.
+        input_shapes: Shape of every input, as text.
+        data: Path of the evaluation data, or None.
+        data_digest: sha256 of the data; empty without data.
+        target: The exact target.
+        asked: The parameters.
+        quantised: Whether the model came quantised.
+        accuracy_time_s: Most seconds that the candidate computes for its accuracy; 0 for no limit.
+    """
+
+    name: str
+    model: Path
+    model_digest: str
+    input_shapes: str
+    data: Path | None
+    data_digest: str
+    target: TargetSpec
+    asked: Asked
+    quantised: bool = False
+    accuracy_time_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        conversion, tuning = self.asked.conversion, self.asked.tuning
+        if self.target.gpu is not None:
+            check_gpu_request(
+                self.target.gpu,
+                layout=conversion.layout,
+                dtype=conversion.dtype,
+                strategy=tuning.strategy,
+                granularity=tuning.granularity,
+                rpc_tracker=self.asked.board.rpc_tracker,
+            )
+        lacking = self.target.why_not_here()
+        if lacking and tuning.strategy == "metaschedule" and self.board is None:
+            raise ConfigError(
+                f"strategy 'metaschedule' must measure on the target, but {lacking}; give "
+                "rpc_tracker and rpc_key of a board, or use strategy=default"
+            )
+        _ = self.tune, self.convert, self.sensitivity, self.evaluate  # each checks its values
+
+    def changed(self, **values: Any) -> Request:
+        """Return the request with other values of some parameters.
+
+        Raises:
+            ConfigError: When a value breaks its rule.
+        """
+        return dataclasses.replace(self, asked=Asked.of({**self.asked.values(), **values}))
+
+    # -- configurations of the stages; what a stage does not use must not change its digest
+
+    @functools.cached_property
+    def calibrate(self) -> CalibrateConfig:
+        """Return the configuration of the calibrate stage."""
+        asked = self.asked.quantization
+        return CalibrateConfig(self.input_shapes, asked.calibration, asked.calibration_samples)
+
+    @functools.cached_property
+    def sensitivity(self) -> SensitivityConfig:
+        """Return the configuration of the sensitivity stage."""
+        dtype = self.asked.conversion.dtype
+        return SensitivityConfig(
+            self.input_shapes,
+            self.target.to_dict(),
+            words(self.asked.analysis.dtypes) or (LOW_DTYPES if dtype == "float32" else (dtype,)),
+            self.quantization,
+            self.max_accuracy_drop,
+            time_limit_s=self.asked.sensitivity_limit.sensitivity_time,
+        )
+
+    @functools.cached_property
+    def convert(self) -> ConvertConfig:
+        """Return the configuration of the convert stage."""
+        asked = self.asked.conversion
+        used = self.quantization if asked.dtype == "int8" else ConvertConfig.quantization
+        return ConvertConfig(
+            self.input_shapes, self.target.to_dict(), asked.layout, asked.dtype, asked.skip_layers,
+            used,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def tune(self) -> TuneConfig:
+        """Return the configuration of the tune stage."""
+        asked = self.asked.tuning
+        used: dict[str, Any] = {}
+        if asked.strategy in MEASURING:
+            used = {"granularity": asked.granularity, "time_budget_s": asked.time_budget}
+            used |= self.asked.board.values()
+        if asked.strategy == "metaschedule":
+            used["trials"] = asked.trials
+        if asked.strategy == "fast":
+            used["topk"] = asked.topk
+        return TuneConfig(self.target.to_dict(), asked.strategy, **used)
+
+    @functools.cached_property
+    def build(self) -> BuildConfig:
+        """Return the configuration of the build stage."""
+        untuned = self.asked.tuning.strategy == "none"
+        return BuildConfig(
+            self.name, self.target.to_dict(), "none" if untuned else BuildConfig.schedule
+        )
+
+    @functools.cached_property
+    def baseline(self) -> BuildConfig:
+        """Return the configuration of the build of TVM's own pipeline, without our schedules."""
+        return dataclasses.replace(self.build, schedule="none")
+
+    @functools.cached_property
+    def evaluate(self) -> EvaluateConfig:
+        """Return the configuration of the evaluate stage."""
+        asked = self.asked.measurement
+        on_gpu = self.target.gpu is not None
+        threads = self.asked.model.threads or host.usable_cores() if on_gpu else self.target.threads
+        return EvaluateConfig(
+            threads,
+            asked.metric,
+            asked.repeats,
+            accuracy_time_s=self.accuracy_time_s,
+            **self.asked.board.values(),
+        )
+
+    # -- what follows from the parameters
+
+    @property
+    def max_accuracy_drop(self) -> float:
+        """Return the largest accuracy drop that may be promoted."""
+        return self.asked.accuracy.max_accuracy_drop
+
+    @functools.cached_property
+    def quantization(self) -> str:
+        """Return the operand dtypes of int8; wgmma takes two operands of one dtype only."""
+        asked = self.asked.quantization.quantization
+        if asked != AUTO:
+            return asked
+        return "s8s8" if self.target.gpu is not None and self.target.gpu.has_wgmma else "u8s8"
+
+    @property
+    def board(self) -> Board | None:
+        """Return the board to measure on; None for this machine."""
+        return Board.parse(self.asked.board.rpc_tracker, self.asked.board.rpc_key)
+
+    @property
+    def is_measurable(self) -> bool:
+        """Return whether this machine or a board can run the compiled model."""
+        return self.board is not None or not self.target.missing_on_host()
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Return whether conversion needs calibration: int8 of a float model."""
+        return self.convert.dtype == "int8" and not self.quantised
+
+    @property
+    def needs_sensitivity(self) -> bool:
+        """Return whether conversion needs a proposed skip set (``skip_layers=auto``)."""
+        convert = self.convert
+        return convert.skip_layers.auto and convert.dtype != "float32" and not self.quantised
+
+
+def make_request(model: Path, allowance: Allowance = UNLIMITED, **values: Any) -> Request:
+    """Return the request for a model file; ``values`` are parameters by name.
+
+    Raises:
+        ConfigError, ModelError: One line: the rule, the value got, what to do.
+    """
+    return request_of(model, Asked.of(values), allowance)
+
+
+def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> Request:
+    """Check every value and the model itself.
+
+    Args:
+        model: The model's file.
+        asked: The parameters.
+        allowance: Bounds the process that lists the layers of the model, where ``skip_layers``
+            names some.
+
+    Raises:
+        ConfigError, ModelError: One line: the rule, the value got, what to do.
+    """
+    of_model = asked.model
+    shapes = parse_input_shapes(of_model.input_shapes)
+    name = check_name(of_model.name or name_of(str(model)))
+    target = resolve_target(of_model.target, of_model.threads)
+    data = _existing_data(of_model.data)
+    request = Request(
+        name=name,
+        model=model,
+        model_digest="",
+        input_shapes="",
+        data=data,
+        data_digest="",
+        target=target,
+        asked=asked,
+    )
+    loaded = load_onnx(model)
+    fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
+    _check_names(asked.conversion.skip_layers, model, fixed, allowance)
+    return dataclasses.replace(
+        request,
+        input_shapes=fixed,
+        model_digest=model_digest(model),
+        data_digest=sha256_file(data) if data else "",
+        quantised=is_quantized(loaded),
+    )
+
+
+def _existing_data(data: str) -> Path | None:
+    path = Path(data).expanduser().resolve() if data else None
+    if path is not None and not path.is_file():
+        raise ConfigError(
+            f"data must be an existing .npz or .npy file, but there is none at '{path}'"
+        )
+    return path
+
+
+def _check_names(
+    skip_layers: SkipLayers, model: Path, input_shapes: str, allowance: Allowance
+) -> None:
+    """Refuse patterns that match no layer now: a typo must not wait for calibration."""
+    if skip_layers.named:
+        skip_layers.named.resolve(model_layers(model, input_shapes, allowance))
+
+
+def name_of(model: str) -> str:
+    """Return the default name of a model: its file's, or its MLflow model's.
+
+    The compiled model must not become a version of the registered ONNX model it was made from.
+    """
+    registered = re.match(r"models:/+([^/@]+)", model)
+    stem = f"{registered.group(1)}-compiled" if registered else Path(model).stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "model"
+    return name[:200]

@@ -1,0 +1,277 @@
+"""Entry points as Python functions: each stage, and ``main`` for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tvmopt.choices import MEASURING
+from tvmopt.errors import (
+    AccuracyError,
+    ArtifactError,
+    BuildError,
+    ConfigError,
+    PromotionRefusedError,
+    StageFailedError,
+)
+from tvmopt.kernels.cuda.toolchain.modules import check_tools
+from tvmopt.link import link_options
+from tvmopt.parameters import commands
+from tvmopt.parameters.call import entry_point
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.tune import DATABASE_DIR
+from tvmopt.tracking.pipeline import report
+from tvmopt.tracking.pipeline.dry_run import say_plan
+from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built
+from tvmopt.tracking.pipeline.request import Asked, Request
+from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
+from tvmopt.tracking.registry import promotion
+from tvmopt.tracking.registry.versions import Registered
+from tvmopt.tracking.report.facts import Promotion, PromotionRefused, Unproven
+from tvmopt.tracking.report.tables import as_text, comparison
+from tvmopt.tracking.store.allowance import stage_allowance
+from tvmopt.tracking.store.console import say
+from tvmopt.tracking.store.runs import log_tags
+from tvmopt.tracking.store.stage_run import Session, StageOutput
+from tvmopt.tracking.store.trust import checked_artifacts
+from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
+
+
+@dataclasses.dataclass(frozen=True)
+class MainResult:
+    """Result of :func:`main`.
+
+    Attributes:
+        run_id: The command's run.
+        name: Registered model.
+        version: Its version.
+        champion: Whether the version has the alias ``champion`` now.
+        reused: Stages that were linked, not done.
+        table: The comparison table as text.
+    """
+
+    run_id: str
+    name: str
+    version: str
+    champion: bool
+    reused: tuple[str, ...]
+    table: str
+
+
+def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]:
+    """Return the dry run of an entry point that ends with ``steps``."""
+
+    def dry_run(command: commands.StageCommand) -> None:
+        allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
+        request = checked_request(Asked.by(command), allowance)
+        say_plan(entry, request, command.values(), steps, use_cache=not command.reuse.no_cache)
+
+    return dry_run
+
+
+@contextmanager
+def _opened(
+    entry: str, command: commands.StageCommand, *, builds: bool = False
+) -> Iterator[StagePipeline]:
+    """Check the parameters, open the command's run, and yield the pipeline."""
+    allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
+    request = checked_request(Asked.by(command), allowance)
+    if builds:
+        _check_tools(request)
+    with open_session(
+        entry,
+        request,
+        command.values(),
+        use_cache=not command.reuse.no_cache,
+        allowance=allowance,
+    ) as session:
+        yield StagePipeline(session, request)
+
+
+@entry_point(commands.MainCommand, dry_run=_planned("main", BASELINE, "evaluate"))
+def main(command: commands.MainCommand) -> MainResult:
+    """Convert, tune, build, evaluate, register and promote a model.
+
+    Without a model, the bundled example is used.
+
+    Raises:
+        TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
+            was built and registered but does not meet ``max_accuracy_drop``.
+    """
+    with _opened("main", command, builds=True) as pipeline:
+        session, request = pipeline.session, pipeline.request
+        built = pipeline.run("build")
+        if request.is_measurable:
+            _compare_untuned(pipeline)
+        measured = pipeline.run("evaluate")
+        names = {
+            CANDIDATE: report.variant_of(request),
+            UNTUNED: "untuned TVM",
+            REFERENCE: "ONNX Runtime fp32",
+        }
+        table = comparison(read_table(measured.folder), names)
+        report.log_comparison(session, measured, table)
+        registered = register_built(session, request, pipeline.run("convert"), built, measured)
+        say()
+        say(as_text(table))
+        say()
+        promoted, refused = _promote(session, request, registered, measured)
+        report.log_note(session, registered, promoted, table)
+        reused = tuple(s.stage for s in pipeline.outputs if s.cached)
+        report.say_end(session, request, registered, promoted, reused)
+        if refused is not None:
+            raise refused
+        return MainResult(
+            session.run_id,
+            registered.name,
+            registered.version,
+            promoted.done,
+            reused,
+            as_text(table),
+        )
+
+
+def _promote(
+    session: Session,
+    request: Request,
+    registered: Registered,
+    measured: StageOutput,
+) -> tuple[Promotion, PromotionRefusedError | None]:
+    """Promote a version if it earns it; return what came of it, and the refusal."""
+    if not request.is_measurable:
+        target = request.target
+        named = (registered.name, registered.version, target.device, target.gpu is not None)
+        return Promotion(False, Unproven(*named)), None
+    try:
+        _check_bar(request, measured)
+        promoted = promotion.promote_if_better(
+            session.client,
+            registered,
+            data=request.data,
+            max_accuracy_drop=request.max_accuracy_drop,
+            work_dir=session.work_dir,
+            evidence=measured.digest,
+            board=request.board,
+            allowance=session.allow(),
+            run_id=session.run_id,
+        )
+    except PromotionRefusedError as error:
+        return Promotion(False, PromotionRefused(str(error))), error
+    return promoted, None
+
+
+@entry_point(commands.SensitivityCommand, dry_run=_planned("sensitivity", "sensitivity"))
+def sensitivity(command: commands.SensitivityCommand) -> StageOutput:
+    """Measure accuracy loss and gain of each layer in each dtype, and propose skip sets."""
+    with _opened("sensitivity", command) as pipeline:
+        return pipeline.run("sensitivity", own=True)
+
+
+@entry_point(commands.ConvertCommand, dry_run=_planned("convert", "convert"))
+def convert(command: commands.ConvertCommand) -> StageOutput:
+    """Convert and check a model; return the run of the convert stage."""
+    with _opened("convert", command) as pipeline:
+        return pipeline.run("convert", own=True)
+
+
+@entry_point(commands.TuneCommand, dry_run=_planned("tune", "tune"))
+def tune(command: commands.TuneCommand) -> StageOutput:
+    """Find schedules for a model; runs missing stages before it.
+
+    Raises:
+        DatabaseMismatchError: When the database of ``warm_start`` is for another target, number of
+            threads, version of TVM or granularity; before anything is converted.
+    """
+    with _opened("tune", command) as pipeline:
+        if run_id := command.warm_start.warm_start:
+            pipeline.warm_start(_tune_run(pipeline.session, pipeline.request, run_id), DATABASE_DIR)
+        return pipeline.run("tune", own=True)
+
+
+@entry_point(commands.BuildCommand, dry_run=_planned("build", "build"))
+def build(command: commands.BuildCommand) -> StageOutput:
+    """Compile a model and register it as a candidate; runs missing stages before it."""
+    with _opened("build", command, builds=True) as pipeline:
+        built = pipeline.run("build", own=True)
+        converted = pipeline.run("convert")
+        registered = register_built(pipeline.session, pipeline.request, converted, built, None)
+        say(f"registered models:/{registered.name}/{registered.version} as candidate")
+        return built
+
+
+@entry_point(commands.EvaluateCommand, dry_run=_planned("evaluate", "evaluate"))
+def evaluate(command: commands.EvaluateCommand) -> StageOutput:
+    """Measure a model against ONNX Runtime; runs missing stages before it."""
+    with _opened("evaluate", command, builds=True) as pipeline:
+        measured = pipeline.run("evaluate", own=True)
+        variant = report.variant_of(pipeline.request)
+        names = {CANDIDATE: variant, REFERENCE: "ONNX Runtime fp32"}
+        say()
+        say(as_text(comparison(read_table(measured.folder), names)))
+        return measured
+
+
+def _compare_untuned(pipeline: StagePipeline) -> None:
+    """Let evaluation measure untuned TVM, too; not where TVM's GPU rules fail."""
+    session = pipeline.session
+    try:
+        pipeline.compare(pipeline.run(BASELINE))
+    except (BuildError, AccuracyError, StageFailedError) as error:
+        if pipeline.request.target.gpu is None:
+            raise
+        say(f"{BASELINE:<18} failed: {error}")
+        tags = {"tvmopt.unmeasured.untuned_latency_ms_p50": str(error)[:250]}
+        log_tags(session.client, session.run_id, tags)
+
+
+def _check_tools(request: Request) -> None:
+    """Raise early when no linker for the target is available."""
+    if request.target.mtriple:
+        link_options(request.target.isa)
+    if request.target.gpu is not None:
+        link_options()
+        check_tools()
+
+
+def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
+    try:
+        run = session.client.get_run(run_id)
+    except Exception as error:
+        raise ConfigError(f"warm_start must be the id of a tune run, but got {run_id!r}") from error
+    no_database = ConfigError(
+        "warm_start must be the id of a tune run with a database (strategy=fast or "
+        f"metaschedule), but got {run_id!r}"
+    )
+    if run.data.tags.get("tvmopt.stage") != "tune":
+        raise no_database
+    try:
+        folder = checked_artifacts(session.client, run, "tune", session.work_dir)
+    except ArtifactError as error:
+        raise ConfigError(
+            "warm_start must be intact, and signed where there is a key, but "
+            f"{run_id!r} is not: {error}"
+        ) from error
+    if not (folder / DATABASE_DIR).is_dir():
+        raise no_database
+    if request.tune.strategy in MEASURING:
+        _check_database(folder / DATABASE_DIR, request)
+    return StageOutput.of_run("tune", run, folder)
+
+
+def _check_database(folder: Path, request: Request) -> None:
+    """Raise early when the tune stage would refuse a database."""
+    target, granularity = request.target, request.tune.granularity
+    llvm = canonical_target(target.to_tvm())
+    check_key(folder, DatabaseKey(llvm, target.threads, granularity=granularity))
+
+
+def _check_bar(request: Request, measured: StageOutput) -> None:
+    drop = measured.metrics["accuracy_drop"]
+    if not drop <= request.max_accuracy_drop:
+        raise PromotionRefusedError(
+            f"the model is not promoted: accuracy drop must be at most "
+            f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
+            "raise max_accuracy_drop if that is good enough"
+        )

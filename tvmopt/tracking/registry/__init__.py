@@ -1,0 +1,1 @@
+"""Registered versions: registration, promotion, download."""

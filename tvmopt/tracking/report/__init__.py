@@ -1,0 +1,1 @@
+"""Reports in MLflow and on the terminal: sentences, tables, charts and the page of a search."""

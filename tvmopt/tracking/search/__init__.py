@@ -1,0 +1,1 @@
+"""Runs of a search: trials, the final round, what it came to."""

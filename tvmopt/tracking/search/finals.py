@@ -1,0 +1,192 @@
+"""Final round of a search: time the best artifacts again, interleaved in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from mlflow.exceptions import MlflowException
+
+from tvmopt.config import EvaluateConfig
+from tvmopt.errors import TvmoptError
+from tvmopt.runtime.checks import check_machine
+from tvmopt.search.effort import Effort
+from tvmopt.search.limits import Limits, violation
+from tvmopt.search.plan import FINISHED
+from tvmopt.search.records import Record
+from tvmopt.search.verdict import Finalist
+from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
+from tvmopt.tracking import flavor
+from tvmopt.tracking.flavor.in_child import check_golden
+from tvmopt.tracking.flavor.verify import verify_model
+from tvmopt.tracking.pipeline.entry import MEASURED_TAGS
+from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.pipeline.steps import plan_stage
+from tvmopt.tracking.registry.promotion import champion_of
+from tvmopt.tracking.store.stage_run import Session, StageOutput, run_stage
+from tvmopt.tracking.store.trust import are_usable, checked_artifacts
+
+_MOST = 8
+_NEAR = 1.25
+_TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
+CHAMPION = "the champion so far"
+
+
+@dataclasses.dataclass(frozen=True)
+class Final:
+    """Result of the final round.
+
+    Attributes:
+        finalists: One for each trial that took part.
+        trials: The trial of each, by label.
+        reference_ms: ONNX Runtime's p50 in the same round.
+        champion: The registered champion so far, when it is of the same model, keeps to the limits
+            and is another build.
+        run_id: Run of the round.
+    """
+
+    finalists: tuple[Finalist, ...]
+    trials: dict[str, Record]
+    reference_ms: float
+    champion: Finalist | None
+    run_id: str
+
+
+def choose_finalists(records: list[Record]) -> list[Record]:
+    """Return the trials to measure again side by side, most promising first.
+
+    Several are measured, tuned and untuned, since a trial may have run while the machine was slow.
+    Three trials come first: the fastest feasible one, the fastest before the correction for the
+    machine's speed, and the fastest untuned one, which tuning has to beat. Their variants under
+    other tuning efforts follow, of each trial first the same effort at the other granularity. Then
+    come the next fastest trials, each with its other granularity. Without a feasible trial, the
+    result is the trial that exceeds the limits least.
+    """
+    finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
+    if not finished:
+        return []
+    feasible = [r for r in finished if r.feasible]
+    if not feasible:
+        return [min(finished, key=lambda r: (violation(r.violations), r.values[0]))]
+    ordered = sorted(feasible, key=lambda r: r.values[0])
+    measured = min(feasible, key=lambda r: r.metrics["latency_ms_p50"])
+    untuned = [r for r in ordered if r.choice.effort == Effort("default")][:1]
+    seeds = [ordered[0], measured, *untuned]
+    wanted = list(seeds)
+    for seed in seeds:
+        same = [r for r in ordered if r.choice.variant == seed.choice.variant]
+        wanted += sorted(same, key=lambda r: not r.choice.is_twin(seed.choice))
+    for near in (r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]):
+        wanted += [near, *(r for r in ordered if r.choice.is_twin(near.choice))]
+    return list({r.number: r for r in wanted}.values())[:_MOST]
+
+
+def measure_finals(
+    session: Session, request: Request, limits: Limits, chosen: list[Record]
+) -> Final:
+    """Time trials, the current champion and ONNX Runtime interleaved in one process."""
+    built = {f"trial {r.number}": _stage(session, r, "build") for r in chosen}
+    converted = _stage(session, chosen[0], "convert")
+    first = next(iter(built))
+    inputs: dict[str, Path] = {"convert": converted.folder}
+    digests = {"convert": converted.digest}
+    for label, output in built.items():
+        role = CANDIDATE if label == first else label
+        inputs[f"bundle:{role}"] = output.folder / BUNDLE_DIR
+        digests[role] = output.digest
+    rival = _rival(session, request, limits, {o.digest for o in built.values()})
+    if rival is not None:
+        inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = rival.bundle, rival.digest
+    if request.data is not None:
+        inputs["data"], digests["data"] = request.data, request.data_digest
+    repeats = _TIMES_REPEATS * request.evaluate.repeats
+    config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
+    planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")
+    measured = run_stage(session, planned)
+    rows = {row["variant"]: row for row in read_table(measured.folder)}
+    trials = {f"trial {r.number}": r for r in chosen}
+    finalists = tuple(
+        _finalist(label, rows[CANDIDATE if label == first else label], trials[label].metrics)
+        for label in built
+    )
+    return Final(
+        finalists,
+        trials,
+        float(rows[REFERENCE]["latency_ms_p50"]),
+        _finalist(CHAMPION, rows[CHAMPION], rival.metrics) if rival is not None else None,
+        measured.run_id,
+    )
+
+
+def _finalist(label: str, row: dict[str, str], metrics: dict[str, float]) -> Finalist:
+    return Finalist(
+        label,
+        float(row["latency_ms_p50"]),
+        float(row["latency_ms_ci_low"]),
+        float(row["latency_ms_ci_high"]),
+        metrics["accuracy_drop"],
+        float(row["bytes"]),
+    )
+
+
+def _stage(session: Session, record: Record, stage: str) -> StageOutput:
+    return stage_output(session, record.stages[stage], stage)
+
+
+def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
+    """Return a finished stage by its run id.
+
+    Raises:
+        ArtifactError: When its artifacts are damaged, or not signed where there is a key.
+    """
+    run = session.client.get_run(run_id)
+    return StageOutput.of_run(
+        stage, run, checked_artifacts(session.client, run, stage, session.work_dir)
+    )
+
+
+def are_intact(session: Session, record: Record) -> bool:
+    """Return whether a trial's artifacts are intact; they are verified again before use."""
+    client = session.client
+    try:
+        return all(
+            are_usable(client, client.get_run(record.stages[stage]), stage, session.work_dir)
+            for stage in ("convert", "build", "evaluate")
+        )
+    except (MlflowException, KeyError):
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rival:
+    bundle: Path
+    digest: str
+    metrics: dict[str, float]
+
+
+def _rival(session: Session, request: Request, limits: Limits, known: set[str]) -> _Rival | None:
+    """Return the current champion, when it is comparable and not one of the trials."""
+    current = champion_of(session.client, request.name)
+    if current is None or current.tags.get("digest") in known:
+        return None
+    wanted = {
+        "model_sha256": request.model_digest,
+        "input_shapes": request.convert.input_shapes,
+        "target": request.target.device,
+        "threads": str(request.target.threads),
+    }
+    if any(current.tags.get(key) != value for key, value in wanted.items()):
+        return None
+    metrics = {k: float(current.tags[k]) for k in MEASURED_TAGS if k in current.tags}
+    if "accuracy_drop" not in metrics or violation(limits.violations(metrics)) > 0:
+        return None
+    try:
+        folder = flavor.download(f"models:/{current.name}/{current.version}", session.work_dir)
+        saved = verify_model(folder, current.tags)
+        check_machine(saved.metadata)
+        check_golden(saved, session.allow())  # before it joins a round that it could end
+    except (TvmoptError, MlflowException, OSError):
+        # a champion that is damaged, crashes or is gone is no obstacle to a new one
+        return None
+    return _Rival(saved.bundle, str(current.tags["digest"]), metrics)

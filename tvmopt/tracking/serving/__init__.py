@@ -1,0 +1,1 @@
+"""A registered model behind MLflow's scoring server."""
