@@ -95,6 +95,30 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
+@pytest.fixture(autouse=True)
+def _mlflow_as_before() -> Iterator[None]:
+    """Undo what a test sets in MLflow for the process: the store, the experiment, its variables."""
+
+    def variables() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+
+    def modules() -> dict[str, str]:
+        found = {
+            "mlflow.tracking._tracking_service.utils": "_tracking_uri",
+            "mlflow.tracking.fluent": "_active_experiment_id",
+        }
+        return {module: name for module, name in found.items() if module in sys.modules}
+
+    before = variables()
+    values = {module: getattr(sys.modules[module], name) for module, name in modules().items()}
+    yield
+    for module, name in modules().items():
+        setattr(sys.modules[module], name, values.get(module))
+    for name in set(variables()) - set(before):
+        del os.environ[name]
+    os.environ.update(before)
+
+
 def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  # type: ignore[no-untyped-def]
     """Make an ONNX model; inputs and outputs are ``{name: (dtype, shape)}``, None for no shape."""
     import onnx

@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 from tvmopt.parameters.command import Command
 
 _C = TypeVar("_C", bound=Command)
-_R = TypeVar("_R")
 
 
 def entry_point(
     command: type[_C], dry_run: Callable[[_C], None] | None = None
-) -> Callable[[Callable[[_C], _R]], Callable[..., _R]]:
+) -> Callable[[Callable[[_C], Any]], Callable[..., Any]]:
     """Let a function of a command be called with the command's parameters.
 
     ``main(model="net.onnx", topk=5)`` calls the function with a ``MainCommand``. Signature and
@@ -42,9 +41,9 @@ def entry_point(
     )
     described = "\n".join(f"    {one.name}: {one.help}" for one in command.parameters())
 
-    def decorate(function: Callable[[_C], _R]) -> Callable[..., _R]:
+    def decorate(function: Callable[[_C], Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def call(*values: Any, **named: Any) -> _R:
+        def call(*values: Any, **named: Any) -> Any:
             names = list(signature.parameters)[: len(values)]
             if len(values) > len(names):
                 signature.bind(*values)  # raises the TypeError that Python words
@@ -55,7 +54,7 @@ def entry_point(
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:\n{described}\n"
-        del call.__wrapped__  # type: ignore[attr-defined]
+        del call.__wrapped__
         return call
 
     return decorate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tvmopt.search.records import Record
-from tvmopt.search.space import Effort
+from tvmopt.search.effort import Effort
 from tvmopt.search.verdict import Verdict
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvmopt.search.plan import FAILED
 from tvmopt.search.records import Record
-from tvmopt.search.space import Choice, Effort
+from tvmopt.search.effort import Effort
+from tvmopt.search.space import Choice
 from tvmopt.search.verdict import BY_ACCURACY, BY_LATENCY, BY_SIZE, Finalist, Verdict
 from tvmopt.tracking.report.facts import (
     AliasGiven,
