@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.search.records import Record
 from tvmopt.search.effort import Effort
+from tvmopt.search.records import Record
 from tvmopt.search.verdict import Verdict
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tvmopt.search.effort import Effort
 from tvmopt.search.plan import FAILED
 from tvmopt.search.records import Record
-from tvmopt.search.effort import Effort
 from tvmopt.search.space import Choice
 from tvmopt.search.verdict import BY_ACCURACY, BY_LATENCY, BY_SIZE, Finalist, Verdict
 from tvmopt.tracking.report.facts import (
