@@ -55,7 +55,8 @@ def test_mlmodel_file_says_what_the_model_is(saved):
     assert (saved / "input_example.json").exists()
     assert not [path for path in saved.rglob("__pycache__") if path.is_dir()]
     code = {path.suffix for path in (saved / "code").rglob("*") if path.is_file()}
-    # The page of the search's report; the bundled example stays out; files "__pycache__" have no suffix.
+    # The page of the search's report is HTML; files "__pycache__" have no suffix. The example stays
+    # out.
     assert code == {".py", ".html", ""}
 
 
