@@ -1,8 +1,11 @@
-"""Sphinx directive ``parameter-table``: the parameters of an entry point, read at build time.
+"""Sphinx directives for tables that are read from the package at build time.
 
-::
+The parameters of an entry point, and the dimensions of the search::
 
     ```{parameter-table} main
+    ```
+
+    ```{dimension-table}
     ```
 
 :func:`read_rows` is the only function that knows how the package stores its parameters.
@@ -18,6 +21,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from tvmopt.parameters import ENTRY_POINTS
+from tvmopt.search.dimensions import DIMENSIONS, Dimension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +75,43 @@ class ParameterTable(SphinxDirective):
             raise self.error(
                 f"parameter-table must name an entry point ({known}), but got {entry!r}"
             )
-        table = nodes.table(classes=["parameters"])
-        group = nodes.tgroup(cols=2)
-        table += group
-        group += [nodes.colspec(colwidth=30), nodes.colspec(colwidth=70)]
-        head, body = nodes.thead(), nodes.tbody()
-        group += [head, body]
-        head += _line(nodes.Text("parameter"), nodes.Text("meaning"))
-        for row in read_rows(entry):
-            body += _line(nodes.literal(text=row.name), *_meaning(row))
-        return [table]
+        rows = [_line(nodes.literal(text=row.name), *_meaning(row)) for row in read_rows(entry)]
+        return [_table("parameter", rows)]
+
+
+class DimensionTable(SphinxDirective):
+    """The directive for the dimensions of the search; it takes no argument."""
+
+    has_content = False
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        rows = [_line(nodes.literal(text=d.name), *_description(d)) for d in DIMENSIONS]
+        return [_table("dimension", rows)]
+
+
+def _description(dimension: Dimension) -> list[nodes.Node]:
+    found: list[nodes.Node] = [nodes.Text(dimension.help)]
+    if dimension.of:
+        values = ", ".join(dimension.applies_to)
+        found.append(nodes.Text(f"; one for each {dimension.of} of {values}"))
+    found.append(nodes.Text(". In the YAML file: "))
+    for number, key in enumerate(dimension.keys):
+        found += [nodes.Text(", ")] if number else []
+        found.append(nodes.literal(text=key))
+    return found
+
+
+def _table(first: str, rows: list[nodes.row]) -> nodes.table:
+    table = nodes.table(classes=["parameters"])
+    group = nodes.tgroup(cols=2)
+    table += group
+    group += [nodes.colspec(colwidth=30), nodes.colspec(colwidth=70)]
+    head, body = nodes.thead(), nodes.tbody()
+    group += [head, body]
+    head += _line(nodes.Text(first), nodes.Text("meaning"))
+    body += rows
+    return table
 
 
 def _meaning(row: Row) -> list[nodes.Node]:
@@ -106,6 +137,7 @@ def _line(first: nodes.Node, *others: nodes.Node) -> nodes.row:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("parameter-table", ParameterTable)
+    app.add_directive("dimension-table", DimensionTable)
     return {"parallel_read_safe": True}

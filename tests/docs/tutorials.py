@@ -39,7 +39,7 @@ NAMES = ("first-model", "int8", "search", "deploy", "gpu", "board")
 SHOWN_FOLDER = "/home/you/tvmopt"
 #: Longer lines of output end with dots.
 SHOWN_WIDTH = 104
-_PROJECT = ("MLproject", "conda.yaml", "pyproject.toml", "flows", "tvmopt", "examples")
+_PROJECT = ("MLproject", "conda.yaml", "pyproject.toml", "flows", "tvmopt")
 _FENCE = re.compile(r"^```(.*)$")
 _OPTION = re.compile(r"^% (skip|needs|after|until|background)(?:: (.+))?$")
 _MACHINE = re.compile(r"(?<=<!-- printed -->\n).*?(?=\n<!-- end of printed -->)", re.DOTALL)
