@@ -21,7 +21,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from tvmopt.parameters import ENTRY_POINTS
-from tvmopt.search.dimensions import DIMENSIONS, Dimension
+from tvmopt.search.dimension import Dimension
+from tvmopt.search.dimensions import DIMENSIONS
 
 
 @dataclasses.dataclass(frozen=True)
