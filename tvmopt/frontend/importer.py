@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError, last_line
+from tvmopt.frontend.clip import clip
 from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
@@ -107,6 +108,8 @@ class _LabellingImporter(ONNXGraphImporter):
             dtype = str(x.ty.dtype)
             bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
             result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
+        elif op_name == "Clip" and (clipped := clip(self.bb, inputs)) is not None:
+            result = clipped
         elif op_name == "LRN":
             result = local_response_norm(self.bb, inputs[0], attrs)
         elif op_name == "MatMulNBits":
