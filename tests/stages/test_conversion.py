@@ -83,7 +83,7 @@ def run(tmp_path, monkeypatch, network):
                 SensitivityConfig("", TARGET, (dtype,), time_limit_s=20),
                 path, sensitive, _quiet, data_path, calibrated,
             )  # fmt: skip
-        config = ConvertConfig("", TARGET, layout, dtype, skip, **how)
+        config = ConvertConfig("", TARGET, layout=layout, dtype=dtype, skip_layers=skip, **how)
         return convert(config, path, out, _quiet, data_path, calibrated, sensitive), out
 
     return convert_model
