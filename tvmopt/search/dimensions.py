@@ -20,7 +20,6 @@ from tvmopt.choices import (
     DTYPES,
     GRANULARITIES,
     LOW_DTYPES,
-    QUANTIZATIONS,
     STRATEGIES,
     is_layout,
     one_of,
@@ -190,9 +189,6 @@ DIMENSIONS: tuple[Dimension, ...] = (
         applies_to=LOW_DTYPES,
     ),
     LayoutDimension("layout", "layouts", "layout of the convolutions"),
-    Dimension(
-        "quantization", "quantizations", "operand dtypes of int8", QUANTIZATIONS, "dtype", ("int8",)
-    ),
     EFFORT,
 )
 """All dimensions, in the order in which Optuna is asked for them."""
