@@ -152,7 +152,6 @@ class TuningParameters(Group):
     time_budget: float = parameter(
         0.0, "most seconds to tune for; 0: no limit", least=0, used_by=MEASURING
     )
-    tuning_seed: int = parameter(0, "seed of what tuning tries", least=0, used_by=MEASURING)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

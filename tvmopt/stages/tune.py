@@ -80,7 +80,7 @@ def tune(
         time_budget_s=config.time_budget,
         threads=target.threads,
         topk=config.topk,
-        seed=config.seed + config.tuning_seed,
+        seed=config.seed,
         warm_start=warm_start,
         earlier=tuple((earlier or {}).values()),
         board=board,
