@@ -82,7 +82,7 @@ def outcomes(cases: Iterable[Case], seconds: float = 120.0) -> Iterator[dict[str
             again = _in_child(fixed, seconds)
             if again.kind == RIGHT:
                 kind = CONSTANT
-            elif again.kind != REFUSED:
+            else:
                 kind, reason = again.kind, f"with constants: {again.text}"
         yield {
             "name": case.name,

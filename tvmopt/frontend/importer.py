@@ -14,9 +14,8 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError, last_line
+from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
-from tvmopt.frontend.matmul_nbits import matmul_nbits
-from tvmopt.frontend.response_norm import local_response_norm
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
@@ -102,16 +101,9 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        if op_name == "ThresholdedRelu":  # TVM's multiplication gives NaN for -inf
-            x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
-            dtype = str(x.ty.dtype)
-            bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
-            result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
-        elif op_name == "LRN":
-            result = local_response_norm(self.bb, inputs[0], attrs)
-        elif op_name == "MatMulNBits":
-            result = matmul_nbits(self.bb, inputs, attrs)
-        else:
+        converter = CONVERTERS.get(op_name)
+        result = None if converter is None else converter(self.bb, inputs, attrs)
+        if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:

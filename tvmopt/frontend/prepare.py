@@ -18,8 +18,10 @@ import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
+from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.matmul_nbits import register_shape_inference
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
+from tvmopt.frontend.support import known_operators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 f"model outputs must be tensors, but {output.name!r} is a {kind}; remove the "
                 "post-processing (ZipMap and the like) from the model"
             )
-    folded = _fold(reference)
+    folded = _fold(inline_functions(reference, known_operators()))
     _sort_nodes(folded.graph)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)

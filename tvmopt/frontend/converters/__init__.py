@@ -1,0 +1,35 @@
+"""Converters of ONNX operators that TVM's importer lacks, or converts to something else.
+
+A converter takes the block builder, the inputs and the attributes of a node, and returns an
+expression; or None, where TVM's own converter is right.
+"""
+
+from __future__ import annotations
+
+from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
+from tvmopt.frontend.converters.node import Converter
+from tvmopt.frontend.converters.normalization import (
+    batch_normalization,
+    layer_normalization,
+    lp_normalization,
+)
+from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
+from tvmopt.frontend.converters.windows import col2im
+from tvmopt.frontend.matmul_nbits import matmul_nbits
+from tvmopt.frontend.response_norm import local_response_norm
+
+CONVERTERS: dict[str, Converter] = {
+    "BatchNormalization": batch_normalization,
+    "BitCast": bit_cast,
+    "Col2Im": col2im,
+    "CumProd": cum_prod,
+    "IsInf": is_inf,
+    "LayerNormalization": layer_normalization,
+    "LpNormalization": lp_normalization,
+    "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
+    "MatMulNBits": matmul_nbits,
+    "Pow": power,
+    "ReverseSequence": reverse_sequence,
+    "ThresholdedRelu": thresholded_relu,
+}
+"""By the name of the operator."""

@@ -1,0 +1,54 @@
+"""Inline functions: those of the model, and operators that TVM's importer lacks but ONNX defines.
+
+before -> after: a node of a model-local function, or of an operator such as Celu whose schema has a
+body -> the nodes of the body, with shapes known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+from onnx import inliner
+
+from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.external import graphs
+
+# TVM's converters of these know only a part of the operator; the body is all of it.
+_PARTLY_KNOWN = ("Attention", "RMSNormalization")
+
+
+def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.ModelProto:
+    """Return the model without functions; ``model`` itself does not change.
+
+    Args:
+        model: A model with static input shapes.
+        known: Operators that the importer converts.
+
+    Raises:
+        ModelError: When a function cannot be inlined, for example because it calls itself.
+    """
+    found = {
+        node.op_type
+        for graph in graphs(model.graph)
+        for node in graph.node
+        if node.domain in ("", "ai.onnx") and _needs_body(node.op_type, known)
+    }
+    try:
+        if model.functions:
+            model = inliner.inline_local_functions(model)
+        if found:
+            ids = [("", name) for name in sorted(found)]
+            model = inliner.inline_selected_functions(model, ids, inline_schema_functions=True)
+    except Exception as error:  # the inliner's errors have no common class
+        raise ModelError(
+            f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
+        ) from error
+    return model
+
+
+def _needs_body(op_type: str, known: Collection[str]) -> bool:
+    if (op_type in known and op_type not in _PARTLY_KNOWN) or not onnx.defs.has(op_type):
+        return False
+    schema = onnx.defs.get_schema(op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
