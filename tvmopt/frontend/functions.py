@@ -39,12 +39,26 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
             model = inliner.inline_local_functions(model)
         if found:
             ids = [("", name) for name in sorted(found)]
-            model = inliner.inline_selected_functions(model, ids, inline_schema_functions=True)
+            typed = _with_types(model)
+            model = inliner.inline_selected_functions(typed, ids, inline_schema_functions=True)
     except Exception as error:  # the inliner's errors have no common class
         raise ModelError(
             f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
         ) from error
     return model
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the type of every value, which bodies of operators depend on."""
+    typed = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    known = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
+    for tensor in typed.graph.initializer:  # the inliner does not look at these
+        if tensor.name not in known:
+            value = onnx.helper.make_tensor_value_info(
+                tensor.name, tensor.data_type, list(tensor.dims)
+            )
+            typed.graph.value_info.append(value)
+    return typed
 
 
 def _needs_body(op_type: str, known: Collection[str]) -> bool:

@@ -20,6 +20,7 @@ from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
 
@@ -68,6 +69,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
             )
     folded = _fold(inline_functions(reference, known_operators()))
     _sort_nodes(folded.graph)
+    rewrite_quantized(folded)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
     register_shape_inference()

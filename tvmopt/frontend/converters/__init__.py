@@ -6,13 +6,16 @@ expression; or None, where TVM's own converter is right.
 
 from __future__ import annotations
 
+from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
+from tvmopt.frontend.converters.fourier import dft, stft
 from tvmopt.frontend.converters.node import Converter
 from tvmopt.frontend.converters.normalization import (
     batch_normalization,
     layer_normalization,
     lp_normalization,
 )
+from tvmopt.frontend.converters.resize import resize
 from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
 from tvmopt.frontend.converters.windows import col2im
 from tvmopt.frontend.matmul_nbits import matmul_nbits
@@ -22,14 +25,18 @@ CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "BitCast": bit_cast,
     "Col2Im": col2im,
+    "ConvTranspose": conv_transpose,
     "CumProd": cum_prod,
+    "DFT": dft,
     "IsInf": is_inf,
     "LayerNormalization": layer_normalization,
     "LpNormalization": lp_normalization,
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
     "MatMulNBits": matmul_nbits,
     "Pow": power,
+    "Resize": resize,
     "ReverseSequence": reverse_sequence,
+    "STFT": stft,
     "ThresholdedRelu": thresholded_relu,
 }
 """By the name of the operator."""
