@@ -37,7 +37,11 @@ class Case:
         Exported models have axes, sizes and counts as constants; the tests pass them as inputs.
         """
         first = next(iter(self.inputs), "")  # the data, also where that is of integers
-        fixed = {k: v for k, v in self.inputs.items() if v.dtype.kind in "iub" and k != first}
+        fixed = {
+            k: v
+            for k, v in self.inputs.items()
+            if k != first and (v.dtype.kind in "iub" or k in ("scales", "roi"))
+        }
         left = {k: v for k, v in self.inputs.items() if k not in fixed}
         if not fixed:
             return None

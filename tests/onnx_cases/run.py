@@ -63,6 +63,8 @@ def _wrong(case: Case, expected: list[Any], phase: Phase) -> str:
             )
         rtol, atol = max(case.rtol, 1e-3), max(case.atol, 1e-4)
         if ours.dtype.kind == "f":
+            finite = np.abs(theirs[np.isfinite(theirs)].astype("f8"))
+            atol *= max(1.0, float(finite.max(initial=0.0)))  # sums that cancel
             close = np.isclose(ours.astype("f8"), theirs.astype("f8"), rtol, atol, equal_nan=True)
         else:
             close = np.equal(ours, theirs)

@@ -2,7 +2,7 @@
 
 before: ``y = QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)``
 
-after: ``y = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), bias * x_scale * w_scale))``
+after: ``y = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), bias))``
 
 The integer kernels match the second form. Both differ by one step at most: where a sum lies in the
 middle between two steps, float rounding decides.

@@ -32,11 +32,20 @@ def dft(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> 
         place = int(attributes.get("axis", -2 if "axis" not in attributes else 1))
     place %= len(shape)
     length = shape[place] if given is None else int(constant(given, "dft_length").reshape(()))
-    inverse = bool(attributes.get("inverse", 0))
-    used = min(length, shape[place])
-    rows = length // 2 + 1 if int(attributes.get("onesided", 0)) and not inverse else length
+    inverse, onesided = bool(attributes.get("inverse", 0)), bool(attributes.get("onesided", 0))
+    to_real = inverse and onesided  # from the first half of the spectrum of a real signal
+    if to_real and given is None:
+        length = 2 * (shape[place] - 1)
+    used = min(length // 2 + 1 if to_real else length, shape[place])
+    rows = length // 2 + 1 if onesided and not inverse else length
     dtype = dtype_of(x)
     cosine, sine = matrices(rows, used, length, inverse)
+    if to_real:  # the other half of the spectrum mirrors the first
+        twice = np.full(used, 2.0)
+        twice[0] = 1.0
+        if length % 2 == 0 and used == length // 2 + 1:
+            twice[-1] = 1.0
+        cosine, sine = cosine * twice, sine * twice
     real, imaginary = _parts(builder, x, place, used)
     order = _last(len(shape) - 1, place)
 
@@ -49,7 +58,7 @@ def dft(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> 
         out_imaginary = relax.op.add(out_imaginary, product(imaginary, cosine))
     back = [builder.emit(relax.op.permute_dims(builder.emit(part), order))
             for part in (out_real, out_imaginary)]  # fmt: skip
-    return builder.normalize(relax.op.stack(back, axis=-1))
+    return builder.normalize(relax.op.stack(back[:1] if to_real else back, axis=-1))
 
 
 def stft(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:

@@ -44,6 +44,11 @@ def dtype_of(value: relax.Expr) -> str:
     return str(value.ty.dtype)
 
 
+def is_constant(value: relax.Expr) -> bool:
+    """Return whether a value is constant."""
+    return constant_data(value) is not None
+
+
 def constant(value: relax.Expr | None, what: str) -> np.ndarray:
     """Return the array of an input that must be constant.
 

@@ -1,8 +1,11 @@
-"""Converter of Resize where TVM's has another result: antialiasing, and parts of the axes.
+"""Converter of Resize where TVM's has another result.
 
-Each axis is resized alone by a matrix, ``y = W @ x`` along the axis, whose rows hold the weights of
-the source values of one output value. Source: the reference implementation of the operator in the
-ONNX standard, https://onnx.ai/onnx/operators/onnx__Resize.html.
+That is so with antialiasing, where the scale is not the quotient of the sizes, for some of the axes
+only, with weights that leave the outside out, and in coordinates that TVM does not know.
+
+Each axis is resized alone: the mode nearest takes values, the others multiply by a matrix. Its rows
+hold the weights of the source values of one output value. Source: the reference implementation of
+the operator in the ONNX standard, https://onnx.ai/onnx/operators/onnx__Resize.html.
 """
 
 from __future__ import annotations
@@ -18,34 +21,55 @@ from tvmopt.frontend.converters.node import (
     Inputs,
     constant,
     dtype_of,
+    is_constant,
     optional,
     static_shape,
 )
 
 _SUPPORT = {"linear": 1.0, "cubic": 2.0}
+_KNOWN_TO_TVM = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+_ROUNDED: dict[str, Callable[[float], int]] = {
+    "round_prefer_floor": lambda place: math.ceil(place - 0.5),
+    "round_prefer_ceil": lambda place: math.floor(place + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
 
 
 def resize(
     builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
 ) -> relax.Expr | None:
-    """Return the resized input in the modes linear and cubic with antialiasing."""
+    """Return the resized input; None where TVM's converter is right."""
     mode = _text(attributes, "mode", "nearest")
-    if not int(attributes.get("antialias", 0)) or mode not in _SUPPORT:
+    coordinate = _text(attributes, "coordinate_transformation_mode", "half_pixel")
+    given = [value for value in inputs[2:4] if value is not None]
+    if coordinate == "tf_crop_and_resize" or not all(map(is_constant, given)):
         return None
     x = inputs[0]
     shape = static_shape(x)
     axes = [axis % len(shape) for axis in attributes.get("axes", range(len(shape)))]
     scales, sizes = _sizes(inputs, attributes, shape, axes)
-    coordinate = _text(attributes, "coordinate_transformation_mode", "half_pixel")
-    result = relax.op.astype(x, "float32")
+    antialias, outside = (bool(attributes.get(k, 0)) for k in ("antialias", "exclude_outside"))
+    exact = all(
+        math.isclose(scale * shape[axis], size)
+        for axis, scale, size in zip(axes, scales, sizes, strict=True)
+    )
+    whole = len(axes) == len(shape) and axes == sorted(axes)
+    if whole and exact and coordinate in _KNOWN_TO_TVM and not antialias and not outside:
+        return None
+    support = _SUPPORT.get(mode, 0.0)
+    kernel = _cubic(float(attributes.get("cubic_coeff_a", -0.75))) if mode == "cubic" else _linear
+    rounded = _ROUNDED[_text(attributes, "nearest_mode", "round_prefer_floor")]
+    result = x if mode == "nearest" else relax.op.astype(x, "float32")
     for axis, scale, size in zip(axes, scales, sizes, strict=True):
         if scale == 1.0 and size == shape[axis]:
             continue
-        matrix = weights(
-            shape[axis], size, scale, coordinate,
-            _cubic(float(attributes.get("cubic_coeff_a", -0.75))) if mode == "cubic" else _linear,
-            _SUPPORT[mode], bool(attributes.get("exclude_outside", 0)),
-        )  # fmt: skip
+        if mode == "nearest":
+            places = [_place(row, scale, shape[axis], size, coordinate) for row in range(size)]
+            at = np.clip([rounded(place) for place in places], 0, shape[axis] - 1)
+            result = builder.emit(relax.op.take(result, relax.const(at.astype("int64")), axis))
+            continue
+        matrix = weights(shape[axis], size, scale, coordinate, kernel, support, outside, antialias)
         moved = relax.op.permute_dims(result, _swap(len(shape), axis))
         product = builder.emit(relax.op.matmul(moved, relax.const(matrix.T.copy())))
         result = builder.emit(relax.op.permute_dims(product, _swap(len(shape), axis)))
@@ -60,8 +84,9 @@ def weights(
     kernel: Callable[[np.ndarray], np.ndarray],
     support: float,
     exclude_outside: bool,
+    antialias: bool,
 ) -> np.ndarray:
-    """Return the matrix (target, source) that resizes one axis with antialiasing.
+    """Return the matrix (target, source) that resizes one axis.
 
     Args:
         source: Extent of the axis.
@@ -72,9 +97,10 @@ def weights(
         support: Distance at which the weight is 0.
         exclude_outside: Whether values outside of the axis have no weight; else the values at the
             ends stand for them.
+        antialias: Whether the kernel grows when the axis shrinks.
     """
     matrix = np.zeros((target, source))
-    shrink = min(scale, 1.0)
+    shrink = min(scale, 1.0) if antialias else 1.0
     for row in range(target):
         place = _place(row, scale, source, target, coordinate)
         reach = support / shrink
