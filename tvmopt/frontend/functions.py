@@ -41,6 +41,7 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
             ids = [("", name) for name in sorted(found)]
             typed = _with_types(model)
             model = inliner.inline_selected_functions(typed, ids, inline_schema_functions=True)
+            del model.graph.value_info[:]
     except Exception as error:  # the inliner's errors have no common class
         raise ModelError(
             f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
@@ -52,12 +53,13 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with the type of every value, which bodies of operators depend on."""
     typed = onnx.shape_inference.infer_shapes(model, data_prop=True)
     known = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
-    for tensor in typed.graph.initializer:  # the inliner does not look at these
-        if tensor.name not in known:
-            value = onnx.helper.make_tensor_value_info(
-                tensor.name, tensor.data_type, list(tensor.dims)
-            )
-            typed.graph.value_info.append(value)
+    # The inliner looks neither at these, nor does it know that "" stands for no input.
+    untyped = {
+        tensor.name: tensor for tensor in typed.graph.initializer if tensor.name not in known
+    }
+    for name, tensor in {**untyped, "": onnx.TensorProto(data_type=1)}.items():
+        value = onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
+        typed.graph.value_info.append(value)
     return typed
 
 

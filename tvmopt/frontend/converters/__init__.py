@@ -9,6 +9,7 @@ from __future__ import annotations
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
 from tvmopt.frontend.converters.fourier import dft, stft
+from tvmopt.frontend.converters.integer import conv_integer
 from tvmopt.frontend.converters.node import Converter
 from tvmopt.frontend.converters.normalization import (
     batch_normalization,
@@ -25,6 +26,7 @@ CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "BitCast": bit_cast,
     "Col2Im": col2im,
+    "ConvInteger": conv_integer,
     "ConvTranspose": conv_transpose,
     "CumProd": cum_prod,
     "DFT": dft,
