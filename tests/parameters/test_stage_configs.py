@@ -1,4 +1,4 @@
-"""Configurations of the stages, which are part of their digests, are those of version 0.1.0."""
+"""Stage configurations, which are part of the digests, are equal to version 0.1.0."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ def clip(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> relax.Expr | Non
         if bound is None:
             continue
         data = constant_data(bound)
-        if data is None or data.numpy().size != 1 or str(data.dtype) != dtype:
+        array = None if data is None else data.numpy()
+        if array is None or array.size != 1 or str(array.dtype) != dtype:
             return None
-        value = data.numpy().reshape(())
+        value = array.reshape(())
         if not np.isnan(value.astype("float64")):
             result = extremum(result, relax.const(value.copy(), dtype))
     return builder.normalize(result)
