@@ -232,6 +232,35 @@ def test_block_sizes_that_divide_by_zero_are_refused(kind, size, tmp_path):
     _refused(tmp_path / "m.onnx", f"blocksize of {kind} must be 1 to 32768, but node 'block'")
 
 
+def _padded(pads, folder, *, as_attribute=False):
+    made = {"pads": pads} if as_attribute else {}
+    inputs = ["x"] if as_attribute else ["x", "pads"]
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Pad", inputs, ["y"], name="pad", **made)],
+            "g",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4, 4])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [] if as_attribute else [onnx.numpy_helper.from_array(np.array(pads), "pads")],
+        ),
+        opset_imports=[helper.make_opsetid("", 10 if as_attribute else 17)],
+    )
+    onnx.save_model(model, str(folder / "m.onnx"))
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("as_attribute", [False, True])
+def test_pads_that_remove_more_than_there_is_are_refused(as_attribute, tmp_path):
+    """An assertion aborts ONNX Runtime and ONNX when the result is sliced."""
+    path = _padded([0, -3, 0, 0, -2, 0], tmp_path, as_attribute=as_attribute)
+    _refused(path, "Pad must not remove more than there is, but node 'pad' has pads -3 and -2")
+
+
+@pytest.mark.parametrize("pads", [[0, -2, 0, 0, -2, 0], [0, -9, 3, 1, 9, 0], [2, 2]])
+def test_pads_that_leave_something_are_read(pads, tmp_path):
+    assert load_onnx(_padded(pads, tmp_path)).graph.node[0].op_type == "Pad"
+
+
 def test_a_default_of_another_type_than_its_input_is_refused(tmp_path):
     """ONNX Runtime rejects it; without the check, the model would be compiled."""
     model = _model()

@@ -1,4 +1,4 @@
-"""Refuse sizes that crash ONNX Runtime: scales of Resize, block sizes of DepthToSpace."""
+"""Refuse sizes that crash ONNX Runtime: scales of Resize, block sizes of DepthToSpace, pads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ _MAX_SCALE = 2**31
 
 
 def check_sizes(model: onnx.ModelProto) -> None:
-    """Check constant scales and block sizes.
+    """Check constant scales, block sizes, and pads of values whose shape the model declares.
 
     Raises:
-        ModelError: When a scale of Resize is not positive, or above 2**31 (ONNX Runtime aborts), or
-            a block size is not 1 to 2**15 (ONNX Runtime divides by zero).
+        ModelError: When a scale of Resize is not positive, or above 2**31 (ONNX Runtime aborts), a
+            block size is not 1 to 2**15 (ONNX Runtime divides by zero), or Pad removes more than
+            there is (what slices the result aborts).
     """
     for graph in graphs(model.graph):
         constants = {tensor.name: tensor for tensor in graph.initializer}
+        values = {value.name: value for value in (*graph.input, *graph.value_info)}
         for node in graph.node:
             if node.op_type in _BLOCKS:
                 _check_block(node)
+            if node.op_type == "Pad" and node.input and node.input[0] in values:
+                _check_pads(node, values[node.input[0]], constants)
             for at in _AT.get(node.op_type, ()):
                 tensor = constants.get(node.input[at]) if at < len(node.input) else None
                 # Input 1 of newer opsets is the region of interest, for a mode without scales.
@@ -47,6 +51,28 @@ def _check_scales(name: str, tensor: onnx.TensorProto) -> None:
             f"scales of Resize must be positive and at most {_MAX_SCALE}, but node {name!r} has "
             f"{shown(scales.tolist())}; correct the model and export it again"
         )
+
+
+def _check_pads(
+    node: onnx.NodeProto, value: onnx.ValueInfoProto, constants: dict[str, onnx.TensorProto]
+) -> None:
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]  # 0 for a dynamic one
+    pads = next((list(a.ints) for a in node.attribute if a.name == "pads"), [])
+    tensor = constants.get(node.input[1]) if len(node.input) > 1 else None
+    if tensor is not None:
+        try:
+            pads = numpy_helper.to_array(tensor).reshape(-1).tolist()
+        except Exception:  # wrong size or type: ONNX Runtime reports it
+            return
+    if len(pads) != 2 * len(dims):  # of some axes only
+        return
+    for axis, (size, before, after) in enumerate(zip(dims, pads, pads[len(dims) :], strict=False)):
+        if size > 0 and size + before + after < 0:
+            raise ModelError(
+                f"Pad must not remove more than there is, but node {node.name!r} has pads "
+                f"{before} and {after} for axis {axis} of {size} values; correct the model and "
+                "export it again"
+            )
 
 
 def _check_block(node: onnx.NodeProto) -> None:
