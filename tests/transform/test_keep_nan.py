@@ -72,6 +72,34 @@ def _after(
         d[i] = T.max(d[i], 0)
 
 
+@T.prim_func(s_tir=True)
+def _padded_max(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")) -> None:
+    row = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        row[i] = T.if_then_else(i < 4, x[i % 4], T.float32(-3.4028234663852886e38))
+    for i in range(4):
+        y[i] = T.float32(-3.4028234663852886e38)
+        for k in range(3):
+            y[i] = T.max(y[i], row[i + k])
+
+
+def test_padding_in_a_buffer_neither_hides_nor_spreads_nan() -> None:
+    """As in ONNX Runtime: the next number replaces NaN, and padding is no number."""
+    target = tvm.target.Target({"kind": "llvm"})
+    func = _padded_max.with_attr("target", target).with_attr("global_symbol", "main")
+    built = tvm.compile(tvm.IRModule({"main": keep_nan_in(func, "cpu")}), target=target)
+    nan = np.float32(np.nan)
+    for x, wanted in (
+        ([nan, 1, 2, 3], [2, 3, 3, 3]),
+        ([1, 2, nan, 3], [nan, 3, 3, 3]),
+        ([1, 2, 3, nan], [3, nan, nan, nan]),
+        ([nan, nan, nan, nan], [nan, nan, nan, nan]),
+    ):
+        y = tvm.runtime.empty((4,), "float32")
+        built["main"](tvm.runtime.tensor(np.array(x, "float32")), y)
+        np.testing.assert_array_equal(y.numpy(), np.array(wanted, "float32"))
+
+
 def test_extrema_of_floats_become_selects_that_keep_nan() -> None:
     tvm.ir.assert_structural_equal(keep_nan_in(_before, "cpu").body, _after.body, True)
 

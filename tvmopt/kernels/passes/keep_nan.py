@@ -13,9 +13,9 @@ floating-point Max (and Min, with ``>`` for ``<``)::
 The first line is one ``vmaxps`` on x86, which returns its second operand if unordered, and one
 ``fmax`` on AArch64. The third line, a reduction, returns NaN only if all elements are NaN: full
 propagation takes three instructions on x86, and ONNX Runtime's MaxPool and ReduceMax do not do it
-either. A reduction over a padded buffer does propagate every NaN, because padding after a NaN would
-replace it (see :mod:`tvmopt.kernels.passes.skip_padding`). An expression that is cast to an integer
-stays unchanged, because the cast of NaN is undefined.
+either. In a padded buffer, elements that hold the padding value leave the running value alone,
+since padding after a NaN would replace it (see :mod:`tvmopt.kernels.passes.skip_padding`). An
+expression that is cast to an integer stays unchanged, because the cast of NaN is undefined.
 
 On a GPU, 16-bit floats stay unchanged, too: TVM emits their max and min as functions in each CUDA
 source, and :func:`keep_nan_in_source` replaces these by ``__hmax_nan`` and ``__hmin_nan``. Vectors
@@ -38,6 +38,7 @@ from tvmopt import host
 from tvmopt.device import dtypes
 from tvmopt.kernels.passes.skip_padding import (
     constant_of,
+    identity,
     is_if_then_else,
     is_read,
     padded_buffers,
@@ -118,15 +119,15 @@ def _kind(func: tirx.PrimFunc) -> str:
 def _reduction(
     store: tirx.BufferStore,
     takes: Callable[[ir.Expr], bool],
-    keeps: Callable[[ir.Expr, ir.Expr], ir.Expr | None],
+    keeps: Callable[[ir.Expr, ir.Expr, type], ir.Expr | None],
 ) -> tirx.BufferStore:
     """Return a reduction step in which a NaN element becomes the running maximum.
 
     Args:
         store: The store of the running maximum or minimum.
         takes: Whether to rewrite a Max or Min.
-        keeps: Returns, for the running value and the element, the condition under which the running
-            value stays because it is NaN; or None.
+        keeps: Returns, for the running value, the element and the kind of extremum, the condition
+            under which the running value stays although it may be NaN; or None.
     """
     value = store.value
     padded = is_if_then_else(value)  # a pooling window with padding
@@ -140,11 +141,11 @@ def _reduction(
     else:
         return store
     larger = isinstance(extremum, tirx.Max)
-    so_far_is_nan = keeps(so_far, element)
+    stays = keeps(so_far, element, type(extremum))
 
     def chosen(x: ir.Expr) -> ir.Expr:
         new = tirx.Select(so_far > x if larger else so_far < x, so_far, x)
-        return new if so_far_is_nan is None else tirx.Select(so_far_is_nan, so_far, new)
+        return new if stays is None else tirx.Select(stays, so_far, new)
 
     new = _bound("x", element, chosen)
     if padded:
@@ -155,13 +156,28 @@ def _reduction(
 def _keeps(
     so_far: ir.Expr,
     element: ir.Expr,
+    kind: type,
     padded: set[tirx.Buffer],
     is_nan: Callable[[ir.Expr], ir.Expr],
 ) -> ir.Expr | None:
-    """Return "``so_far`` is NaN" if ``element`` reads a padded buffer; otherwise None."""
+    """Return "``element`` is padding" if it is read from a padded buffer; otherwise None.
+
+    Of an element computed from padding, the value is not known: then a running NaN stays.
+    """
+    if isinstance(element, ir.TensorLoad):
+        if element.source not in padded:
+            return None
+        return tirx.EQ(element, _filled(identity(kind, element), element))
     reads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(element, (ir.TensorLoad, reads.append), order="post")
     return is_nan(so_far) if any(read.source in padded for read in reads) else None
+
+
+def _filled(value: float, like: ir.Expr) -> ir.Expr:
+    """Return a constant of the dtype and the lanes of ``like``."""
+    dtype, _, lanes = str(like.ty.dtype).partition("x")
+    alone = tirx.const(value, dtype)
+    return tirx.Broadcast(alone, int(lanes)) if lanes else alone
 
 
 def _intrinsic(extremum: Any) -> ir.Expr:
