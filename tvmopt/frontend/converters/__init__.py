@@ -6,6 +6,7 @@ expression; or None, where TVM's own converter is right.
 
 from __future__ import annotations
 
+from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
 from tvmopt.frontend.converters.fourier import dft, stft
@@ -25,6 +26,7 @@ from tvmopt.frontend.response_norm import local_response_norm
 CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "BitCast": bit_cast,
+    "Clip": clip,
     "Col2Im": col2im,
     "ConvInteger": conv_integer,
     "ConvTranspose": conv_transpose,
