@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -42,11 +43,12 @@ def check_sizes(model: onnx.ModelProto) -> None:
 
 
 def _check_scales(name: str, tensor: onnx.TensorProto) -> None:
-    try:
-        scales = numpy_helper.to_array(tensor)
-    except Exception:  # wrong size or type: ONNX Runtime reports it
-        return
-    if scales.dtype.kind == "f" and not ((scales > 0) & (scales <= _MAX_SCALE)).all():
+    scales = _array(tensor)
+    if (
+        scales is not None
+        and scales.dtype.kind == "f"
+        and not ((scales > 0) & (scales <= _MAX_SCALE)).all()
+    ):
         raise ModelError(
             f"scales of Resize must be positive and at most {_MAX_SCALE}, but node {name!r} has "
             f"{shown(scales.tolist())}; correct the model and export it again"
@@ -59,11 +61,9 @@ def _check_pads(
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]  # 0 for a dynamic one
     pads = next((list(a.ints) for a in node.attribute if a.name == "pads"), [])
     tensor = constants.get(node.input[1]) if len(node.input) > 1 else None
-    if tensor is not None:
-        try:
-            pads = numpy_helper.to_array(tensor).reshape(-1).tolist()
-        except Exception:  # wrong size or type: ONNX Runtime reports it
-            return
+    array = None if tensor is None else _array(tensor)
+    if array is not None:
+        pads = array.reshape(-1).tolist()
     if len(pads) != 2 * len(dims):  # of some axes only
         return
     for axis, (size, before, after) in enumerate(zip(dims, pads, pads[len(dims) :], strict=False)):
@@ -73,6 +73,14 @@ def _check_pads(
                 f"{before} and {after} for axis {axis} of {size} values; correct the model and "
                 "export it again"
             )
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
+    """Return a constant's values; None for a wrong size or type: ONNX Runtime reports it."""
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception:
+        return None
 
 
 def _check_block(node: onnx.NodeProto) -> None:

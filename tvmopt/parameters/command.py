@@ -39,7 +39,7 @@ class Command:
     @classmethod
     @functools.cache
     def groups(cls) -> dict[str, type[Group]]:
-        """Return the type of each group, by field; those of base classes are last."""
+        """Return the type of each group, by field; groups of base classes are last."""
         kinds = typing.get_type_hints(cls)
         classes = [one for one in cls.__mro__ if issubclass(one, Command)]
         return {name: kinds[name] for one in classes for name in inspect.get_annotations(one)}

@@ -1,7 +1,7 @@
 """The stages, one row each: configuration, function, inputs, and what a result depends on.
 
 A stage is a function from a configuration and input files to a :class:`StageResult` and files in
-its output folder. :mod:`tvmopt.stages.child` runs it in a process of its own.
+its output folder. :mod:`tvmopt.stages.child` runs it in a new process.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ def clip(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) ->
     Args:
         builder: Block builder to emit into.
         inputs: x, and optionally the lower and the upper bound; None for one that is left out.
+        attributes: None are read.
     """
     result, *bounds = inputs
     if not any(bound is not None for bound in bounds):
@@ -31,9 +32,10 @@ def clip(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) ->
         if bound is None:
             continue
         data = constant_data(bound)
-        if data is None or data.numpy().size != 1 or str(data.dtype) != dtype:
+        array = None if data is None else data.numpy()
+        if array is None or array.size != 1 or str(array.dtype) != dtype:
             return None
-        value = data.numpy().reshape(())
+        value = array.reshape(())
         if not np.isnan(value.astype("float64")):
             result = extremum(result, relax.const(value.copy(), dtype))
     return builder.normalize(result)

@@ -167,15 +167,15 @@ def _keeps(
     if isinstance(element, ir.TensorLoad):
         if element.source not in padded:
             return None
-        return tirx.EQ(element, _filled(identity(kind, element), element))
+        dtype, _, lanes = str(element.ty.dtype).partition("x")
+        return tirx.EQ(element, _constant(identity(kind, element), dtype, lanes))
     reads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(element, (ir.TensorLoad, reads.append), order="post")
     return is_nan(so_far) if any(read.source in padded for read in reads) else None
 
 
-def _filled(value: float, like: ir.Expr) -> ir.Expr:
-    """Return a constant of the dtype and the lanes of ``like``."""
-    dtype, _, lanes = str(like.ty.dtype).partition("x")
+def _constant(value: float, dtype: str, lanes: str) -> ir.Expr:
+    """Return a constant, in all lanes of a vector; ``lanes`` is empty for a scalar."""
     alone = tirx.const(value, dtype)
     return tirx.Broadcast(alone, int(lanes)) if lanes else alone
 
@@ -227,13 +227,9 @@ def _is_nan_by_bits(value: ir.Expr) -> ir.Expr:
     dtype, _, lanes = str(value.ty.dtype).partition("x")
     row = dtypes.dtype(dtype)
     unsigned = row.bits_dtype
-
-    def constant(bits: int) -> ir.Expr:
-        alone = tirx.const(bits, unsigned)
-        return tirx.Broadcast(alone, int(lanes)) if lanes else alone
-
     bits = tirx.reinterpret(f"{unsigned}x{lanes}" if lanes else unsigned, value)
-    return (bits & constant(row.magnitude_mask)) > constant(row.infinity_bits)
+    magnitude = bits & _constant(row.magnitude_mask, unsigned, lanes)
+    return magnitude > _constant(row.infinity_bits, unsigned, lanes)
 
 
 def _is_float(expr: ir.Expr) -> bool:

@@ -46,7 +46,7 @@ def table(
 
 
 def narrow(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the columns that fit a terminal, and not those of dimensions without a value."""
+    """Return the columns that fit a terminal, without dimensions that have no value."""
     essential = [dimension.columns[0] for dimension in DIMENSIONS]
     titles = (
         "trial", "status", *essential, "p50 ms", "ONNX Runtime ms", "speedup", "final p50 ms",
