@@ -17,6 +17,7 @@ from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
+from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
 from tvmopt.transform.safe_take import GuardTake
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
@@ -42,6 +43,7 @@ def lower_passes(
         # 1. Graph clean-up on Relax operators.
         *special.first(),
         UnpackInt4Weights(special.unpacks_int4),
+        LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
         GuardTake(),
@@ -66,6 +68,8 @@ def lower_passes(
         relax.transform.AttachAttrLayoutFreeBuffers(),
         # 5. On a GPU, reshapes become views.
         *special.last(),
+        # 6. Kernels that no schedule makes.
+        FinishRecurrences(),
     ]
 
 

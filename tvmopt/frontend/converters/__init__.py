@@ -17,6 +17,7 @@ from tvmopt.frontend.converters.normalization import (
     layer_normalization,
     lp_normalization,
 )
+from tvmopt.frontend.converters.recurrent import gru, lstm, rnn
 from tvmopt.frontend.converters.resize import resize
 from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
 from tvmopt.frontend.converters.windows import col2im
@@ -32,14 +33,17 @@ CONVERTERS: dict[str, Converter] = {
     "ConvTranspose": conv_transpose,
     "CumProd": cum_prod,
     "DFT": dft,
+    "GRU": gru,
     "IsInf": is_inf,
     "LayerNormalization": layer_normalization,
     "LpNormalization": lp_normalization,
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
+    "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
     "Pow": power,
     "Resize": resize,
     "ReverseSequence": reverse_sequence,
+    "RNN": rnn,
     "STFT": stft,
     "ThresholdedRelu": thresholded_relu,
 }
