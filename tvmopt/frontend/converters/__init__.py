@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
+from tvmopt.frontend.converters.detection import non_maximum_suppression
 from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
 from tvmopt.frontend.converters.fourier import dft, stft
 from tvmopt.frontend.converters.integer import conv_integer
@@ -40,6 +41,7 @@ CONVERTERS: dict[str, Converter] = {
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
     "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
+    "NonMaxSuppression": non_maximum_suppression,
     "Pow": power,
     "Resize": resize,
     "ReverseSequence": reverse_sequence,

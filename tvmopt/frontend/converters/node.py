@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from tvmopt.transform.precision.anchor_call import constant_data
 
+_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque
 Inputs = Sequence[relax.Expr | None]
 Attributes = Mapping[str, Any]
 Converter = Callable[[relax.BlockBuilder, Inputs, Attributes], "relax.Expr | None"]
@@ -71,3 +72,23 @@ def axis_of(attributes: Attributes, rank: int, default: int = -1) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"axis must be in [{-rank}, {rank}), but got {axis}")
     return axis % rank
+
+
+def first_rows(builder: relax.BlockBuilder, rows: relax.Expr, count: relax.Expr) -> relax.Expr:
+    """Return the first rows of a matrix; their number is known at run time only.
+
+    Args:
+        builder: Block builder to emit into.
+        rows: The matrix.
+        count: Number of rows, int64 (1,).
+    """
+    columns = int(rows.ty.shape[1])
+    number = tirx.Var("rows", "int64")
+    builder.match_cast(builder.emit(relax.op.tensor_to_shape(count)), relax.ShapeType([number]))
+
+    def some(data: te.Tensor, number: tirx.Var) -> te.Tensor:
+        return te.compute((number, columns), lambda i, j: data[i, j], name="first_rows")
+
+    # Opaque: fusion would move the call before the binding of its number of rows.
+    attributes = {"op_pattern": _OPAQUE}
+    return builder.emit_te(some, rows, number, primfunc_attrs=attributes)
