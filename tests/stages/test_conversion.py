@@ -80,7 +80,7 @@ def run(tmp_path, monkeypatch, network):
         calibrate(CalibrateConfig(""), path, calibrated, _quiet, data_path)
         if skip == "auto":
             sensitivity(
-                SensitivityConfig("", TARGET, (dtype,), time_limit_s=20),
+                SensitivityConfig("", TARGET, (dtype,), sensitivity_time=20),
                 path, sensitive, _quiet, data_path, calibrated,
             )  # fmt: skip
         config = ConvertConfig("", TARGET, layout=layout, dtype=dtype, skip_layers=skip, **how)

@@ -7,6 +7,7 @@ body -> the nodes of the body, with shapes known.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import onnx
 from onnx import inliner
@@ -66,5 +67,5 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
 def _needs_body(op_type: str, known: Collection[str]) -> bool:
     if (op_type in known and op_type not in _PARTLY_KNOWN) or not onnx.defs.has(op_type):
         return False
-    schema = onnx.defs.get_schema(op_type)
+    schema: Any = onnx.defs.get_schema(op_type)  # its type hints lack both properties
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -11,6 +11,7 @@ middle between two steps, float rounding decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ class _Rewriter:
         self._names.add(found)
         return found
 
-    def add(self, op: str, inputs: Sequence[str], of: str, **attributes: object) -> str:
+    def add(self, op: str, inputs: Sequence[str], of: str, **attributes: Any) -> str:
         """Add a node; return the name of its output."""
         output = self.name(f"{of}/{op}")
         node = helper.make_node(op, list(inputs), [output], name=output, **attributes)
@@ -81,7 +82,7 @@ class _Rewriter:
         self.nodes.append(last)
 
 
-def _attributes(node: onnx.NodeProto, *but: str) -> dict[str, object]:
+def _attributes(node: onnx.NodeProto, *but: str) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in but}
 
 
@@ -91,8 +92,8 @@ def _bias(r: _Rewriter, node: onnx.NodeProto, bias: str, x_scale: str, w_scale: 
     Raises:
         ValueError: When bias or scales are not constant.
     """
-    arrays = [r.array(name) for name in (bias, x_scale, w_scale)]
-    if any(array is None for array in arrays):
+    arrays = [array for name in (bias, x_scale, w_scale) if (array := r.array(name)) is not None]
+    if len(arrays) < 3:
         raise ValueError(f"bias and scales of {node.op_type} {node.name!r} must be constant")
     values, left, right = arrays
     scaled = values.astype("float32") * (left.astype("float32") * right.astype("float32")).reshape(

@@ -25,7 +25,7 @@ from tvmopt.device.llvm import llvm_features
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.cpu.finish import finish_function
 from tvmopt.kernels.cpu.recurrence import (
-    Tiling,
+    RecurrenceTiling,
     kernel_operands,
     padded_units,
     recurrence_kernel,
@@ -112,7 +112,7 @@ class _Lower(PyExprMutator):
         return self._kernel_call(recurrence, _tiling(recurrence, self._target), named)
 
     def _kernel_call(
-        self, r: Recurrence, tiling: Tiling, operands: dict[str, relax.Expr]
+        self, r: Recurrence, tiling: RecurrenceTiling, operands: dict[str, relax.Expr]
     ) -> relax.Expr:
         units = padded_units(r, tiling)
         weight = self._padded(operands.pop("weight"), 2, units)
@@ -157,10 +157,10 @@ class _Lower(PyExprMutator):
         return self.builder_.emit(relax.op.strided_slice(value, [axis], [0], [hidden]))
 
 
-def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> Tiling:
+def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> RecurrenceTiling:
     """Return how the kernel is laid out for a CPU; without a target, for a vector of 16 bytes."""
     if target is None:
-        return Tiling(4, 8, False)
+        return RecurrenceTiling(4, 8, False)
     if target.kind.name != CpuArch.kind:
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
@@ -174,4 +174,4 @@ def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> Tiling:
     r = recurrence
     products = r.directions * r.batch * r.gates * r.hidden**2
     shared = int(target.attrs.get("num-cores", 1)) > 1 and products >= _SHARED_PRODUCTS
-    return Tiling(min(16, max(4, bits // 32)), registers // 2, shared)
+    return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, shared)

@@ -25,7 +25,7 @@ def clip(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) ->
         attributes: None are read.
     """
     result, *bounds = inputs
-    if not any(bound is not None for bound in bounds):
+    if result is None or not any(bound is not None for bound in bounds):
         return None
     dtype = str(result.ty.dtype)
     for bound, extremum in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tvmopt.kernels.cpu.recurrence.kernel import (
-    Tiling,
+    RecurrenceTiling,
     kernel_operands,
     padded_units,
     recurrence_kernel,
 )
 
-__all__ = ["Tiling", "kernel_operands", "padded_units", "recurrence_kernel"]
+__all__ = ["RecurrenceTiling", "kernel_operands", "padded_units", "recurrence_kernel"]

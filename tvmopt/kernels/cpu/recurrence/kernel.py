@@ -33,10 +33,12 @@ _MOST_ROWS = 4
 # Most values of k that are summed apart; independent sums hide the latency of FMA.
 _MOST_SUMS = 8
 Shape = tuple[int, ...]
+# Name, shape and dtype of a parameter.
+Parameter = tuple[str, Shape, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiling:
+class RecurrenceTiling:
     """How a kernel is laid out for a device.
 
     Attributes:
@@ -50,12 +52,14 @@ class Tiling:
     parallel: bool
 
 
-def padded_units(recurrence: Recurrence, tiling: Tiling) -> int:
+def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     """Return the hidden units rounded up to whole tiles."""
     return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
 
 
-def kernel_operands(recurrence: Recurrence, tiling: Tiling) -> list[tuple[str, Shape, str]]:
+def kernel_operands(
+    recurrence: Recurrence, tiling: RecurrenceTiling
+) -> list[Parameter]:
     """Return name, shape and dtype of each parameter of the kernel, the outputs last."""
     r, units = recurrence, padded_units(recurrence, tiling)
     state = (r.directions, r.batch, units)
@@ -79,7 +83,7 @@ def kernel_operands(recurrence: Recurrence, tiling: Tiling) -> list[tuple[str, S
     return [operands[0], *weights, *operands[1:], *outputs]
 
 
-def recurrence_kernel(recurrence: Recurrence, tiling: Tiling) -> tirx.PrimFunc:
+def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.PrimFunc:
     """Return the function of a recurrent layer.
 
     Its parameters are :func:`kernel_operands`: operands, then outputs.
@@ -91,7 +95,7 @@ def recurrence_kernel(recurrence: Recurrence, tiling: Tiling) -> tirx.PrimFunc:
             name: build.arg(name, build.buffer(shape, dtype))
             for name, shape, dtype in kernel_operands(recurrence, tiling)
         }
-        _Layer(recurrence, tiling, buffers).emit()
+        _Kernel(recurrence, tiling, buffers).emit()
     return builder.get()
 
 
@@ -106,9 +110,9 @@ class _Place:
     rows: int
 
 
-class _Layer:
+class _Kernel:
     def __init__(
-        self, recurrence: Recurrence, tiling: Tiling, buffers: dict[str, tirx.Buffer]
+        self, recurrence: Recurrence, tiling: RecurrenceTiling, buffers: dict[str, tirx.Buffer]
     ) -> None:
         self._r, self._tiling, self._of = recurrence, tiling, buffers
         self._units = padded_units(recurrence, tiling)
@@ -250,7 +254,7 @@ class _Row:
     def __init__(
         self,
         recurrence: Recurrence,
-        tiling: Tiling,
+        tiling: RecurrenceTiling,
         buffers: dict[str, tirx.Buffer],
         place: _Place,
         row: int,
