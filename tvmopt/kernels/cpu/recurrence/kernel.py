@@ -57,9 +57,7 @@ def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
 
 
-def kernel_operands(
-    recurrence: Recurrence, tiling: RecurrenceTiling
-) -> list[Parameter]:
+def kernel_operands(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Parameter]:
     """Return name, shape and dtype of each parameter of the kernel, the outputs last."""
     r, units = recurrence, padded_units(recurrence, tiling)
     state = (r.directions, r.batch, units)
