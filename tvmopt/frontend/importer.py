@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.partition import Segment, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
@@ -46,6 +48,48 @@ def import_onnx(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -
         if not found:
             found = [Unsupported("(whole graph)", "", last_line(error))]
         raise UnsupportedOperatorError(describe(found)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """An imported module.
+
+    Attributes:
+        mod: The module.
+        segments: Parts of the model that ONNX Runtime runs; empty where all is compiled.
+    """
+
+    mod: tvm.IRModule
+    segments: tuple[Segment, ...] = ()
+
+
+def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -> Imported:
+    """Import a prepared model; nodes that cannot be imported become segments for ONNX Runtime.
+
+    Raises:
+        UnsupportedOperatorError: When a value between both has no static shape, or the importer
+            fails on the graph as a whole.
+    """
+    found = unknown_operators(model)
+    if not found:
+        try:
+            return Imported(import_onnx(model, layers))
+        except UnsupportedOperatorError:
+            found = failing_nodes(model, _import_some_opset)
+            if not found:
+                raise
+    numbered = layer_table(model) if layers is None else layers
+    for _ in range(2):
+        parted, segments = partition(model, found)
+        try:
+            return Imported(import_onnx(parted, numbered), tuple(segments))
+        except UnsupportedOperatorError:
+            known = {item.node for item in found}
+            more = [f for f in failing_nodes(model, _import_some_opset) if f.node not in known]
+            if not more:
+                raise
+            found += more
+    return Imported(import_onnx(parted, numbered), tuple(segments))
 
 
 def _import_some_opset(

@@ -10,6 +10,7 @@ from onnx import helper
 
 from tvmopt.errors import last_line
 
+_DOMAINS = ("", "ai.onnx", "com.microsoft", "tvmopt")
 _DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
 
@@ -37,7 +38,7 @@ def unknown_operators(model: onnx.ModelProto) -> list[Unsupported]:
     known = known_operators()
     found = []
     for node, index in _walk(model.graph):
-        if node.domain not in ("", "ai.onnx", "com.microsoft"):
+        if node.domain not in _DOMAINS:
             found.append(Unsupported(f"{node.domain}.{node.op_type}", _name(node, index), "domain"))
         elif node.op_type not in known:
             found.append(Unsupported(node.op_type, _name(node, index), "no converter"))

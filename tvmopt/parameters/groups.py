@@ -10,6 +10,7 @@ from tvmopt.choices import (
     CANDIDATE,
     CHAMPION,
     DTYPES,
+    FALLBACKS,
     GRANULARITIES,
     LAYOUTS,
     LOW_DTYPES,
@@ -74,6 +75,12 @@ class ConversionParameters(Group):
     skip_layers: SkipLayers = parameter(
         NO_LAYERS,
         "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",
+    )
+    fallback: str = parameter(
+        FALLBACKS[0],
+        "what happens to nodes that cannot be compiled: onnxruntime: they run in ONNX Runtime, "
+        "within the compiled model; refuse: the model is refused",
+        choices=FALLBACKS,
     )
 
 

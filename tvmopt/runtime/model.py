@@ -18,6 +18,7 @@ from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
+from tvmopt.runtime.segments import register_segments, require_onnxruntime
 from tvmopt.versions import require_tvm
 
 
@@ -42,6 +43,8 @@ class CompiledModel:
         from tvm.runtime.vm import VirtualMachine
 
         self.metadata = metadata
+        if metadata.segments:
+            register_segments()
         self._module = open_library(library)
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self._machine = VirtualMachine(self._module, device)
@@ -166,6 +169,8 @@ def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledMode
     with sealed_copy(folder / LIBRARY_FILE, metadata.library_sha256) as library:
         check_version(metadata)
         check_machine(metadata)
+        if metadata.segments:
+            require_onnxruntime()
         return CompiledModel(library, metadata)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import onnx
 import tvm
 
-from tvmopt.choices import AUTO
+from tvmopt.choices import AUTO, FALLBACKS
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.frontend import Layer, Prepared, import_onnx
+from tvmopt.frontend import Imported, Layer, Prepared, import_onnx, import_with_segments
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.stages.auto_layout import choose_layout
@@ -24,6 +24,7 @@ from tvmopt.stages.convert_check import Check, compiler_errors
 from tvmopt.stages.convert_report import (
     conversion_lines,
     conversion_metrics,
+    segment_tags,
     write_changes,
     write_layers,
 )
@@ -85,7 +86,9 @@ def convert(
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in skipped.reasons]
     source = _quantised(config, read.prepared, names, calibrate_dir)
-    imported = import_onnx(source, read.layers)
+    import_ = _Import(read.layers, config.fallback, target)
+    parted = import_(source)
+    imported = parted.mod
 
     progress(2, 5, "convert")
     conversions = _Conversions(imported, config.dtype, skipped)
@@ -105,12 +108,13 @@ def convert(
         progress(4, 5, "check")
 
         def convert_tapped(tapped: onnx.ModelProto) -> tvm.IRModule:
-            return conversions.convert(import_onnx(tapped, read.layers), config.layout).mod
+            return conversions.convert(import_(tapped).mod, config.layout).mod
 
         findings = check(run, convert_tapped, target)
         non_finite = check.non_finite(run)
 
-    rows = _converted_layers(read.layers, converted, skipped.reasons)
+    apart = _in_segments(read.layers, parted)
+    rows = _converted_layers(read.layers, converted, {**apart, **skipped.reasons})
     params_bytes = write_module(out_dir, converted.mod)
     write_script(out_dir / IMPORTED_FILE, imported)
     onnx.save_model(read.prepared.reference, str(out_dir / REFERENCE_FILE))
@@ -123,12 +127,33 @@ def convert(
     progress(5, 5, "done")
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag
-    metrics = conversion_metrics(rows, converted, findings)
+    tags |= segment_tags(parted.segments)
+    metrics = conversion_metrics(rows, converted, findings, apart)
     metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
     lines = conversion_lines(config, read, rows, converted, findings, params_bytes)
+    lines += [segment.line for segment in parted.segments]
     if non_finite is not None:
         lines.append(non_finite.line)
     return StageResult(metrics, tags, lines)
+
+
+class _Import:
+    """Import a model; for a CPU, what cannot be compiled may become segments."""
+
+    def __init__(self, layers: Sequence[Layer], fallback: str, target: TargetSpec) -> None:
+        self._layers = layers
+        self._segments = fallback == FALLBACKS[0] and target.gpu is None
+
+    def __call__(self, model: onnx.ModelProto) -> Imported:
+        if self._segments:
+            return import_with_segments(model, self._layers)
+        return Imported(import_onnx(model, self._layers))
+
+
+def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
+    """Return the layers that ONNX Runtime runs, by index, with the reason."""
+    names = {name for segment in parted.segments for name in segment.nodes}
+    return {layer.index: "runs in ONNX Runtime" for layer in layers if layer.name in names}
 
 
 @dataclasses.dataclass(frozen=True)

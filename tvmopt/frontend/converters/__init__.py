@@ -21,6 +21,7 @@ from tvmopt.frontend.converters.normalization import (
 from tvmopt.frontend.converters.recurrent import gru, lstm, rnn
 from tvmopt.frontend.converters.resize import resize
 from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
+from tvmopt.frontend.converters.segment import segment
 from tvmopt.frontend.converters.windows import col2im
 from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
@@ -42,6 +43,7 @@ CONVERTERS: dict[str, Converter] = {
     "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
     "NonMaxSuppression": non_maximum_suppression,
+    "OnnxRuntime": segment,
     "Pow": power,
     "Resize": resize,
     "ReverseSequence": reverse_sequence,

@@ -1,0 +1,35 @@
+"""Converter of a segment that ONNX Runtime runs: a call of a packed function of the runtime.
+
+The segment's model is the first argument, a constant of bytes. So it lies in the library, and is
+loaded, hashed and copied with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from tvm import relax
+
+from tvmopt.frontend.converters.node import Attributes, Inputs
+from tvmopt.frontend.partition import MODEL_ATTRIBUTE
+from tvmopt.runtime.segments import FUNCTION
+
+
+def segment(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:
+    """Return the outputs of the segment."""
+    content = attributes[MODEL_ATTRIBUTE]
+    content = content.encode("latin-1") if isinstance(content, str) else content
+    model = onnx.load_model_from_string(content)
+    types = [
+        relax.TensorType(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+        )
+        for value in model.graph.output
+    ]
+    data = relax.const(np.frombuffer(content, "uint8"))
+    call = relax.op.call_dps_packed(FUNCTION, relax.Tuple([data, *inputs]), types)
+    made = builder.emit(call)
+    if len(types) == 1:
+        return made
+    return relax.Tuple([builder.emit(relax.TupleGetItem(made, n)) for n in range(len(types))])
