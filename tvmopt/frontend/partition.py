@@ -1,7 +1,8 @@
 """Partition a model: what cannot be compiled becomes segments that ONNX Runtime runs.
 
-before -> after: nodes that cannot be compiled, and those that pass values such as texts to them ->
-one node ``tvmopt.OnnxRuntime`` a segment, which holds these nodes as a model of its own.
+before -> after: nodes that cannot be compiled -> one node ``tvmopt.OnnxRuntime`` a segment, which
+holds these nodes as a model of its own. Nodes that share values with them that no compiled function
+takes, such as texts or tensors of a shape that is known at run time only, belong to the segment.
 
 Every node gets a level, which rises along an edge between a compiled and another node. The
 nodes of one level that cannot be compiled are one segment. No order of execution needs fewer.
@@ -61,7 +62,7 @@ def partition(
         unsupported: Nodes that cannot be compiled; one in a subgraph stands for the whole node.
 
     Raises:
-        UnsupportedOperatorError: When a value between a segment and the rest has no static shape.
+        UnsupportedOperatorError: When a value between a segment and the rest has no known type.
     """
     why = {item.node: f"{item.op}: {item.reason}" for item in unsupported}
     reasons: dict[int, str] = {}
@@ -114,9 +115,19 @@ def _spread(
         if kind.WhichOneof("value") not in (None, "tensor_type")
         or (kind.tensor_type.elem_type and kind.tensor_type.elem_type not in _TYPES)
     }
-    return found | {
-        at for at, node in enumerate(graph.node) if foreign & {*used_values(node), *node.output}
-    }
+    outside = set(found)
+    for at, node in enumerate(graph.node):
+        if at in outside or foreign & {*used_values(node), *node.output}:
+            outside.add(at)
+            foreign.update(name for name in node.output if not is_static(values.get(name)))
+    return outside
+
+
+def is_static(kind: onnx.TypeProto | None) -> bool:
+    """Return whether a type is a tensor of a static shape."""
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return False
+    return all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
 
 
 def used_values(node: onnx.NodeProto) -> set[str]:
@@ -185,13 +196,9 @@ def _segment_node(
 
 def _declared(name: str, values: Mapping[str, onnx.TypeProto]) -> onnx.ValueInfoProto:
     kind = values.get(name)
-    if (
-        kind is None
-        or not kind.tensor_type.HasField("shape")
-        or not all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
-    ):
+    if kind is None or not kind.tensor_type.elem_type:
         raise UnsupportedOperatorError(
-            "values between compiled nodes and ONNX Runtime must have static shapes, but "
+            "values between compiled nodes and ONNX Runtime must have a known type, but "
             f"{name!r} has none; give static input_shapes, or remove the operator that makes it"
         )
     return helper.make_value_info(name, kind)

@@ -1,7 +1,8 @@
 """Run the segments of a model that are not compiled, in ONNX Runtime.
 
 A library calls the packed function ``FUNCTION`` with the segment's ONNX model as bytes, the inputs
-and the outputs. Inputs and outputs are not copied.
+and the outputs, which are not copied; or ``ALLOCATING_FUNCTION``, which returns the outputs, where
+their shapes are known at run time only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 
 from tvmopt.errors import EnvironmentSetupError
 
-#: Name of the packed function.
+#: Names of the packed functions.
 FUNCTION = "tvmopt.onnxruntime"
+ALLOCATING_FUNCTION = "tvmopt.onnxruntime.allocating"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +40,11 @@ _lock = threading.Lock()
 
 
 def register_segments() -> None:
-    """Register the packed function; must precede the loading of a library that calls it."""
+    """Register the packed functions; must precede the loading of a library that calls it."""
     import tvm_ffi
 
     tvm_ffi.register_global_func(FUNCTION, _run, override=True)
+    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _returned, override=True)
 
 
 def require_onnxruntime() -> None:
@@ -70,6 +73,16 @@ def _run(model: Any, *tensors: Any) -> None:
             name, "cpu", 0, array.dtype, array.shape, array.__array_interface__["data"][0]
         )
     found.session.run_with_iobinding(binding)
+
+
+def _returned(model: Any, *tensors: Any) -> Any:
+    import tvm
+
+    found = _session(model, np.from_dlpack(model))
+    arrays = (np.from_dlpack(tensor) for tensor in tensors)
+    results = found.session.run(list(found.outputs), dict(zip(found.inputs, arrays, strict=True)))
+    made = [tvm.runtime.tensor(np.asarray(result)) for result in results]
+    return made[0] if len(made) == 1 else made
 
 
 def _session(model: Any, content: np.ndarray) -> _Session:

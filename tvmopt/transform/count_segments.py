@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from tvmopt.runtime.segments import FUNCTION
+from tvmopt.runtime.segments import ALLOCATING_FUNCTION, FUNCTION
 
 
 def count_segments(mod: tvm.IRModule) -> int:
@@ -13,9 +13,13 @@ def count_segments(mod: tvm.IRModule) -> int:
     found: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        packed = tvm.ir.Op.get("relax.call_dps_packed")
-        if isinstance(expr, relax.Call) and expr.op == packed:
-            found.extend([expr] if str(expr.args[0].global_symbol) == FUNCTION else [])
+        if not isinstance(expr, relax.Call):
+            return
+        function = expr.op
+        if isinstance(function, tvm.ir.Op) and expr.args:  # call_dps_packed, call_pure_packed
+            function = expr.args[0]
+        if getattr(function, "global_symbol", "") in (FUNCTION, ALLOCATING_FUNCTION):
+            found.append(expr)
 
     for _, func in mod.functions_items():
         if isinstance(func, relax.Function):
