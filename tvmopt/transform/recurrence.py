@@ -35,8 +35,8 @@ from tvmopt.kernels.recurrence import Recurrence
 _PREFIX = "tvmopt.recurrence "
 # Attribute of a generated kernel: its cell.
 _KERNEL_ATTR = "tvmopt.recurrence"
-# Products of a step from which on it pays to share them between threads, which costs a barrier.
-_SHARED_PRODUCTS = 100_000
+# Products of a step that pay for one more thread, since every step costs a barrier.
+_PRODUCTS_PER_THREAD = 30_000
 
 
 def recurrence_call(recurrence: Recurrence, operands: Sequence[relax.Expr]) -> relax.Call:
@@ -160,7 +160,7 @@ class _Lower(PyExprMutator):
 def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> RecurrenceTiling:
     """Return how the kernel is laid out for a CPU; without a target, for a vector of 16 bytes."""
     if target is None:
-        return RecurrenceTiling(4, 8, False)
+        return RecurrenceTiling(4, 8, 1)
     if target.kind.name != CpuArch.kind:
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
@@ -173,5 +173,5 @@ def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> Recurre
     bits, registers = vector_registers(isa, required_cpu_flags(isa, features))
     r = recurrence
     products = r.directions * r.batch * r.gates * r.hidden**2
-    shared = int(target.attrs.get("num-cores", 1)) > 1 and products >= _SHARED_PRODUCTS
-    return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, shared)
+    threads = max(1, min(int(target.attrs.get("num-cores", 1)), products // _PRODUCTS_PER_THREAD))
+    return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, threads)

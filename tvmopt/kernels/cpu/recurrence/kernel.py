@@ -3,14 +3,17 @@
 ::
 
     for step:                                   # one launch of the threads, a barrier a step
-        parallel for tile of hidden units:      # of one direction
-            for block of rows of the batch:
-                acc[row, gate, unit] = sum_k h[row, k] * weight[tile, k, gate, unit]
-                gates, cell state and h of these units
+        parallel for thread:
+            for own tile of hidden units:       # of one direction; backwards at odd steps
+                for block of rows of the batch:
+                    acc[row, gate, unit] = sum_k h[row, k] * weight[tile, k, gate, unit]
+                    gates, cell state and h of these units
 
-The weight is packed in the order in which it is read: (direction, tile, k, gate, unit of the tile).
-Gates that need the results of others (a GRU's hidden gate) form a second phase after a barrier. The
-state is double-buffered, since all tiles read the whole state of the last step.
+A thread keeps its tiles, so that its cache keeps their weight; where the cache is too small for all
+of it, going back and forth finds the last tiles of the step before. The weight is packed in the
+order in which it is read: (direction, tile, k, gate, unit of the tile). Gates that need the results
+of others (a GRU's hidden gate) form a second phase after a barrier. The state is double-buffered,
+since all tiles read the whole state of the last step.
 """
 
 from __future__ import annotations
@@ -44,12 +47,12 @@ class RecurrenceTiling:
     Attributes:
         lanes: Units of a tile: float32 values of one vector register.
         accumulators: Vector registers for the sums.
-        parallel: Whether several threads share a step.
+        threads: Threads that share a step.
     """
 
     lanes: int
     accumulators: int
-    parallel: bool
+    threads: int
 
 
 def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
@@ -128,8 +131,8 @@ class _Kernel:
             self._initial("y_c", "initial_c", ())
         with self._launch(), build.serial(r.steps) as step:
             for phase in range(len(r.phases)):
-                with self._shared(r.directions * self._tiles) as task:
-                    self._task(phase, step, task // self._tiles, task % self._tiles)
+                with self._threads() as thread:
+                    self._tasks(phase, step, thread)
         with self._each(state) as at:
             build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
 
@@ -152,21 +155,34 @@ class _Kernel:
     @contextlib.contextmanager
     def _launch(self) -> Iterator[None]:
         """Start the threads once for all steps."""
-        if not self._tiling.parallel:
+        if self._tiling.threads == 1:
             yield
             return
         with build.attr(0, "pragma_parallel_launch_point", 1):
             yield
 
     @contextlib.contextmanager
-    def _shared(self, count: int) -> Iterator[Expr]:
-        """A loop whose iterations the threads share; all have ended when it ends."""
-        if not self._tiling.parallel:
-            with build.serial(count) as task:
-                yield task
+    def _threads(self) -> Iterator[Expr]:
+        """A loop over the threads; all have ended when it ends."""
+        count = self._tiling.threads
+        if count == 1:
+            yield tirx.IntImm("int32", 0)
             return
-        with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as task:
-            yield task
+        with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as one:
+            yield one
+
+    def _tasks(self, phase: int, step: Expr, thread: Expr) -> None:
+        """Emit the tiles of one thread."""
+        tasks = self._r.directions * self._tiles
+        each = -(-tasks // self._tiling.threads)
+        with build.serial(each) as turn:
+            place = tirx.Select(step % 2 == 1, each - 1 - turn, turn)
+            task = thread * each + place
+            if tasks % each == 0:
+                self._task(phase, step, task // self._tiles, task % self._tiles)
+                return
+            with build.If(task < tasks), build.Then():
+                self._task(phase, step, task // self._tiles, task % self._tiles)
 
     def _task(self, phase: int, step: Expr, direction: Expr, tile: Expr) -> None:
         """Emit one tile of one direction, over all rows of the batch."""
