@@ -41,6 +41,7 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
         if found:
             ids = [("", name) for name in sorted(found)]
             typed = _with_types(model)
+            _write_defaults(typed, found)
             model = inliner.inline_selected_functions(typed, ids, inline_schema_functions=True)
             del model.graph.value_info[:]
     except Exception as error:  # the inliner's errors have no common class
@@ -48,6 +49,19 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
             f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
         ) from error
     return model
+
+
+def _write_defaults(model: onnx.ModelProto, operators: Collection[str]) -> None:
+    """Write the default attributes of ``operators`` into their nodes; the inliner loses them."""
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            if node.op_type not in operators or node.domain not in ("", "ai.onnx"):
+                continue
+            given = {attribute.name for attribute in node.attribute}
+            for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
+                default = attribute.default_value
+                if name not in given and default.type != onnx.AttributeProto.UNDEFINED:
+                    node.attribute.append(default)
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:

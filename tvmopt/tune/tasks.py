@@ -168,7 +168,7 @@ def function_arguments(func: Any) -> tuple[Argument, ...]:
         Argument(
             name=str(param.name),
             shape=_static_shape(param),
-            dtype=str(getattr(param, "dtype", "handle")),
+            dtype=str(param.dtype if hasattr(param, "dtype") else param.ty.dtype),
             written=any(param.same_as(buffer) for buffer in stores),
         )
         for param in func.params
