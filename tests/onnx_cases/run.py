@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,10 +22,15 @@ from tests.fuzz.forked import CPU_SECONDS, Phase, import_all, in_child
 from tests.fuzz.outcome import REFUSED, RIGHT, Outcome, judged
 from tests.onnx_cases.cases import Case, node_cases
 
+if TYPE_CHECKING:
+    from tvmopt.runtime import CompiledModel
+
 #: ONNX Runtime does not run the case.
 FOREIGN = "foreign"
 #: Compiled with integer inputs as constants only.
 CONSTANT = "constant"
+#: Right, but some of its nodes run in ONNX Runtime.
+FALLBACK = "fallback"
 
 
 def run_case(case: Case, phase: Phase) -> Outcome:
@@ -42,16 +47,22 @@ def run_case(case: Case, phase: Phase) -> Outcome:
         expected = session.run(None, case.inputs)
     except Exception as error:
         return Outcome(FOREIGN, "reference", str(error).splitlines()[0][:200])
-    return judged(phase, lambda at: (_wrong(case, expected, at), ""))
+    return judged(phase, lambda at: _compiled(case, expected, at))
 
 
-def _wrong(case: Case, expected: list[Any], phase: Phase) -> str:
+def _compiled(case: Case, expected: list[Any], phase: Phase) -> tuple[str, str]:
+    """Return what is wrong, and ``FALLBACK`` where not all is compiled."""
     import tvmopt
 
     phase("compile")
     shapes = {name: array.shape for name, array in case.inputs.items()}
     compiled = tvmopt.compile(case.model, shapes, threads=1, layout="NCHW")
     phase("run")
+    wrong = _wrong(case, expected, compiled)
+    return wrong, FALLBACK if compiled.metadata.segments else ""
+
+
+def _wrong(case: Case, expected: list[Any], compiled: CompiledModel) -> str:
     found = list(compiled(case.inputs))
     if len(found) != len(expected):
         return f"{len(expected)} outputs, but got {len(found)}"
@@ -80,10 +91,12 @@ def outcomes(cases: Iterable[Case], seconds: float = 120.0) -> Iterator[dict[str
         start = time.monotonic()
         outcome = _in_child(case, seconds)
         kind, reason = outcome.kind, outcome.text
+        if kind == RIGHT and outcome.notes:
+            kind = outcome.notes
         if kind == REFUSED and (fixed := case.with_constants()) is not None:
             again = _in_child(fixed, seconds)
             if again.kind == RIGHT:
-                kind = CONSTANT
+                kind = again.notes or CONSTANT
             else:
                 kind, reason = again.kind, f"with constants: {again.text}"
         yield {

@@ -9,7 +9,14 @@ from __future__ import annotations
 from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.detection import non_maximum_suppression
-from tvmopt.frontend.converters.elementwise import bit_cast, is_inf, power, thresholded_relu
+from tvmopt.frontend.converters.elementwise import (
+    bit_cast,
+    cosh,
+    is_inf,
+    power,
+    sinh,
+    thresholded_relu,
+)
 from tvmopt.frontend.converters.fourier import dft, stft
 from tvmopt.frontend.converters.integer import conv_integer
 from tvmopt.frontend.converters.node import Converter
@@ -33,6 +40,7 @@ CONVERTERS: dict[str, Converter] = {
     "Col2Im": col2im,
     "ConvInteger": conv_integer,
     "ConvTranspose": conv_transpose,
+    "Cosh": cosh,
     "CumProd": cum_prod,
     "DFT": dft,
     "GRU": gru,
@@ -48,6 +56,7 @@ CONVERTERS: dict[str, Converter] = {
     "Resize": resize,
     "ReverseSequence": reverse_sequence,
     "RNN": rnn,
+    "Sinh": sinh,
     "STFT": stft,
     "ThresholdedRelu": thresholded_relu,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax, te, tirx
 
@@ -63,3 +65,37 @@ def bit_cast(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
         )
 
     return builder.emit_te(reinterpreted, x)
+
+
+# Coefficients of x^3, x^5, x^7 and x^9 in the Taylor series of sinh, over that of x.
+_SINH = (1 / 6, 1 / 120, 1 / 5040, 1 / 362880)
+
+
+def sinh(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:
+    """Return the hyperbolic sine, for which LLVM has no instruction.
+
+    Near 0, where the difference of exponentials loses digits, it is a polynomial.
+    """
+    x, dtype = inputs[0], dtype_of(inputs[0])
+    low, high = _half_exponentials(builder, x)
+    square = builder.emit(relax.op.multiply(x, x))
+    series = relax.const(0.0, dtype)
+    for coefficient in (*reversed(_SINH), 1.0):
+        term = relax.op.multiply(series, square)
+        series = builder.emit(relax.op.add(term, relax.const(coefficient, dtype)))
+    small = relax.op.less(relax.op.abs(x), relax.const(1.0, dtype))
+    near = builder.emit(relax.op.multiply(x, series))
+    return builder.normalize(relax.op.where(small, near, relax.op.subtract(high, low)))
+
+
+def cosh(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:
+    """Return the hyperbolic cosine, for which LLVM has no instruction."""
+    low, high = _half_exponentials(builder, inputs[0])
+    return builder.normalize(relax.op.add(high, low))
+
+
+def _half_exponentials(builder: relax.BlockBuilder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+    """Return exp(-x) / 2 and exp(x) / 2, finite where their sum is."""
+    half = relax.const(math.log(2.0), dtype_of(x))
+    low = relax.op.exp(relax.op.subtract(relax.op.negative(x), half))
+    return builder.emit(low), builder.emit(relax.op.exp(relax.op.subtract(x, half)))
