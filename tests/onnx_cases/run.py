@@ -93,12 +93,12 @@ def outcomes(cases: Iterable[Case], seconds: float = 120.0) -> Iterator[dict[str
         kind, reason = outcome.kind, outcome.text
         if kind == RIGHT and outcome.notes:
             kind = outcome.notes
-        if kind == REFUSED and (fixed := case.with_constants()) is not None:
+        if kind in (REFUSED, FALLBACK) and (fixed := case.with_constants()) is not None:
             again = _in_child(fixed, seconds)
-            if again.kind == RIGHT:
-                kind = again.notes or CONSTANT
-            else:
-                kind, reason = again.kind, f"with constants: {again.text}"
+            if again.kind == RIGHT and not again.notes:
+                kind = CONSTANT
+            elif kind == REFUSED:
+                kind, reason = again.notes or again.kind, f"with constants: {again.text}"
         yield {
             "name": case.name,
             "kind": kind,
