@@ -14,6 +14,8 @@ from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.stages.check import compile_for_check
 from tvmopt.transform.anchors import anchors
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
 
 
 def _imported(model):
@@ -121,3 +123,21 @@ def test_bad_attributes_are_refused_in_one_line(attributes, said) -> None:
     with pytest.raises(UnsupportedOperatorError, match=said) as caught:
         import_onnx(model)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("skipped", "dtype"), [((), "bfloat16"), ((0,), "float32")])
+def test_bfloat16_narrows_the_recurrent_weight(skipped, dtype) -> None:
+    model, inputs = RecurrentModel("LSTM", 6, 3, 8, 40, ("B",), {}).build()
+    mod = convert_module(_imported(model), dtype="bfloat16", skip_layers=skipped).mod
+    kernels = [
+        func
+        for var, func in lower(mod, resolve_target("host", 1).to_tvm()).functions_items()
+        if var.name_hint.startswith("lstm_layer")
+    ]
+    assert [str(kernel.params[1].dtype) for kernel in kernels] == [dtype]
+    wanted = ort.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, inputs)
+    got = compile_for_check(mod, resolve_target("host", 1))(list(inputs.values()))
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6 if skipped else 2e-2)

@@ -45,6 +45,7 @@ class Recurrence:
         clip: Bound of the absolute value of a gate before its activation; 0 for none.
         linear_before_reset: Whether a GRU multiplies the reset gate after the product.
         input_forget: Whether the forget gate of an LSTM is one minus the input gate.
+        weight_dtype: dtype of the packed weight; all else is float32.
     """
 
     cell: str
@@ -57,6 +58,7 @@ class Recurrence:
     clip: float = 0.0
     linear_before_reset: bool = False
     input_forget: bool = False
+    weight_dtype: str = "float32"
 
     @property
     def gates(self) -> int:

@@ -12,7 +12,8 @@ Relax operators, which constant folding replaces by their result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -31,6 +32,7 @@ from tvmopt.kernels.cpu.recurrence import (
     recurrence_kernel,
 )
 from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.transform.anchors import anchors
 
 _PREFIX = "tvmopt.recurrence "
 # Attribute of a generated kernel: its cell.
@@ -54,6 +56,65 @@ def recurrence_call(recurrence: Recurrence, operands: Sequence[relax.Expr]) -> r
     y = relax.TensorType((r.steps, r.directions, r.batch, r.hidden), "float32")
     outputs = [y, *[state] * (r.outputs - 1)]
     return relax.op.call_dps_packed(_PREFIX + r.to_json(), relax.Tuple(operands), outputs)
+
+
+def narrow_recurrences(mod: tvm.IRModule, dtype: str, skip_layers: Collection[int]) -> tvm.IRModule:
+    """Return ``mod`` with the recurrent weights of its layers in ``dtype``.
+
+    Args:
+        mod: A module with layers.
+        dtype: ``"bfloat16"``: the kernels widen it as they read it.
+        skip_layers: Indices of layers that keep their dtype.
+    """
+    layers = {anchor.var: anchor.index for anchor in anchors(mod)}
+    rewrite = _Narrow(mod, dtype, layers, skip_layers)
+    main = mod.get_global_var("main")
+    rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
+    return rewrite.builder_.get()
+
+
+def _recurrence(call: relax.Call) -> Recurrence | None:
+    """Return the layer that a call stands for; None for other calls."""
+    if getattr(call.op, "name", "") != "relax.call_dps_packed":
+        return None
+    symbol = str(call.args[0].global_symbol)
+    if not symbol.startswith(_PREFIX):
+        return None
+    return Recurrence.from_json(symbol.removeprefix(_PREFIX))
+
+
+@mutator
+class _Narrow(PyExprMutator):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        dtype: str,
+        layers: Mapping[relax.Var, int],
+        skipped: Collection[int],
+    ) -> None:
+        super().__init__(mod)
+        self._dtype, self._skipped, self._layers = dtype, skipped, layers
+        self._made = {
+            binding.var: binding.value
+            for block in mod["main"].body.blocks
+            for binding in block.bindings
+            if isinstance(binding, relax.VarBinding)
+        }
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(op)
+        recurrence = _recurrence(op)
+        if recurrence is None or self._layer(op.args[1].fields[0]) in self._skipped:
+            return call
+        narrow = dataclasses.replace(recurrence, weight_dtype=self._dtype)
+        return recurrence_call(narrow, list(call.args[1].fields))
+
+    def _layer(self, value: relax.Expr) -> int | None:
+        """Return the layer whose matmul makes the gates ``value``."""
+        while isinstance(value, relax.Var) and value not in self._layers:
+            made = self._made.get(value)
+            value = made.args[0] if isinstance(made, relax.Call) and made.args else None
+        return self._layers.get(value)
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerRecurrences")
@@ -102,12 +163,9 @@ class _Lower(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
-        if getattr(call.op, "name", "") != "relax.call_dps_packed":
+        recurrence = _recurrence(call)
+        if recurrence is None:
             return call
-        symbol = str(call.args[0].global_symbol)
-        if not symbol.startswith(_PREFIX):
-            return call
-        recurrence = Recurrence.from_json(symbol.removeprefix(_PREFIX))
         named = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
         return self._kernel_call(recurrence, _tiling(recurrence, self._target), named)
 
@@ -125,6 +183,8 @@ class _Lower(PyExprMutator):
                 some = relax.op.strided_slice(weight, [1], [gates[0]], [gates[-1] + 1])
             shape = [r.directions, len(gates), units // tiling.lanes, tiling.lanes, r.hidden]
             some = relax.op.permute_dims(relax.op.reshape(some, shape), [0, 2, 4, 1, 3])
+            if r.weight_dtype != "float32":
+                some = relax.op.astype(some, r.weight_dtype)
             arguments[f"weight{n}"] = self.builder_.emit(some)
         signature = kernel_operands(r, tiling)
         inputs, outputs = signature[: -r.outputs], signature[-r.outputs :]

@@ -74,7 +74,7 @@ def kernel_operands(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Pa
     }
     tiles = units // tiling.lanes
     weights = [
-        (f"weight{n}", (r.directions, tiles, r.hidden, len(gates), tiling.lanes), "float32")
+        (f"weight{n}", (r.directions, tiles, r.hidden, len(gates), tiling.lanes), r.weight_dtype)
         for n, gates in enumerate(r.phases)
     ]
     operands = [(name, *shapes[name]) for name in r.operands if name != "weight"]
@@ -234,7 +234,7 @@ class _Kernel:
         def add(k: Expr, part: int, row: int, gate: int, unit: Expr) -> None:
             at = [part, row, gate, unit]
             weight = self._of[f"weight{phase}"][place.direction, place.tile, k, gate, unit]
-            product = self._state(phase, place, row, k) * weight
+            product = self._state(phase, place, row, k) * weight.astype("float32")
             build.buffer_store(sums, sums[tuple(at)] + product, at)
 
         whole = self._r.hidden // apart
