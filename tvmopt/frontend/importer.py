@@ -17,7 +17,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
-from tvmopt.frontend.partition import Segment, partition
+from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
@@ -75,7 +75,7 @@ def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None 
         try:
             return Imported(import_onnx(model, layers))
         except UnsupportedOperatorError:
-            found = failing_nodes(model, _import_some_opset)
+            found = dynamic_nodes(model) or failing_nodes(model, _import_some_opset)
             if not found:
                 raise
     numbered = layer_table(model) if layers is None else layers
@@ -85,7 +85,8 @@ def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None 
             return Imported(import_onnx(parted, numbered), tuple(segments))
         except UnsupportedOperatorError:
             known = {item.node for item in found}
-            more = [f for f in failing_nodes(model, _import_some_opset) if f.node not in known]
+            failing = failing_nodes(model, _import_some_opset) + dynamic_nodes(model)
+            more = [f for f in failing if f.node not in known]
             if not more:
                 raise
             found += more

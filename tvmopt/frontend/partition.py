@@ -92,6 +92,18 @@ def partition(
     return out, segments
 
 
+def dynamic_nodes(model: onnx.ModelProto) -> list[Unsupported]:
+    """Return the nodes that take or give values whose shapes are known at run time only."""
+    values = _values(model.graph)
+    known = {tensor.name for tensor in model.graph.initializer}
+    known.update(name for name, kind in values.items() if is_static(kind))
+    return [
+        Unsupported(node.op_type, node.name, "a shape known at run time only")
+        for node in model.graph.node
+        if not {*used_values(node), *filter(None, node.output)} <= known
+    ]
+
+
 def _names(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of a node and of all nodes in its subgraphs."""
     yield node.name
