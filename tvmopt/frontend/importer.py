@@ -70,27 +70,26 @@ def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None 
         UnsupportedOperatorError: When a value between both has no static shape, or the importer
             fails on the graph as a whole.
     """
-    found = unknown_operators(model)
-    if not found:
-        try:
-            return Imported(import_onnx(model, layers))
-        except UnsupportedOperatorError:
-            found = dynamic_nodes(model) or failing_nodes(model, _import_some_opset)
-            if not found:
-                raise
     numbered = layer_table(model) if layers is None else layers
-    for _ in range(2):
-        parted, segments = partition(model, found)
-        try:
-            return Imported(import_onnx(parted, numbered), tuple(segments))
-        except UnsupportedOperatorError:
-            known = {item.node for item in found}
-            failing = failing_nodes(model, _import_some_opset) + dynamic_nodes(model)
-            more = [f for f in failing if f.node not in known]
-            if not more:
-                raise
-            found += more
+    indices = {layer.name: layer.index for layer in numbered}
+    found = unknown_operators(model)
+    parted, segments = model, list[Segment]()
+    # Few nodes first: finding those that fail imports every node on its own.
+    for further in (lambda: [], lambda: dynamic_nodes(model), lambda: _failing(model)):
+        known = {item.node for item in found}
+        more = [item for item in further() if item.node not in known]
+        if found and not more and segments:
+            continue
+        found += more
+        if found:
+            parted, segments = partition(model, found)
+        with contextlib.suppress(Exception):  # the last attempt reports
+            return Imported(_import_some_opset(parted, indices), tuple(segments))
     return Imported(import_onnx(parted, numbered), tuple(segments))
+
+
+def _failing(model: onnx.ModelProto) -> list[Unsupported]:
+    return failing_nodes(model, _import_some_opset)
 
 
 def _import_some_opset(
