@@ -1,6 +1,6 @@
 """ONNX frontend: load, prepare and import models to Relax, and report unsupported operators."""
 
-from tvmopt.frontend.importer import Imported, import_onnx, import_with_segments
+from tvmopt.frontend.importer import Imported, import_onnx, import_with_segments, not_compilable
 from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.prepare import Prepared, prepare
@@ -16,6 +16,7 @@ __all__ = [
     "layer_table",
     "load_onnx",
     "model_digest",
+    "not_compilable",
     "parse_input_shapes",
     "prepare",
 ]

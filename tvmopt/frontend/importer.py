@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -63,8 +63,17 @@ class Imported:
     segments: tuple[Segment, ...] = ()
 
 
-def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -> Imported:
+def import_with_segments(
+    model: onnx.ModelProto,
+    layers: Sequence[Layer] | None = None,
+    others: Sequence[Unsupported] = (),
+) -> Imported:
     """Import a prepared model; nodes that cannot be imported become segments for ONNX Runtime.
+
+    Args:
+        model: As for :func:`import_onnx`.
+        layers: As for :func:`import_onnx`.
+        others: Further nodes for ONNX Runtime.
 
     Raises:
         UnsupportedOperatorError: When a value between both has no static shape, or the importer
@@ -72,12 +81,14 @@ def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None 
     """
     numbered = layer_table(model) if layers is None else layers
     indices = {layer.name: layer.index for layer in numbered}
-    found = unknown_operators(model)
+    found = [*unknown_operators(model), *others]
     parted, segments = model, list[Segment]()
     # Few nodes first: finding those that fail imports every node on its own.
-    for further in (lambda: [], lambda: dynamic_nodes(model), lambda: _failing(model)):
+    steps: tuple[Callable[[onnx.ModelProto], list[Unsupported]], ...]
+    steps = (lambda _: [], dynamic_nodes, _failing)
+    for further in steps:
         known = {item.node for item in found}
-        more = [item for item in further() if item.node not in known]
+        more = [item for item in further(model) if item.node not in known]
         if found and not more and segments:
             continue
         found += more
@@ -86,6 +97,24 @@ def import_with_segments(model: onnx.ModelProto, layers: Sequence[Layer] | None 
         with contextlib.suppress(Exception):  # the last attempt reports
             return Imported(_import_some_opset(parted, indices), tuple(segments))
     return Imported(import_onnx(parted, numbered), tuple(segments))
+
+
+def not_compilable(
+    model: onnx.ModelProto, compile_one: Callable[[tvm.IRModule], object]
+) -> list[Unsupported]:
+    """Return the nodes that import but do not compile, and those of dynamic shapes.
+
+    Args:
+        model: A prepared model.
+        compile_one: Compiles the module of a single node.
+    """
+
+    def attempt(single: onnx.ModelProto) -> None:
+        compile_one(_import_some_opset(single))
+
+    dynamic = dynamic_nodes(model)
+    known = {item.node for item in dynamic}
+    return dynamic + [item for item in failing_nodes(model, attempt) if item.node not in known]
 
 
 def _failing(model: onnx.ModelProto) -> list[Unsupported]:

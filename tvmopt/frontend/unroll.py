@@ -54,13 +54,13 @@ class _Copies:
             self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def add(self, op: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
+    def add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
     def stacked(self, values: Sequence[str], output: str, axis: int) -> None:
         """Concatenate one value of each iteration along a new axis."""
-        apart = []
+        apart: list[str] = []
         for value in values:
             name = f"{output}/{len(apart)}"
             if self.opset >= _AXES_AS_INPUT:
@@ -149,7 +149,7 @@ def _scan(node: onnx.NodeProto, constants: _Constants, shapes: _Shapes, copies: 
         return False
     given: list[list[str]] = [[] for _ in range(results)]
     for trip in range(trips):
-        slices = []
+        slices: list[str] = []
         for value, axis, back in zip(scanned, axes, backward, strict=True):
             place = trips - 1 - trip if back else trip
             index = copies.constant(f"place {place}", np.array(place, "int64"))

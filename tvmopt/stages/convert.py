@@ -13,13 +13,21 @@ import tvm
 from tvmopt.choices import AUTO, FALLBACKS
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
-from tvmopt.errors import ConfigError
-from tvmopt.frontend import Imported, Layer, Prepared, import_onnx, import_with_segments
+from tvmopt.errors import BuildError, ConfigError, ModelError, UnsupportedOperatorError
+from tvmopt.frontend import (
+    Imported,
+    Layer,
+    Prepared,
+    import_onnx,
+    import_with_segments,
+    not_compilable,
+)
+from tvmopt.frontend.support import Unsupported
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.calibrate import read_ranges
-from tvmopt.stages.check import Findings, compile_for_check
+from tvmopt.stages.check import Findings, Run, compile_for_check
 from tvmopt.stages.convert_check import Check, compiler_errors
 from tvmopt.stages.convert_report import (
     conversion_lines,
@@ -86,25 +94,19 @@ def convert(
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in skipped.reasons]
     source = _quantised(config, read.prepared, names, calibrate_dir)
-    import_ = _Import(read.layers, config.fallback, target)
-    parted = import_(source)
-    imported = parted.mod
-
-    progress(2, 5, "convert")
-    conversions = _Conversions(imported, config.dtype, skipped)
-    config = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
+    import_ = _Import(read.layers, config, target)
+    made = _converted(config, import_, source, skipped, target, progress)
+    parted, conversions, config = made.parted, made.conversions, made.config
     converted = conversions(config.layout)
 
-    progress(3, 5, "compile check")
     check = Check(read, source, config.dtype, config.layout)
     tags = {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
     findings: Findings | None = None
     non_finite: NonFinite | None = None
-    if target.missing_on_host():
+    run = made.run
+    if run is None:
         tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
     else:
-        with compiler_errors("compile"):
-            run = compile_for_check(converted.mod, target)
         progress(4, 5, "check")
 
         def convert_tapped(tapped: onnx.ModelProto) -> tvm.IRModule:
@@ -116,7 +118,7 @@ def convert(
     apart = _in_segments(read.layers, parted)
     rows = _converted_layers(read.layers, converted, {**apart, **skipped.reasons})
     params_bytes = write_module(out_dir, converted.mod)
-    write_script(out_dir / IMPORTED_FILE, imported)
+    write_script(out_dir / IMPORTED_FILE, parted.mod)
     onnx.save_model(read.prepared.reference, str(out_dir / REFERENCE_FILE))
     if source is not read.prepared.model:
         onnx.save_model(source, str(out_dir / QUANTIZED_FILE))
@@ -140,14 +142,62 @@ def convert(
 class _Import:
     """Import a model; for a CPU, what cannot be compiled may become segments."""
 
-    def __init__(self, layers: Sequence[Layer], fallback: str, target: TargetSpec) -> None:
-        self._layers = layers
-        self._segments = fallback == FALLBACKS[0] and target.gpu is None
+    def __init__(self, layers: Sequence[Layer], config: ConvertConfig, target: TargetSpec) -> None:
+        self._layers, self._target = layers, target
+        self._others: list[Unsupported] = []
+        self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
 
     def __call__(self, model: onnx.ModelProto) -> Imported:
-        if self._segments:
-            return import_with_segments(model, self._layers)
+        if self.has_segments:
+            return import_with_segments(model, self._layers, self._others)
         return Imported(import_onnx(model, self._layers))
+
+    def leave_out_what_does_not_compile(self, model: onnx.ModelProto) -> bool:
+        """Compile each node alone; return whether some fail, which become segments from now on."""
+        if self.has_segments and not self._others:
+            self._others = not_compilable(model, lambda mod: compile_for_check(mod, self._target))
+            return bool(self._others)
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A conversion that compiles.
+
+    Attributes:
+        parted: The imported module.
+        conversions: Its conversions.
+        config: The configuration, with the layout that was chosen.
+        run: Runs the compiled module; None where this machine cannot.
+    """
+
+    parted: Imported
+    conversions: _Conversions
+    config: ConvertConfig
+    run: Run | None
+
+
+def _converted(
+    config: ConvertConfig, import_: _Import, source: onnx.ModelProto, skipped: _Skipped,
+    target: TargetSpec, progress: Progress,
+) -> _Made:  # fmt: skip
+    """Import, convert and compile; leave out nodes that do not compile where the user lets us."""
+    try:
+        parted = import_(source)
+        progress(2, 5, "convert")
+        conversions = _Conversions(parted.mod, config.dtype, skipped)
+        chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
+        converted = conversions(chosen.layout)
+        progress(3, 5, "compile check")
+        run = None
+        if not target.missing_on_host():
+            with compiler_errors("compile"):
+                run = compile_for_check(converted.mod, target)
+        return _Made(parted, conversions, chosen, run)
+    except (ModelError, BuildError, UnsupportedOperatorError):
+        if not import_.leave_out_what_does_not_compile(source):
+            raise
+    return _converted(config, import_, source, skipped, target, progress)
 
 
 def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
