@@ -22,6 +22,7 @@ from tvmopt.frontend.converters.integer import conv_integer
 from tvmopt.frontend.converters.node import Converter
 from tvmopt.frontend.converters.normalization import (
     batch_normalization,
+    dropout,
     layer_normalization,
     lp_normalization,
 )
@@ -43,6 +44,7 @@ CONVERTERS: dict[str, Converter] = {
     "Cosh": cosh,
     "CumProd": cum_prod,
     "DFT": dft,
+    "Dropout": dropout,
     "GRU": gru,
     "IsInf": is_inf,
     "LayerNormalization": layer_normalization,

@@ -1,4 +1,4 @@
-"""Converters of normalizations."""
+"""Converters of normalizations and of Dropout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tvmopt.frontend.converters.node import (
     Attributes,
     Inputs,
     axis_of,
+    constant,
     dtype_of,
     optional,
     outputs,
@@ -86,3 +87,20 @@ def lp_normalization(
     is_zero = builder.emit(relax.op.equal(norm, zero))
     divided = relax.op.divide(x, relax.op.where(is_zero, one, norm))
     return builder.normalize(relax.op.where(is_zero, relax.op.multiply(x, zero), divided))
+
+
+def dropout(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:
+    """Return the input, and a mask that is true everywhere.
+
+    Raises:
+        ValueError: When values are dropped, or may be, as in training.
+    """
+    x, ratio, training = [*inputs, *[None] * 3][:3]
+    if training is not None and constant(training, "training_mode").any():
+        rate = 0.5 if ratio is None else float(constant(ratio, "ratio").reshape(()))
+        if rate:
+            raise ValueError(f"random values must not be dropped, but training drops {rate:g}")
+    if outputs(attributes) == 1:
+        return x
+    mask = relax.op.ones(relax.ShapeExpr(static_shape(x)), "bool")
+    return relax.Tuple([x, builder.emit(mask)])
