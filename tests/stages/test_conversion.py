@@ -16,7 +16,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
-from tvmopt.stages import convert as convert_module
+from tvmopt.stages import convert_module
 from tvmopt.stages.calibrate import calibrate, read_ranges
 from tvmopt.stages.check import compile_for_check
 from tvmopt.stages.convert import convert

@@ -68,7 +68,10 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 f"model outputs must be tensors, but {output.name!r} is a {kind}; remove the "
                 "post-processing (ZipMap and the like) from the model"
             )
-    folded = _unrolled(_fold(inline_functions(reference, known_operators())))
+    folded = _fold(inline_functions(reference, known_operators()))
+    if any(node.op_type == "Shape" for node in folded.graph.node):
+        folded = _fold(folded)  # of functions that ONNX Runtime has inlined after its folding
+    folded = _unrolled(folded)
     _sort_nodes(folded.graph)
     rewrite_quantized(folded)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
