@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import tirx
@@ -46,7 +47,6 @@ def _inputs(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
     return made
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     name=st.one_of(_MATMULS, _CONVOLUTIONS, _OTHERS),
     gpu=st.sampled_from(["nvidia-h200", "nvidia-h200", "nvidia-a100"]),
@@ -54,7 +54,7 @@ def _inputs(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order, seed) -> None:
+def _computes(name, gpu, place, order, seed) -> None:
     func, arch = row(name).func, GPUS[gpu]
     hints = [ranked.hint for ranked in list(policy_of(func, arch).ranked)[:_MOST]]
     hint = hints[place % len(hints)]
@@ -67,3 +67,12 @@ def test_ranked_kernels_compute_what_their_functions_do(name, gpu, place, order,
     [got] = run(kernel, inputs, [serial.empty_of(func)], arch, order=order, seed=seed)
     far = np.abs(got.astype(np.float64) - want)
     assert far.max() <= _TOLERANCES[str(func.params[-1].dtype)] * np.abs(want).max(), hint
+
+
+def test_ranked_kernels_compute_what_their_functions_do() -> None:
+    settings(max_examples=12, deadline=None, derandomize=True)(_computes)()
+
+
+@pytest.mark.slow
+def test_many_ranked_kernels_compute_what_their_functions_do() -> None:
+    settings(max_examples=100, deadline=None, derandomize=True)(_computes)()

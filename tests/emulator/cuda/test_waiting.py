@@ -40,6 +40,8 @@ _WAITING = (
     "cta_sync", "mbarrier_wait", "warpgroup_sync", "wait_group", "cluster_sync", "sync_cluster",
     "mbarrier_arrive", "fence_proxy", "commit_group",
 )  # fmt: skip
+# The product whose waits are removed in the default run.
+_QUICK = "cluster split-K"
 # The last step of a block that computes one tile lets nobody go on who still waits.
 _NEEDLESS = {("cluster split-K", "tirx.ptx.mbarrier_arrive", 1)}
 
@@ -108,7 +110,12 @@ def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "called", "which"), [each for name in PRODUCTS for each in _waits(name)]
+    ("name", "called", "which"),
+    [
+        pytest.param(*each, marks=[] if name == _QUICK else pytest.mark.slow)
+        for name in PRODUCTS
+        for each in _waits(name)
+    ],
 )
 def test_removing_any_wait_is_detected(name: str, called: str, which: int) -> None:
     less = _without(_kernel(name), called, which)

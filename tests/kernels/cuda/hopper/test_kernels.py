@@ -166,7 +166,13 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(("fields", "config"), GEMMS)
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        pytest.param(*each, marks=pytest.mark.slow if number % 2 else [])
+        for number, each in enumerate(GEMMS)
+    ],
+)
 def test_gemms(fields, config, device):
     p = gemm_problem(fields)
     front = (p.batch,) if p.batch > 1 else ()
