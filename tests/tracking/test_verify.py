@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -57,34 +60,78 @@ class Registered:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@contextlib.contextmanager
+def _in_store(uri: str, folder: Path) -> Iterator[MlflowClient]:
+    """Work in ``folder`` with the store at ``uri``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        patch.chdir(folder)
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_registry_uri(uri)  # other tests of this process may have set a URI
+        yield client_of(uri)
+        # None, not the value before: a URI that is set takes precedence over the environment.
+        mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
+
+
+def _register(client: MlflowClient, folder: Path, bundle: Path) -> Registered:
+    """Register a bundle under the name of ``folder``, with its artifacts in there."""
+    experiment = client.create_experiment(folder.name, (folder / "artifacts").as_uri())
+    run = client.create_run(experiment)
+    made = registry.register(client, folder.name, bundle, run.info.run_id, {})
+    assert made.version == "1"
+    [saved] = [p.parent for p in (folder / "artifacts").rglob("MLmodel")]
+    return Registered(client, folder.name, saved)
+
+
 @pytest.fixture
-def register(store_uri, tmp_path, monkeypatch):
+def register(store_uri, tmp_path):
     """Register a bundle under a new name."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store_uri)
-    monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(store_uri)
-    mlflow.set_registry_uri(store_uri)  # other tests of this process may have set a URI
-    client = client_of(store_uri)
-    name = tmp_path.name
-
-    def make(bundle: Path) -> Registered:
-        experiment = client.create_experiment(name, (tmp_path / "artifacts").as_uri())
-        run = client.create_run(experiment)
-        made = registry.register(client, name, bundle, run.info.run_id, {})
-        assert made.version == "1"
-        [saved] = [p.parent for p in (tmp_path / "artifacts").rglob("MLmodel")]
-        return Registered(client, name, saved)
-
-    yield make
-    # None, not the value before: a URI that is set takes precedence over the environment.
-    mlflow.set_tracking_uri(None)
-    mlflow.set_registry_uri(None)
+    with _in_store(store_uri, tmp_path) as client:
+        yield lambda bundle: _register(client, tmp_path, bundle)
 
 
 @pytest.fixture
 def registered(register, conv_bundle) -> Registered:
     """Register the single-input bundle."""
     return register(conv_bundle)
+
+
+@pytest.fixture(scope="module")
+def shared(store_uri, tmp_path_factory, conv_bundle) -> tuple[Registered, Path]:
+    """Return the single-input bundle, registered once, and a copy of its files."""
+    folder = tmp_path_factory.mktemp("shared")
+    with _in_store(store_uri, folder) as client:
+        made = _register(client, folder, conv_bundle)
+    shutil.copytree(made.saved, folder / "copy", symlinks=True)
+    return made, folder / "copy"
+
+
+def _restore(folder: Path, copy: Path) -> None:
+    """Undo what a test changed below ``folder``."""
+
+    def entries(root: Path) -> dict[Path, tuple[int, int, int]]:
+        found = {path: path.lstat() for path in root.rglob("*")}
+        return {
+            path.relative_to(root): (s.st_mode, s.st_size, s.st_mtime_ns)
+            if stat.S_ISREG(s.st_mode) else (s.st_mode, 0, 0)
+            for path, s in found.items()
+        }  # fmt: skip
+
+    def remove(path: Path) -> None:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    wanted, there = entries(copy), entries(folder)
+    for name in sorted(there):
+        if there[name] != wanted.get(name) and os.path.lexists(folder / name):
+            remove(folder / name)
+    for name in sorted(wanted):
+        if not os.path.lexists(folder / name):
+            if (copy / name).is_dir():
+                shutil.copytree(copy / name, folder / name)
+            else:
+                shutil.copy2(copy / name, folder / name)
+    assert entries(folder) == wanted
 
 
 @pytest.fixture
@@ -130,6 +177,14 @@ def _refusals(registered: Registered, folder: Path) -> list[str]:
 
 @pytest.mark.usefixtures("never_opened")
 class TestNothingIsExchangedUnseen:
+    @pytest.fixture
+    def registered(self, store_uri, shared, tmp_path) -> Iterator[Registered]:
+        """Return the shared model; whatever a test changes is undone."""
+        made, copy = shared
+        with _in_store(store_uri, tmp_path):
+            yield made
+        _restore(made.saved, copy)
+
     def test_library_with_its_metadata(self, registered, foreign, tmp_path):
         foreign(adjust_mlmodel=False)
         for text in _refusals(registered, tmp_path):
