@@ -140,12 +140,13 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_command_all_the_same(run
 
 
 _TURNED = """
-import os, signal, sys
+import os, signal, sys, time
 from tvmopt.cli import command_line
 
 def find():
     try:
         os.kill(os.getpid(), signal.{name})
+        time.sleep(30)  # another thread may get the signal first
     except BaseException:
         raise ImportError("initialization failed")  # as an extension module does
 
