@@ -35,6 +35,10 @@ _OPAQUE = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
 _MOST_ROWS = 4
 # Most values of k that are summed apart; independent sums hide the latency of FMA.
 _MOST_SUMS = 8
+# int32 values of a cache line: flags of two threads lie in different ones.
+_LINE = 16
+# Spins, of some 50 ns, after which a thread gives way at each further one.
+_MOST_SPINS = 400
 Shape = tuple[int, ...]
 # Name, shape and dtype of a parameter.
 Parameter = tuple[str, Shape, str]
@@ -48,11 +52,14 @@ class RecurrenceTiling:
         lanes: Units of a tile: float32 values of one vector register.
         accumulators: Vector registers for the sums.
         threads: Threads that share a step.
+        spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
+            barrier calls the system at every step, which takes microseconds.
     """
 
     lanes: int
     accumulators: int
     threads: int
+    spins: bool = False
 
 
 def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
@@ -126,12 +133,18 @@ class _Kernel:
         if len(r.phases) > 1:
             for name in ("update", "reset_h"):
                 self._of[name] = build.alloc_buffer(state, "float32", scope="global")
+        if self._spins:
+            self._of["flags"] = build.alloc_buffer(
+                (self._tiling.threads, _LINE), "int32", scope="global"
+            )
+            with build.serial(self._tiling.threads) as thread:
+                build.buffer_store(self._of["flags"], tirx.const(0, "int32"), [thread, 0])
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
         with self._launch(), build.serial(r.steps) as step:
             for phase in range(len(r.phases)):
-                with self._threads() as thread:
+                with self._threads(step * len(r.phases) + phase + 1) as thread:
                     self._tasks(phase, step, thread)
         with self._each(state) as at:
             build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
@@ -162,14 +175,41 @@ class _Kernel:
             yield
 
     @contextlib.contextmanager
-    def _threads(self) -> Iterator[Expr]:
-        """A loop over the threads; all have ended when it ends."""
+    def _threads(self, turn: Expr) -> Iterator[Expr]:
+        """A loop over the threads; all have ended when it ends.
+
+        Args:
+            turn: Number of the loop, from 1.
+        """
         count = self._tiling.threads
         if count == 1:
             yield tirx.IntImm("int32", 0)
             return
+        if self._spins:
+            with build.parallel(count) as one:
+                yield one
+                _x86("sse2.mfence")
+                build.buffer_store(self._of["flags"], turn, [one, 0])
+            with build.serial(count) as other:
+                self._wait(other, turn)
+            _x86("sse2.mfence")
+            return
         with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as one:
             yield one
+
+    @property
+    def _spins(self) -> bool:
+        return self._tiling.spins and self._tiling.threads > 1
+
+    def _wait(self, other: Expr, turn: Expr) -> None:
+        """Wait until a thread has ended its loop ``turn``; give way if that takes long."""
+        spins = build.alloc_buffer((1,), "int32", scope="local")
+        build.buffer_store(spins, tirx.const(0, "int32"), [0])
+        with build.While(self._of["flags"][other, 0] < turn):
+            _x86("sse2.pause")
+            build.buffer_store(spins, spins[0] + 1, [0])
+            with build.If(spins[0] > _MOST_SPINS), build.Then():
+                build.evaluate(tirx.call_extern("int32", "sched_yield"))
 
     def _tasks(self, phase: int, step: Expr, thread: Expr) -> None:
         """Emit the tiles of one thread."""
@@ -260,6 +300,11 @@ class _Kernel:
     def _state(self, phase: int, place: _Place, row: int, k: Expr) -> Expr:
         at = (place.direction, place.first_row + row, k)
         return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
+
+
+def _x86(name: str) -> None:
+    """Emit an instruction that orders memory; the compiler moves no load or store across it."""
+    build.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}"))
 
 
 class _Row:
