@@ -38,7 +38,7 @@ _PREFIX = "tvmopt.recurrence "
 # Attribute of a generated kernel: its cell.
 _KERNEL_ATTR = "tvmopt.recurrence"
 # Products of a step that pay for one more thread, since every step costs a barrier.
-_PRODUCTS_PER_THREAD = 30_000
+_PRODUCTS_PER_THREAD = 20_000
 
 
 def recurrence_call(recurrence: Recurrence, operands: Sequence[relax.Expr]) -> relax.Call:
