@@ -149,6 +149,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
 
     from tvmopt.compare import deviation
     from tvmopt.frontend.prepare import session_options
+    from tvmopt.frontend.shapes import fix_input_shapes
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
 
@@ -159,7 +160,8 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     # ONNX Runtime confuses the types of weights that an older file does not list as inputs.
     model.ir_version = max(model.ir_version, 4)
     metadata = compiled.metadata
-    _set_input_shapes(model, {spec.name: spec.shape for spec in metadata.inputs})
+    # The parameter input_shapes may change static sizes.
+    fix_input_shapes(model, {spec.name: spec.shape for spec in metadata.inputs})
     options = session_options(model, threads=1)
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -210,17 +212,6 @@ def has_huge_weights(model) -> bool:
     used = {name for graph in graphs(model.graph) for node in graph.node for name in node.input}
     floats = [t for t in model.graph.initializer if t.data_type == t.FLOAT and t.name in used]
     return any(largest(tensor) >= _HUGE for tensor in floats)
-
-
-def _set_input_shapes(model, shapes) -> None:
-    """Declare the shapes compiled for; the parameter ``input_shapes`` may change static ones."""
-    for value in model.graph.input:
-        if value.name in shapes:
-            dims = value.type.tensor_type.shape
-            del dims.dim[:]
-            for size in shapes[value.name]:
-                dims.dim.add().dim_value = size
-            value.type.tensor_type.shape.SetInParent()
 
 
 def nan_reaches(model, inputs: dict[str, np.ndarray], operators: Collection[str]) -> bool:

@@ -68,10 +68,12 @@ def _in_store(uri: str, folder: Path) -> Iterator[MlflowClient]:
         patch.chdir(folder)
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)  # other tests of this process may have set a URI
-        yield client_of(uri)
-        # None, not the value before: a URI that is set takes precedence over the environment.
-        mlflow.set_tracking_uri(None)
-        mlflow.set_registry_uri(None)
+        try:
+            yield client_of(uri)
+        finally:
+            # None, not the value before: a URI that is set takes precedence over the environment.
+            mlflow.set_tracking_uri(None)
+            mlflow.set_registry_uri(None)
 
 
 def _register(client: MlflowClient, folder: Path, bundle: Path) -> Registered:
