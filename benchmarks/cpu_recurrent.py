@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +22,7 @@ from benchmarks.report import environment, print_environment
 _STEPS, _BATCH = 100, 1
 _HIDDEN = (128, 256, 512)
 # Cell, attributes, name in the table.
-_LAYERS = (
+_LAYERS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("LSTM", {}, "LSTM"),
     ("GRU", {"linear_before_reset": 1}, "GRU, late reset"),
     ("GRU", {"linear_before_reset": 0}, "GRU"),
@@ -29,7 +31,7 @@ _LAYERS = (
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def layer(cell: str, hidden: int, attributes: dict[str, int]) -> onnx.ModelProto:
+def layer(cell: str, hidden: int, attributes: dict[str, Any]) -> onnx.ModelProto:
     """Return a model of one layer with random weights."""
     rng = np.random.default_rng(0)
     rows = _GATES[cell] * hidden
@@ -79,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             apart = np.abs(ours(x)[0] - session.run(None, {"x": x})[0]).max()
             timings = interleave(
                 {
-                    "ours": lambda ours=ours, x=x: ours(x),
-                    "ort": lambda session=session, x=x: session.run(None, {"x": x}),
+                    "ours": partial(ours, x),
+                    "ort": partial(session.run, None, {"x": x}),
                 },
                 time_limit_s=given.seconds,
             )
