@@ -70,3 +70,15 @@ def test_what_is_wrong_is_one_line(conv_model, given, error, message) -> None:
     with pytest.raises(error, match=message) as caught:
         tvmopt.compile(**{"model": conv_model, **given})
     assert "\n" not in str(caught.value)
+
+
+def test_what_onnx_runtime_refuses_in_its_part_is_one_error(make_model) -> None:
+    node = onnx.helper.make_node("CumSum", ["x", "axis"], ["y"])
+    inputs = {"x": ("float32", [2, 3]), "axis": ("int64", [])}
+    compiled = tvmopt.compile(make_model([node], inputs, {"y": ("float32", [2, 3])}, {}))
+    assert compiled.metadata.segments == 1
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(ConfigError, match="ONNX Runtime, which runs a part of the model") as caught:
+        compiled({"x": x, "axis": np.array(5)})
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(compiled({"x": x, "axis": np.array(1)})[0], [[1, 2, 3]] * 2)

@@ -170,6 +170,7 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
+        attrs["tvm_custom"]["opset"] = opset
         converter = CONVERTERS.get(op_name)
         result = None if converter is None else converter(self.bb, inputs, attrs)
         if result is None:

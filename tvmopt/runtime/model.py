@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tvmopt.compare import deviation
-from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
+from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.fallback import fallback, holds_nan
 from tvmopt.runtime.library import open_library
@@ -71,7 +71,8 @@ class CompiledModel:
             The outputs in the order of the ONNX graph, as new arrays.
 
         Raises:
-            ConfigError: When names, shapes or dtypes do not match.
+            ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
+                Runtime refuses the values.
         """
         return self._outputs(inputs)
 
@@ -86,9 +87,17 @@ class CompiledModel:
                 self._pool.ready = True
             for buffer, array in zip(self._buffers, arrays, strict=True):
                 buffer.copyfrom(array)
-            values = [] if direct else self._values(self._run())
-            if self._fallback is not None and (direct or holds_nan(values)):
-                values = self._values(self._fallback())
+            try:
+                values = [] if direct else self._values(self._run())
+                if self._fallback is not None and (direct or holds_nan(values)):
+                    values = self._values(self._fallback())
+            except ValueError as error:
+                if not self.metadata.segments:
+                    raise
+                raise ConfigError(
+                    "inputs must be such that ONNX Runtime, which runs a part of the model, takes "
+                    f"them, but it says: {in_one_line(error)}"
+                ) from error
         return Outputs(values, self._output_names)
 
     def gpu_seconds(self, calls: int = 1) -> float:

@@ -11,11 +11,13 @@ import dataclasses
 import importlib.util
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tvmopt.errors import EnvironmentSetupError
+from tvmopt.printable import one_line
 
 #: Names of the packed functions.
 FUNCTION = "tvmopt.onnxruntime"
@@ -43,8 +45,8 @@ def register_segments() -> None:
     """Register the packed functions; must precede the loading of a library that calls it."""
     import tvm_ffi
 
-    tvm_ffi.register_global_func(FUNCTION, _run, override=True)
-    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _returned, override=True)
+    tvm_ffi.register_global_func(FUNCTION, _refusing(_run), override=True)
+    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _refusing(_returned), override=True)
 
 
 def require_onnxruntime() -> None:
@@ -58,6 +60,21 @@ def require_onnxruntime() -> None:
             "the model runs some of its nodes in ONNX Runtime, which must be installed, but is "
             "not; run: pip install onnxruntime"
         )
+
+
+def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with ONNX Runtime's errors as ValueErrors, which TVM passes on as such.
+
+    The inputs cause them: ONNX Runtime ran the segment when the model was converted.
+    """
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ValueError(one_line(str(error))) from error
+
+    return run
 
 
 def _run(model: Any, *tensors: Any) -> None:

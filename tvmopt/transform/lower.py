@@ -18,7 +18,7 @@ from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
-from tvmopt.transform.safe_take import GuardTake
+from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.target_passes import passes_of
@@ -46,7 +46,7 @@ def lower_passes(
         LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
-        GuardTake(),
+        GuardIndices(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
-from tvmopt.frontend.converters.detection import non_maximum_suppression
+from tvmopt.frontend.converters.detection import align_regions, non_maximum_suppression
 from tvmopt.frontend.converters.elementwise import (
     bit_cast,
     cosh,
@@ -58,6 +58,7 @@ CONVERTERS: dict[str, Converter] = {
     "Resize": resize,
     "ReverseSequence": reverse_sequence,
     "RNN": rnn,
+    "RoiAlign": align_regions,
     "Sinh": sinh,
     "STFT": stft,
     "ThresholdedRelu": thresholded_relu,

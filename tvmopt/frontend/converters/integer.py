@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from tvmopt.frontend.converters.node import Attributes, Inputs, optional, static_shape
+from tvmopt.frontend.converters.node import Attributes, Inputs, optional, static_shape, text
 
 
 def conv_integer(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr:
@@ -34,8 +34,7 @@ def conv_integer(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attrib
     strides = list(attributes.get("strides", [1] * rank))
     dilations = list(attributes.get("dilations", [1] * rank))
     pads = list(attributes.get("pads", [0] * 2 * rank))
-    automatic = attributes.get("auto_pad", "NOTSET")
-    automatic = automatic.decode() if isinstance(automatic, bytes) else automatic
+    automatic = text(attributes, "auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         for d in range(rank):
             reach = (kernel[2 + d] - 1) * dilations[d] + 1

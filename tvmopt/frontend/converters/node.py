@@ -26,6 +26,21 @@ def outputs(attributes: Attributes) -> int:
     return int(attributes["tvm_custom"]["num_outputs"])
 
 
+def opset(attributes: Attributes) -> int:
+    """Return the opset of the model."""
+    return int(attributes["tvm_custom"]["opset"])
+
+
+def text(attributes: Attributes, name: str, default: str) -> str:
+    """Return an attribute that is a text."""
+    return decoded(attributes.get(name, default))
+
+
+def decoded(value: str | bytes) -> str:
+    """Return a text that may be given as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def static_shape(value: relax.Expr) -> list[int]:
     """Return the shape of a value.
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from tvmopt.frontend.converters.node import Attributes, Inputs, outputs, static_shape
+from tvmopt.frontend.converters.node import (
+    Attributes,
+    Inputs,
+    decoded,
+    outputs,
+    static_shape,
+    text,
+)  # fmt: skip
 from tvmopt.kernels.cpu.recurrence.activations import ACTIVATIONS
 from tvmopt.kernels.recurrence import OPERANDS, Activation, Recurrence
 from tvmopt.transform.recurrence import recurrence_call
@@ -92,7 +99,7 @@ class _Layer:
             steps=self._steps,
             batch=self._batch,
             hidden=self._hidden,
-            reverse=_REVERSE[_text(self._attributes.get("direction", "forward"))],
+            reverse=_REVERSE[text(self._attributes, "direction", "forward")],
             activations=self._activations(),
             operands=present,
             clip=float(self._attributes.get("clip", 0.0)),
@@ -159,7 +166,7 @@ class _Layer:
         """Return the activations of each direction; parameters are given to those that have any."""
         count = len(_DEFAULT[self._cell])
         given = self._attributes.get("activations")
-        names = [_text(n) for n in given] if given else [*_DEFAULT[self._cell]] * self._directions
+        names = [decoded(n) for n in given] if given else [*_DEFAULT[self._cell]] * self._directions
         if len(names) != count * self._directions:
             raise ValueError(
                 f"activations must be {count * self._directions}, but are {len(names)}"
@@ -177,7 +184,3 @@ class _Layer:
             ]
             found.append(Activation(name, *values))
         return tuple(tuple(found[n : n + count]) for n in range(0, len(found), count))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -24,6 +24,7 @@ from tvmopt.frontend.converters.node import (
     is_constant,
     optional,
     static_shape,
+    text,
 )
 
 _SUPPORT = {"linear": 1.0, "cubic": 2.0}
@@ -40,8 +41,8 @@ def resize(
     builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
 ) -> relax.Expr | None:
     """Return the resized input; None where TVM's converter is right."""
-    mode = _text(attributes, "mode", "nearest")
-    coordinate = _text(attributes, "coordinate_transformation_mode", "half_pixel")
+    mode = text(attributes, "mode", "nearest")
+    coordinate = text(attributes, "coordinate_transformation_mode", "half_pixel")
     given = [value for value in inputs[2:4] if value is not None]
     if coordinate == "tf_crop_and_resize" or not all(map(is_constant, given)):
         return None
@@ -59,7 +60,7 @@ def resize(
         return None
     support = _SUPPORT.get(mode, 0.0)
     kernel = _cubic(float(attributes.get("cubic_coeff_a", -0.75))) if mode == "cubic" else _linear
-    rounded = _ROUNDED[_text(attributes, "nearest_mode", "round_prefer_floor")]
+    rounded = _ROUNDED[text(attributes, "nearest_mode", "round_prefer_floor")]
     result = x if mode == "nearest" else relax.op.astype(x, "float32")
     for axis, scale, size in zip(axes, scales, sizes, strict=True):
         if scale == 1.0 and size == shape[axis]:
@@ -155,17 +156,12 @@ def _sizes(
         found = [float(v) for v in constant(scales, "scales")]
         return found, [math.floor(shape[a] * s) for a, s in zip(axes, found, strict=True)]
     wanted = [int(v) for v in constant(optional(inputs, 3), "sizes")]
-    policy = _text(attributes, "keep_aspect_ratio_policy", "stretch")
+    policy = text(attributes, "keep_aspect_ratio_policy", "stretch")
     found = [size / shape[axis] for axis, size in zip(axes, wanted, strict=True)]
     if policy != "stretch":
         scale = min(found) if policy == "not_larger" else max(found)
         return [scale] * len(axes), [round(scale * shape[axis]) for axis in axes]
     return found, wanted
-
-
-def _text(attributes: Attributes, name: str, default: str) -> str:
-    value = attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _swap(rank: int, axis: int) -> list[int]:

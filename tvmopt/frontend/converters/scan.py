@@ -25,10 +25,13 @@ def reverse_sequence(
     """Reverse the first ``sequence_lens[b]`` values of batch ``b`` along the axis of time."""
     x, lengths = inputs[0], inputs[1]
     time, batch = int(attributes.get("time_axis", 0)), int(attributes.get("batch_axis", 1))
+    steps = static_shape(x)[time]
 
     def reversed_(data: te.Tensor, lens: te.Tensor) -> te.Tensor:
         def value(*at: tirx.Var) -> tirx.PrimExpr:
-            step, length = at[time], lens[at[batch]].astype("int64")
+            # A length beyond the axis must not read beyond it.
+            length = tirx.min(lens[at[batch]].astype("int64"), tirx.const(steps, "int64"))
+            step = at[time]
             place = list(at)
             place[time] = tirx.if_then_else(
                 step.astype("int64") < length, length - 1 - step, step.astype("int64")
