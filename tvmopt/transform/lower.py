@@ -18,6 +18,7 @@ from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
+from tvmopt.transform.safe_division import GuardDivision
 from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
@@ -47,6 +48,7 @@ def lower_passes(
         WidenLongMeans(),
         *simplify_passes(),
         GuardIndices(),
+        GuardDivision(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.
