@@ -95,7 +95,7 @@ for index in {indices}:
 @pytest.mark.parametrize("name", ["GatherElements", "GatherND of rows", "ScatterND of rows"])
 def test_integer_tables_take_the_nearest_place(make_model, tmp_path, name):
     onnx.save_model(_model(make_model, name, np.int32), str(tmp_path / "model.onnx"))
-    _, shape, _, least, most = OPERATORS[name]
+    _, shape, _, _, most = OPERATORS[name]
     script = f"""
 import numpy as np, tvmopt
 model = tvmopt.compile({str(tmp_path / "model.onnx")!r}, fallback="refuse")
