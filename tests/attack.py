@@ -1,8 +1,8 @@
 """Repeat the attacks of the security review on any checkout of this project.
 
 ``python -m tests.attack --project DIR --python DIR/.venv/bin/python`` prints a line for each
-attack, and returns the number of those that succeeded. It uses command lines only, so that it runs on
-every commit. SECURITY.md says what is held against each of them.
+attack, and returns the number of those that succeeded. It uses command lines only, so that it
+runs on every commit. SECURITY.md says what is held against each of them.
 """
 
 from __future__ import annotations
