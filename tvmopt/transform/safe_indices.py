@@ -29,7 +29,7 @@ class GuardIndices:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        guard = _Guard(mod)
+        guard = _IndexGuard(mod)
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 guard.builder_.update_func(var, guard.visit_expr(func))
@@ -37,7 +37,7 @@ class GuardIndices:
 
 
 @mutator
-class _Guard(PyExprMutator):
+class _IndexGuard(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
         name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
