@@ -89,9 +89,10 @@ class Checkout:
     def registered(self, name: str) -> Path:
         """Return the folder of a model's first version."""
         client = MlflowClient(self.uri, self.uri)
-        version = client.get_model_version(name, "1")
-        location = client.get_logged_model(version.model_id).artifact_location
-        return Path(location.removeprefix("file://"))
+        source = str(client.get_model_version(name, "1").source)
+        if source.startswith("models:/"):
+            source = client.get_logged_model(source.removeprefix("models:/")).artifact_location
+        return Path(source.removeprefix("file://"))
 
 
 def _network(name: str = "x") -> onnx.ModelProto:
@@ -134,7 +135,7 @@ def nan_becomes_a_number(checkout: Checkout) -> str:
         "y = mlflow.pyfunc.load_model('models:/net/1').predict(np.full((1,3,8,8), np.nan, 'f'))\n"
         "print('answers', np.isfinite(y).sum())"
     )
-    return found if found.startswith("answers") and found != "answers 0" else ""
+    return "" if found.endswith("answers 0") else found
 
 
 def exchanged_tolerance(checkout: Checkout) -> str:
@@ -319,7 +320,7 @@ def index_out_of_range(checkout: Checkout) -> str:
         "model.predict(np.full((2, 1), 2**40))\n"
         "print('lives')"
     )
-    return found if found.startswith("reads") and not found.startswith("reads 0\nlives") else ""
+    return "" if found == "reads 0\nlives" else found
 
 
 def division_by_zero(checkout: Checkout) -> str:
@@ -335,7 +336,7 @@ def division_by_zero(checkout: Checkout) -> str:
         "model.predict({'a': np.ones(4, 'int64'), 'b': np.zeros(4, 'int64')})\n"
         "print('lives')"
     )
-    return "the process died" if found == "loaded" else ""
+    return "" if found == "loaded\nlives" else f"the process died after {found!r}"
 
 
 ATTACKS: tuple[Callable[[Checkout], str], ...] = (
