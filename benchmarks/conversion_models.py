@@ -107,7 +107,11 @@ class ModelConversions:
         """Convert, compile, and measure accuracy on the evaluation split."""
         out = self.folder("convert")
         config = ConvertConfig(
-            self.shapes, self.target.to_dict(), layout, dtype, SkipLayers.parse(skip_layers)
+            self.shapes,
+            self.target.to_dict(),
+            layout=layout,
+            dtype=dtype,
+            skip_layers=SkipLayers.parse(skip_layers),
         )
         ranges = self.calibrated() if dtype == "int8" else None
         start = time.perf_counter()

@@ -214,7 +214,7 @@ def _build(model, name: str, folder: Path) -> Path:  # type: ignore[no-untyped-d
         path.mkdir()
     try:
         convert(ConvertConfig("", target), folder / "model.onnx", stages["convert"], quiet)
-        tune(TuneConfig(target, "default"), stages["convert"], stages["tune"], quiet)
+        tune(TuneConfig(target, strategy="default"), stages["convert"], stages["tune"], quiet)
         build(BuildConfig(name, target), *list(stages.values())[:2], "d1", stages["build"], quiet)
     finally:
         os.environ.pop("TVM_NUM_THREADS", None)

@@ -17,9 +17,9 @@ TARGET = {"mcpu": "haswell"}
     "config",
     [
         ConvertConfig("x:1x3", TARGET),
-        TuneConfig(TARGET, "metaschedule", trials=3, time_budget_s=1.5, seed=7),
+        TuneConfig(TARGET, strategy="metaschedule", trials=3, time_budget=1.5, seed=7),
         BuildConfig("name", TARGET, "none"),
-        EvaluateConfig(2, "top1", 50, 1.0, 10),
+        EvaluateConfig(2, 1.0, 10, metric="top1", repeats=50),
     ],
 )
 def test_round_trip_through_json(config):
@@ -30,14 +30,20 @@ def test_round_trip_through_json(config):
     ("make", "message"),
     [
         (lambda: ConvertConfig("x=1", TARGET), "input_shapes must be name:AxBxC"),
-        (lambda: TuneConfig(TARGET, "magic"), "strategy must be one of .*, but got 'magic'"),
+        (
+            lambda: TuneConfig(TARGET, strategy="magic"),
+            "strategy must be one of .*, but got 'magic'",
+        ),
         (lambda: TuneConfig(TARGET, granularity="op"), "granularity must be one of subgraph"),
         (lambda: TuneConfig(TARGET, trials=-1), "trials must be at least 0, but got -1"),
-        (lambda: TuneConfig(TARGET, time_budget_s=-0.5), "time_budget must be at least 0"),
-        (lambda: TuneConfig(TARGET, time_budget_s=float("nan")), "time_budget .* got nan"),
-        (lambda: TuneConfig(TARGET, "metaschedule"), "trials must be at least 1 for strategy"),
+        (lambda: TuneConfig(TARGET, time_budget=-0.5), "time_budget must be at least 0"),
+        (lambda: TuneConfig(TARGET, time_budget=float("nan")), "time_budget .* got nan"),
+        (
+            lambda: TuneConfig(TARGET, strategy="metaschedule", trials=0),
+            "trials must be at least 1 for strategy",
+        ),
         (lambda: BuildConfig("n", TARGET, "some"), "schedule must be one of default, none"),
-        (lambda: EvaluateConfig(1, "f1"), "metric must be one of auto, top1, fidelity"),
+        (lambda: EvaluateConfig(1, metric="f1"), "metric must be one of auto, top1, fidelity"),
         (lambda: EvaluateConfig(1, repeats=4), "repeats must be at least 5, but got 4"),
         (lambda: EvaluateConfig(1, time_limit_s=0), "time_limit must be at least 0.1"),
     ],
@@ -45,6 +51,18 @@ def test_round_trip_through_json(config):
 def test_rules(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_parameter_that_the_strategy_does_not_use_changes_no_configuration():
+    given = {"topk": 3, "trials": 5, "granularity": "operator", "time_budget": 9.0}
+    board = {"rpc_tracker": "host:1", "rpc_key": "pi5"}
+    assert TuneConfig(TARGET, strategy="default", **given, **board) == TuneConfig(
+        TARGET, strategy="default"
+    )
+    fast = TuneConfig(TARGET, strategy="fast", **given)
+    assert (fast.topk, fast.granularity, fast.time_budget) == (3, "operator", 9.0)
+    assert fast.trials == TuneConfig(TARGET).trials
+    assert TuneConfig(TARGET, strategy="metaschedule", **given).trials == 5
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ ROOMS = [
     "link", "device", "choices", "skip_layers", "plain_yaml", "parameters", "digest", "compare",
     "random_inputs", "scratch", "kernels", "runtime", "transform", "frontend", "remote", "measure",
     "config", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "stages", "search", "tracking", "workflow", "doctor", "cli",
-    "__main__",
+    "build", "evaluate", "quantize", "stages", "api", "search", "tracking", "workflow",
+    "doctor", "cli", "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
 # The same within tvmopt/tracking.

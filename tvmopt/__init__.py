@@ -1,8 +1,9 @@
 """tvmopt: from an ONNX model to the fastest compiled artifact that keeps its accuracy.
 
-Importing this package is cheap. The entry points are functions of :mod:`tvmopt.workflow`, which
-needs MLflow; the compiler half (``frontend``, ``transform``, ``schedule``, ``tune``, ``build``,
-``runtime``) needs neither MLflow nor Optuna.
+Importing this package is cheap. :func:`tvmopt.compile` takes a model to a compiled one in one
+call. The entry points are functions of :mod:`tvmopt.workflow`, which needs MLflow; the compiler
+half (``frontend``, ``transform``, ``kernels``, ``tune``, ``build``, ``runtime``) needs neither
+MLflow nor Optuna.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from tvmopt.errors import EnvironmentSetupError, TvmoptError
 from tvmopt.versions import VERSION, tvm_problem
 
-__all__ = ["CompiledModel", "TvmoptError", "__version__", "load"]
+__all__ = ["CompiledModel", "TvmoptError", "__version__", "compile", "load"]
 
 __version__ = VERSION
 
@@ -36,6 +37,8 @@ if (_problem := tvm_problem()) and not _is_command():
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compile":
+        return importlib.import_module("tvmopt.api").compile
     if name in ("CompiledModel", "load"):
         return getattr(importlib.import_module("tvmopt.runtime"), name)
     raise AttributeError(f"module 'tvmopt' has no attribute {name!r}")

@@ -20,6 +20,8 @@ LOW_DTYPES = dtypes.names(lambda row: row.convertible)
 DTYPES = ("float32", *LOW_DTYPES)
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
+#: What happens to nodes that cannot be compiled.
+FALLBACKS = ("onnxruntime", "refuse")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 #: Aliases of registered versions.
 CANDIDATE, CHAMPION = "candidate", "champion"

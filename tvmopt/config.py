@@ -1,17 +1,20 @@
-"""What each stage is asked: frozen dataclasses that check every value they are given."""
+"""What each stage is asked: frozen dataclasses that check every value they are given.
+
+A configuration holds the parameters of its stage by their own names, inherited from their groups.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, TypeVar
 
-from tvmopt.choices import LOW_DTYPES, QUANTIZATIONS, at_least, one_of
+from tvmopt.choices import LOW_DTYPES, MEASURING, QUANTIZATIONS, at_least, one_of
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import (
     AccuracyParameters,
+    CalibrationParameters,
     ConversionParameters,
     MeasurementParameters,
-    QuantizationParameters,
     SensitivityLimitParameters,
     TuningParameters,
 )
@@ -41,25 +44,18 @@ class StageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CalibrateConfig(StageConfig):
+class CalibrateConfig(StageConfig, CalibrationParameters):
     """Range of every activation on a few samples.
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
-        method: One of ``choices.CALIBRATIONS``.
-        samples: Most samples to use of the data's calibration part.
     """
 
     input_shapes: str
-    method: str = QuantizationParameters.calibration
-    samples: int = QuantizationParameters.calibration_samples
-
-    def __post_init__(self) -> None:
-        QuantizationParameters.check(calibration=self.method, calibration_samples=self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
-class SensitivityConfig(StageConfig):
+class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParameters):
     """Configuration of the sensitivity stage: accuracy loss and gain of each layer and dtype.
 
     Attributes:
@@ -67,99 +63,77 @@ class SensitivityConfig(StageConfig):
         target: ``TargetSpec.to_dict()``; its peak rates and latencies say what is gained.
         dtypes: dtypes to analyse.
         quantization: One of ``choices.QUANTIZATIONS``.
-        max_accuracy_drop: Largest drop that a proposed skip set may leave.
         samples: Most samples to measure accuracy on, of the data's calibration part.
-        time_limit_s: Most seconds to measure for.
     """
 
     input_shapes: str
     target: dict[str, Any]
     dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
-    max_accuracy_drop: float = AccuracyParameters.max_accuracy_drop
     samples: int = 32
-    time_limit_s: float = SensitivityLimitParameters.sensitivity_time
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "dtypes", tuple(self.dtypes))
         if not self.dtypes:
             raise ConfigError(f"dtypes must name at least one of {', '.join(LOW_DTYPES)}")
         for dtype in self.dtypes:
             one_of("dtypes", dtype, LOW_DTYPES)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        AccuracyParameters.check(max_accuracy_drop=self.max_accuracy_drop)
         at_least("samples", self.samples, 1)
-        SensitivityLimitParameters.check(sensitivity_time=self.time_limit_s)
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertConfig(StageConfig):
+class ConvertConfig(StageConfig, ConversionParameters):
     """Configuration of the convert stage: ONNX to Relax in a layout and a dtype.
 
     Attributes:
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
         target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
-        layout: Layout of the convolutions: ``"auto"`` (the fastest, as modelled or timed),
-            ``"NCHW"`` (ONNX's own), ``"NHWC"``, ``"NCHW16c"`` (any
-            block) or ``"HWNC"``.
-        dtype: dtype of the layers; ``"float32"`` leaves the model's own formats alone.
-        skip_layers: Layers to leave alone; ``"auto"`` takes the set that the sensitivity stage
-            proposes.
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
     """
 
     input_shapes: str
     target: dict[str, Any]
-    layout: str = ConversionParameters.layout
-    dtype: str = ConversionParameters.dtype
-    skip_layers: SkipLayers = ConversionParameters.skip_layers
     quantization: str = "u8s8"
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.shapes import parse_input_shapes
 
+        super().__post_init__()
         parse_input_shapes(self.input_shapes)
-        ConversionParameters.check(dtype=self.dtype, layout=self.layout)
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        object.__setattr__(self, "skip_layers", SkipLayers.parse(self.skip_layers))
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneConfig(StageConfig):
-    """Find schedules.
+class TuneConfig(StageConfig, TuningParameters):
+    """Find schedules. Parameters that the strategy does not use have their defaults.
 
     Attributes:
         target: ``TargetSpec.to_dict()``.
-        strategy: One of ``choices.STRATEGIES``.
-        granularity: One of ``choices.GRANULARITIES``.
-        trials: Most candidates that ``metaschedule`` measures.
-        topk: Most configurations of one function that ``fast`` measures.
-        time_budget_s: Most seconds to tune for; 0 for no limit.
         seed: Seed of every random choice.
         rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
         rpc_key: Key of the board there to measure on.
     """
 
     target: dict[str, Any]
-    strategy: str = TuningParameters.strategy
-    granularity: str = TuningParameters.granularity
-    trials: int = 0
-    topk: int = TuningParameters.topk
-    time_budget_s: float = TuningParameters.time_budget
     seed: int = 0
     rpc_tracker: str = ""
     rpc_key: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        unused = {
+            p.name: p.default
+            for p in self.parameters()
+            if p.used_by and self.strategy not in p.used_by
+        }
+        if self.strategy not in MEASURING:
+            unused |= dict.fromkeys(_RPC, "")
+        for name, default in unused.items():
+            object.__setattr__(self, name, default)
         Board.parse(self.rpc_tracker, self.rpc_key)
-        TuningParameters.check(
-            strategy=self.strategy,
-            granularity=self.granularity,
-            trials=self.trials,
-            topk=self.topk,
-            time_budget=self.time_budget_s,
-        )
-        if self.strategy == "metaschedule" and self.trials < 1:
+        if self.trials < 1:
             raise ConfigError(
                 f"trials must be at least 1 for strategy 'metaschedule', but got {self.trials}"
             )
@@ -185,14 +159,11 @@ class BuildConfig(StageConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig(StageConfig):
+class EvaluateConfig(StageConfig, MeasurementParameters):
     """Measure accuracy and latency.
 
     Attributes:
         threads: Threads of every contender, ONNX Runtime included.
-        metric: ``"top1"`` needs labels; ``"fidelity"`` compares with the float model; ``"auto"``
-            takes top-1 when there are labels.
-        repeats: Latency samples of each contender, taken in interleaved rounds.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer
@@ -202,8 +173,6 @@ class EvaluateConfig(StageConfig):
     """
 
     threads: int
-    metric: str = MeasurementParameters.metric
-    repeats: int = MeasurementParameters.repeats
     time_limit_s: float = 10.0
     max_samples: int = 2000
     accuracy_time_s: float = 0.0
@@ -211,7 +180,7 @@ class EvaluateConfig(StageConfig):
     rpc_key: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Board.parse(self.rpc_tracker, self.rpc_key)
-        MeasurementParameters.check(metric=self.metric, repeats=self.repeats)
         at_least("time_limit", self.time_limit_s, 0.1)
         at_least("accuracy_time", self.accuracy_time_s, 0)

@@ -7,9 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-KINDS = ("normal", "binary")
+KINDS = ("normal", "binary", "zeros", "ones")
 """``normal``: floats from N(0, 1), integers 0 or 1. ``binary``: everything 0 or 1, for models that
-hold ids in floats. 0 and 1 are valid as ids, lengths and masks."""
+hold ids in floats. 0 and 1 are valid as ids, lengths and masks. ``zeros`` and ``ones``: everything
+0, or 1, for models with rates or sizes as inputs."""
+
+_CONSTANT = {"zeros": 0, "ones": 1}
 
 
 class _Spec(Protocol):
@@ -31,7 +34,11 @@ def random_arrays(
     arrays = {}
     for spec in specs:
         shape = spec.shape if samples is None else (samples, *spec.shape)
-        floats = np.dtype(spec.dtype).kind == "f" and kind == "normal"
-        values = rng.standard_normal(shape) if floats else rng.integers(0, 2, shape)
+        if kind in _CONSTANT:
+            values = np.full(shape, _CONSTANT[kind])
+        elif np.dtype(spec.dtype).kind == "f" and kind == "normal":
+            values = rng.standard_normal(shape)
+        else:
+            values = rng.integers(0, 2, shape)
         arrays[spec.name] = np.asarray(values).astype(spec.dtype)
     return arrays

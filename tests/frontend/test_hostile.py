@@ -108,9 +108,9 @@ def test_paths_that_lead_nowhere_are_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("dims", ["1x99999999999999999999", "0x1", "10000000000"])
+@pytest.mark.parametrize("dims", ["1x99999999999999999999", "10000000000"])
 def test_absurd_dimensions_are_refused(dims):
-    with pytest.raises(ConfigError, match="positive dimensions of at most 9 digits"):
+    with pytest.raises(ConfigError, match="dimensions of at most 9 digits"):
         parse_input_shapes(f"image:{dims}")
 
 

@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-FLOAT, HALF, INT64, BOOL = (
-    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL,
-)  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Seed:
-    """A model to mutate.
-
-    Attributes:
-        model: The model, with its tensors inside.
-        input_shapes: The parameter ``input_shapes`` of its conversion.
-    """
-
-    model: onnx.ModelProto
-    input_shapes: str = ""
-
-
-def _value(name: str, shape: list, kind: int = FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def _model(nodes, inputs, outputs, constants=None, opset=17) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-
-
-def _floats(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+from tests.fuzz.seed import BOOL, FLOAT, HALF, INT64, Seed, floats, make_model, value
+from tests.fuzz.seeds_beyond import SEEDS_BEYOND
 
 
 def conv_net() -> Seed:
@@ -56,11 +26,11 @@ def conv_net() -> Seed:
         node("Softmax", ["h"], ["y"], name="softmax", axis=-1),
     ]
     constants = {
-        "w": _floats(4, 3, 3, 3), "b": _floats(4), "g": _floats(4), "s": _floats(4),
-        "m": _floats(4, seed=1), "v": np.abs(_floats(4, seed=2)) + 0.5, "d": _floats(5, 4),
-        "e": _floats(5),
+        "w": floats(4, 3, 3, 3), "b": floats(4), "g": floats(4), "s": floats(4),
+        "m": floats(4, seed=1), "v": np.abs(floats(4, seed=2)) + 0.5, "d": floats(5, 4),
+        "e": floats(5),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [1, 3, 8, 8])], [_value("y", [1, 5])], constants))
+    return Seed(make_model(nodes, [value("x", [1, 3, 8, 8])], [value("y", [1, 5])], constants))
 
 
 def gather_matmul() -> Seed:
@@ -76,12 +46,12 @@ def gather_matmul() -> Seed:
         node("ArgMax", ["s"], ["k"], name="best", axis=-1, keepdims=0),
     ]
     constants = {
-        "table": _floats(7, 4), "w": _floats(4, 6), "bias": _floats(6),
+        "table": floats(7, 4), "w": floats(4, 6), "bias": floats(6),
         "zero": np.float32(0),
     }  # fmt: skip
-    inputs = [_value("ids", [2, 3], INT64), _value("x", [2, 3, 6])]
-    outputs = [_value("y", [2, 6]), _value("k", [2, 3], INT64)]
-    return Seed(_model(nodes, inputs, outputs, constants))
+    inputs = [value("ids", [2, 3], INT64), value("x", [2, 3, 6])]
+    outputs = [value("y", [2, 6]), value("k", [2, 3], INT64)]
+    return Seed(make_model(nodes, inputs, outputs, constants))
 
 
 def attention() -> Seed:
@@ -101,10 +71,10 @@ def attention() -> Seed:
         node("Add", ["g", "x"], ["y"], name="residual"),
     ]
     constants = {
-        "scale": _floats(8), "shift": _floats(8), "wq": _floats(8, 8), "wk": _floats(8, 8, seed=1),
+        "scale": floats(8), "shift": floats(8), "wq": floats(8, 8), "wk": floats(8, 8, seed=1),
         "root": np.float32(2.5),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [1, 4, 8])], [_value("y", [1, 4, 8])], constants))
+    return Seed(make_model(nodes, [value("x", [1, 4, 8])], [value("y", [1, 4, 8])], constants))
 
 
 def pads_and_slices() -> Seed:
@@ -130,7 +100,7 @@ def pads_and_slices() -> Seed:
         "parts": np.array([5, 7]), "low": np.float32(-1), "high": np.float32(1),
         "one": np.array([1]), "repeats": np.array([1, 2, 1, 1]),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [1, 2, 4, 4])], [_value("y", None)], constants))
+    return Seed(make_model(nodes, [value("x", [1, 2, 4, 4])], [value("y", None)], constants))
 
 
 def control_flow() -> Seed:
@@ -138,7 +108,7 @@ def control_flow() -> Seed:
     node = helper.make_node
     branches = {
         side: helper.make_graph([node(op, ["x", "w"], [side], name=side)], side, [],
-                                [_value(side, [2, 3])])
+                                [value(side, [2, 3])])
         for side, op in (("then", "Add"), ("other", "Mul"))
     }  # fmt: skip
     body = helper.make_graph(
@@ -148,8 +118,8 @@ def control_flow() -> Seed:
             node("Add", ["scaled", "x"], ["next"], name="next"),
         ],
         "body",
-        [_value("i", [], INT64), _value("on", [], BOOL), _value("state", [2, 3])],
-        [_value("still", [], BOOL), _value("next", [2, 3])],
+        [value("i", [], INT64), value("on", [], BOOL), value("state", [2, 3])],
+        [value("still", [], BOOL), value("next", [2, 3])],
     )
     nodes = [
         node("If", ["flag"], ["c"], name="choice", then_branch=branches["then"],
@@ -158,9 +128,9 @@ def control_flow() -> Seed:
         node("Tanh", ["l"], ["y"], name="tanh"),
     ]  # fmt: skip
     constants = {
-        "w": _floats(2, 3), "count": np.array(3), "go": np.array(True), "flag": np.array(True),
+        "w": floats(2, 3), "count": np.array(3), "go": np.array(True), "flag": np.array(True),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [2, 3])], [_value("y", [2, 3])], constants))
+    return Seed(make_model(nodes, [value("x", [2, 3])], [value("y", [2, 3])], constants))
 
 
 def branch_by_input() -> Seed:
@@ -168,7 +138,7 @@ def branch_by_input() -> Seed:
     node = helper.make_node
     branches = {
         side: helper.make_graph([node(op, ["x"], [side], name=side)], side, [],
-                                [_value(side, [2, 3])])
+                                [value(side, [2, 3])])
         for side, op in (("then", "Relu"), ("other", "Neg"))
     }  # fmt: skip
     nodes = [
@@ -179,7 +149,7 @@ def branch_by_input() -> Seed:
         node("Sigmoid", ["c"], ["y"], name="sigmoid"),
     ]  # fmt: skip
     constants = {"zero": np.float32(0)}
-    return Seed(_model(nodes, [_value("x", [2, 3])], [_value("y", [2, 3])], constants))
+    return Seed(make_model(nodes, [value("x", [2, 3])], [value("y", [2, 3])], constants))
 
 
 def quantised() -> Seed:
@@ -200,7 +170,7 @@ def quantised() -> Seed:
         "ws": np.full(4, 0.01, np.float32), "wz": np.zeros(4, np.int8), "rs": np.float32(0.05),
         "rz": np.uint8(0),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [1, 2, 5, 5])], [_value("y", None)], constants))
+    return Seed(make_model(nodes, [value("x", [1, 2, 5, 5])], [value("y", None)], constants))
 
 
 def half() -> Seed:
@@ -213,8 +183,8 @@ def half() -> Seed:
         node("Relu", ["a"], ["r"], name="relu"),
         node("Cast", ["r"], ["y"], name="up", to=FLOAT),
     ]
-    constants = {"w": _floats(4, 5).astype(np.float16), "b": _floats(5).astype(np.float16)}
-    return Seed(_model(nodes, [_value("x", [3, 4])], [_value("y", [3, 5])], constants))
+    constants = {"w": floats(4, 5).astype(np.float16), "b": floats(5).astype(np.float16)}
+    return Seed(make_model(nodes, [value("x", [3, 4])], [value("y", [3, 5])], constants))
 
 
 def shape_arithmetic() -> Seed:
@@ -237,8 +207,8 @@ def shape_arithmetic() -> Seed:
         "zero": np.array([0]), "minus": np.array([-1]), "one": np.array([1]),
         "wide": np.array([1, 3]), "start": np.array(0), "limit": np.array(6), "step": np.array(2),
     }  # fmt: skip
-    inputs = [_value("x", ["batch", "c", 2])]
-    return Seed(_model(nodes, inputs, [_value("y", ["batch", 3])], constants), "x:2x3x2")
+    inputs = [value("x", ["batch", "c", 2])]
+    return Seed(make_model(nodes, inputs, [value("y", ["batch", 3])], constants), "x:2x3x2")
 
 
 def many_small() -> Seed:
@@ -261,8 +231,8 @@ def many_small() -> Seed:
         "two": np.float32(2), "axis": np.array(1), "k": np.array([2]), "ids": np.array([1, 0, 2]),
         "depth": np.array(4), "values": np.array([0, 1], np.float32),
     }  # fmt: skip
-    outputs = [_value("y", None), _value("z", None)]
-    return Seed(_model(nodes, [_value("x", [3, 5])], outputs, constants))
+    outputs = [value("y", None), value("z", None)]
+    return Seed(make_model(nodes, [value("x", [3, 5])], outputs, constants))
 
 
 def transposed() -> Seed:
@@ -279,10 +249,10 @@ def transposed() -> Seed:
         node("Div", ["g", "r"], ["y"], name="div"),
     ]
     constants = {
-        "w": _floats(2, 4, 3, 3), "s": _floats(4), "b": _floats(4), "slope": _floats(4, 1, 1),
-        "dw": _floats(4, 1, 2, 2),
+        "w": floats(2, 4, 3, 3), "s": floats(4), "b": floats(4), "slope": floats(4, 1, 1),
+        "dw": floats(4, 1, 2, 2),
     }  # fmt: skip
-    return Seed(_model(nodes, [_value("x", [1, 2, 4, 4])], [_value("y", None)], constants))
+    return Seed(make_model(nodes, [value("x", [1, 2, 4, 4])], [value("y", None)], constants))
 
 
 def weight_only() -> Seed:
@@ -293,16 +263,16 @@ def weight_only() -> Seed:
     )  # fmt: skip
     chance = np.random.default_rng(0)
     constants = {
-        "w": chance.integers(0, 256, (6, 2, 8), np.uint8), "s": np.abs(_floats(6, 2)) + 0.1,
-        "z": np.full((6, 1), 0x77, np.uint8), "b": _floats(6),
+        "w": chance.integers(0, 256, (6, 2, 8), np.uint8), "s": np.abs(floats(6, 2)) + 0.1,
+        "z": np.full((6, 1), 0x77, np.uint8), "b": floats(6),
     }  # fmt: skip
     nodes = [node, helper.make_node("Relu", ["m"], ["y"], name="relu")]
-    model = _model(nodes, [_value("x", [1, 2, 32])], [_value("y", [1, 2, 6])], constants)
+    model = make_model(nodes, [value("x", [1, 2, 32])], [value("y", [1, 2, 6])], constants)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     return Seed(model)
 
 
 SEEDS: tuple[Callable[[], Seed], ...] = (
     conv_net, gather_matmul, attention, pads_and_slices, control_flow, branch_by_input, quantised,
-    half, shape_arithmetic, many_small, transposed, weight_only,
+    half, shape_arithmetic, many_small, transposed, weight_only, *SEEDS_BEYOND,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvmopt.errors import ConfigError
 from tvmopt.parameters import COMMANDS
 from tvmopt.parameters.declare import Group, Parameter, needed, parameter, words
-from tvmopt.parameters.groups import ModelParameters, TuningParameters
+from tvmopt.parameters.groups import ModelParameters
 from tvmopt.skip_layers import SkipLayers
 
 
@@ -92,12 +92,6 @@ def test_text_is_parsed_or_refused_in_one_line(text):
             assert "\n" not in str(error)
         else:
             assert type(value) is one.kind
-
-
-def test_single_values_are_checked_by_the_rules_of_the_group():
-    TuningParameters.check(topk=1, strategy="fast")
-    with pytest.raises(ConfigError, match="topk must be at least 1, but got 0"):
-        TuningParameters.check(topk=0)
 
 
 def test_a_rule_of_its_own():

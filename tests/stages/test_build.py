@@ -119,7 +119,7 @@ def test_winograd_convolutions_are_named_where_infinities_differ(
     onnx.save(model, str(path))
     converted.mkdir()
     target = resolve_target("host", 2).to_dict()
-    config = ConvertConfig("", target, "NHWC")
+    config = ConvertConfig("", target, layout="NHWC")
     plain = convert(config, path, converted, lambda *_: None)
     assert plain.tags[NON_FINITE_TAG].startswith(AGREES)  # checked without Winograd
     monkeypatch.setattr("tvmopt.stages.build.wants_fallback", lambda lowered: False)

@@ -16,7 +16,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
-from tvmopt.stages import convert as convert_module
+from tvmopt.stages import convert_module
 from tvmopt.stages.calibrate import calibrate, read_ranges
 from tvmopt.stages.check import compile_for_check
 from tvmopt.stages.convert import convert
@@ -80,10 +80,10 @@ def run(tmp_path, monkeypatch, network):
         calibrate(CalibrateConfig(""), path, calibrated, _quiet, data_path)
         if skip == "auto":
             sensitivity(
-                SensitivityConfig("", TARGET, (dtype,), time_limit_s=20),
+                SensitivityConfig("", TARGET, (dtype,), sensitivity_time=20),
                 path, sensitive, _quiet, data_path, calibrated,
             )  # fmt: skip
-        config = ConvertConfig("", TARGET, layout, dtype, skip, **how)
+        config = ConvertConfig("", TARGET, layout=layout, dtype=dtype, skip_layers=skip, **how)
         return convert(config, path, out, _quiet, data_path, calibrated, sensitive), out
 
     return convert_model

@@ -18,7 +18,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError, ModelError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
-from tvmopt.stages import convert as convert_module
+from tvmopt.stages import convert_module
 from tvmopt.stages.convert import convert
 from tvmopt.stages.module_files import REFERENCE_FILE, read_module
 from tvmopt.stages.signature import Signature
@@ -112,18 +112,18 @@ def test_scalar_output(run, make_model):
 
 def test_wrong_import_is_refused(run, conv_model, monkeypatch):
     """A kernel with wrong results must be detected."""
-    original = convert_module.import_onnx
+    original = convert_module.import_with_segments
 
-    def other_bias(model, layers):
+    def other_bias(model, layers, others):
         changed = onnx.ModelProto()
         changed.CopyFrom(model)
         for constant in changed.graph.initializer:
             if constant.name == "b":
                 values = onnx.numpy_helper.to_array(constant) + np.float32(0.5)
                 constant.CopyFrom(onnx.numpy_helper.from_array(values, "b"))
-        return original(changed, layers)
+        return original(changed, layers, others)
 
-    monkeypatch.setattr(convert_module, "import_onnx", other_bias)
+    monkeypatch.setattr(convert_module, "import_with_segments", other_bias)
     with pytest.raises(AccuracyError, match="the import on random inputs must equal ONNX Runtime"):
         run(conv_model, layout="NCHW")
 
@@ -187,4 +187,4 @@ def test_what_the_compiler_refuses_is_one_line(run, make_model):
         {"s": np.float32(0), "z": np.uint8(0)},
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"compiler says: .*Divide by zero; change"):
-        run(model)
+        run(model, fallback="refuse")

@@ -46,8 +46,8 @@ def folder(tmp_path_factory, make_model):
     onnx.save(model, str(folder / "model.onnx"))
     (folder / "convert").mkdir()
     convert(
-        ConvertConfig("", _TARGET.to_dict(), "NHWC"), folder / "model.onnx", folder / "convert",
-        lambda *_: None,
+        ConvertConfig("", _TARGET.to_dict(), layout="NHWC"), folder / "model.onnx",
+        folder / "convert", lambda *_: None,
     )  # fmt: skip
     return folder
 

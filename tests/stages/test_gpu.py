@@ -46,7 +46,7 @@ def stages(conv_model, tmp_path):
             folder.mkdir()
         asked = ConvertConfig("", target, dtype=dtype)
         results = [convert(asked, tmp_path / "model.onnx", folders["convert"], quiet)]
-        asked = TuneConfig(target, strategy, topk=4)
+        asked = TuneConfig(target, strategy=strategy, topk=4)
         results.append(tune(asked, folders["convert"], folders["tune"], quiet))
         asked = BuildConfig("conv", target, "none" if strategy == "none" else "default")
         where = folders["convert"], folders["tune"]

@@ -52,6 +52,6 @@ def test_inputs():
     ("strategy", "measures"), [("fast", True), ("default", False), ("none", False)]
 )
 def test_tuning_depends_on_the_machine_where_it_measures(strategy, measures):
-    config = TuneConfig({"mcpu": "haswell"}, strategy)
+    config = TuneConfig({"mcpu": "haswell"}, strategy=strategy)
     assert STAGES["tune"].measures(config) is measures
     assert STAGES["tune"].depends_on(config) == (("host", "gpu") if measures else ())

@@ -268,26 +268,21 @@ def test_failed_stage_is_a_failed_run_with_class_and_log(
     root, project_env, tmp_path, make_store, make_model
 ):
     make_store(tmp_path)
-    node = onnx.helper.make_node("GRU", ["x", "w", "r"], ["y"], name="gate", hidden_size=2)
-    model = make_model(
-        [node],
-        {"x": ("float32", [3, 1, 4])},
-        {"y": ("float32", None)},
-        {
-            "w": np.zeros((1, 6, 4), np.float32),
-            "r": np.zeros((1, 6, 2), np.float32),
-        },
-    )
-    onnx.save_model(model, str(tmp_path / "gru.onnx"))
+    node = onnx.helper.make_node("Det", ["x"], ["y"], name="gate")
+    model = make_model([node], {"x": ("float32", [3, 4, 4])}, {"y": ("float32", None)}, {})
+    onnx.save_model(model, str(tmp_path / "det.onnx"))
     done = subprocess.run(
-        [sys.executable, "-m", "flows.convert", "--model", str(tmp_path / "gru.onnx")],
+        [
+            *(sys.executable, "-m", "flows.convert", "--fallback", "refuse"),
+            *("--model", str(tmp_path / "det.onnx")),
+        ],
         cwd=root,
         env=project_env(tmp_path),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 2
-    assert "GRU x1 at gate" in done.stderr
+    assert "Det x1 at gate" in done.stderr
     (run,) = _runs(tmp_path, "tags.`tvmopt.stage` = 'convert'")
     assert run.info.status == "FAILED"
     assert run.data.tags["tvmopt.failure_class"] == "unsupported_operator"

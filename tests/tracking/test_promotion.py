@@ -12,7 +12,6 @@ from tvmopt.tracking.registry import promotion
 from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.registry.promote import promote
 from tvmopt.tracking.registry.promotion import promote_if_better, promote_version
-from tvmopt.tracking.report.sentences import promotion_words
 from tvmopt.tracking.store.artifacts import local_artifacts
 
 
@@ -97,7 +96,7 @@ def test_promotion_uses_held_out_samples_only(use_example, root, tmp_path):
     data = root / "tvmopt/examples/digits_eval.npz"
     done = promote("digits-cnn", version="1", data=str(data))
     assert done.done
-    assert "on 162 held-out samples" in promotion_words(done)  # 30% of 540
+    assert "on 162 held-out samples" in done.words  # 30% of 540
 
 
 def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_example, tmp_path):
@@ -114,7 +113,7 @@ def test_slower_version_of_the_same_model_does_not_replace_the_champion(use_exam
         client, made, data=None, max_accuracy_drop=0.01, work_dir=tmp_path, evidence="none"
     )
     assert not result.done
-    assert "version 1 stays champion" in promotion_words(result)
+    assert "version 1 stays champion" in result.words
     assert str(client.get_model_version_by_alias("digits-cnn", "champion").version) == "1"
 
     # A user may promote it, and the previous champion stays recorded.

@@ -35,7 +35,12 @@ MEASURED = Choice(Variant("int8", "", "auto"), Effort("metaschedule", 64))
 def test_each_stage_is_asked_what_the_choice_says(choice, quantization, tuning) -> None:
     asked, variant = request_for(REQUEST, choice), choice.variant
     assert asked.convert == ConvertConfig(
-        SHAPES, TARGET, variant.layout, variant.dtype, variant.skip_layers, quantization
+        SHAPES,
+        TARGET,
+        quantization,
+        layout=variant.layout,
+        dtype=variant.dtype,
+        skip_layers=variant.skip_layers,
     )
     assert asked.tune == TuneConfig(TARGET, **tuning)
     assert asked.evaluate == EvaluateConfig(2, accuracy_time_s=10.0 if choice == BASELINE else 0.0)

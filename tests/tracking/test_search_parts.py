@@ -27,7 +27,7 @@ from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice, Variant
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking.report.sentences import granularity_lines, tuning_lines, verdict_words
+from tvmopt.tracking.report.sentences import verdict_words
 from tvmopt.tracking.search.ending import champion_wins, compare_tuning, front_of
 from tvmopt.tracking.search.finals import Final, choose_finalists
 from tvmopt.tracking.search.granularity import compare_granularities
@@ -115,11 +115,11 @@ def test_tuned_trials_of_the_best_untuned_variant_are_measured_again() -> None:
 
 
 def _tuning(last: Final, winner: Finalist) -> str:
-    return "".join(tuning_lines(compare_tuning(last, winner)))
+    return "".join(compare_tuning(last, winner))
 
 
 def _granularities(winner: Record, records: list[Record], last: Final) -> str:
-    return "".join(granularity_lines(compare_granularities(winner, records, last)))
+    return "".join(compare_granularities(winner, records, last))
 
 
 def test_tuning_that_made_a_variant_slower_is_reported() -> None:

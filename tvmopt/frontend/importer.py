@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -14,10 +15,9 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvmopt.errors import UnsupportedOperatorError, last_line
-from tvmopt.frontend.clip import clip
+from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
-from tvmopt.frontend.matmul_nbits import matmul_nbits
-from tvmopt.frontend.response_norm import local_response_norm
+from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 
@@ -48,6 +48,73 @@ def import_onnx(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -
         if not found:
             found = [Unsupported("(whole graph)", "", last_line(error))]
         raise UnsupportedOperatorError(describe(found)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """An imported module.
+
+    Attributes:
+        mod: The module.
+        segments: Parts of the model that ONNX Runtime runs; empty where all is compiled.
+    """
+
+    mod: tvm.IRModule
+    segments: tuple[Segment, ...] = ()
+
+
+def import_with_segments(
+    model: onnx.ModelProto,
+    layers: Sequence[Layer] | None = None,
+    others: Sequence[Unsupported] = (),
+) -> Imported:
+    """Import a prepared model; nodes that cannot be imported become segments for ONNX Runtime.
+
+    Args:
+        model: As for :func:`import_onnx`.
+        layers: As for :func:`import_onnx`.
+        others: Further nodes for ONNX Runtime.
+
+    Raises:
+        UnsupportedOperatorError: When a value between both has no static shape, or the importer
+            fails on the graph as a whole.
+    """
+    numbered = layer_table(model) if layers is None else layers
+    indices = {layer.name: layer.index for layer in numbered}
+    found = [*unknown_operators(model), *others]
+    parted, segments = model, list[Segment]()
+    # Few nodes first: finding those that fail imports every node on its own.
+    steps: tuple[Callable[[onnx.ModelProto], list[Unsupported]], ...]
+    steps = (lambda _: [], dynamic_nodes, _failing)
+    for further in steps:
+        known = {item.node for item in found}
+        more = [item for item in further(model) if item.node not in known]
+        if found and not more and segments:
+            continue
+        found += more
+        if found:
+            parted, segments = partition(model, found)
+        with contextlib.suppress(Exception):  # the last attempt reports
+            return Imported(_import_some_opset(parted, indices), tuple(segments))
+    return Imported(import_onnx(parted, numbered), tuple(segments))
+
+
+def not_compilable(
+    model: onnx.ModelProto, check: Callable[[onnx.ModelProto], object]
+) -> list[Unsupported]:
+    """Return the nodes that fail ``check`` alone, and those of dynamic shapes.
+
+    Args:
+        model: A prepared model.
+        check: Raises where a model of one node fails.
+    """
+    dynamic = dynamic_nodes(model)
+    known = {item.node for item in dynamic}
+    return dynamic + [item for item in failing_nodes(model, check) if item.node not in known]
+
+
+def _failing(model: onnx.ModelProto) -> list[Unsupported]:
+    return failing_nodes(model, _import_some_opset)
 
 
 def _import_some_opset(
@@ -103,18 +170,10 @@ class _LabellingImporter(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        if op_name == "ThresholdedRelu":  # TVM's multiplication gives NaN for -inf
-            x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
-            dtype = str(x.ty.dtype)
-            bound, zero = relax.const(alpha, dtype), relax.const(0, dtype)
-            result = self.bb.normalize(relax.op.where(relax.op.greater(x, bound), x, zero))
-        elif op_name == "Clip" and (clipped := clip(self.bb, inputs)) is not None:
-            result = clipped
-        elif op_name == "LRN":
-            result = local_response_norm(self.bb, inputs[0], attrs)
-        elif op_name == "MatMulNBits":
-            result = matmul_nbits(self.bb, inputs, attrs)
-        else:
+        attrs["tvm_custom"]["opset"] = opset
+        converter = CONVERTERS.get(op_name)
+        result = None if converter is None else converter(self.bb, inputs, attrs)
+        if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:

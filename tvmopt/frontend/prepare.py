@@ -18,8 +18,12 @@ import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
+from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
+from tvmopt.frontend.support import known_operators
+from tvmopt.frontend.unroll import LOOPS, unroll
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +68,12 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
                 f"model outputs must be tensors, but {output.name!r} is a {kind}; remove the "
                 "post-processing (ZipMap and the like) from the model"
             )
-    folded = _fold(reference)
+    folded = _fold(inline_functions(reference, known_operators()))
+    if any(node.op_type == "Shape" for node in folded.graph.node):
+        folded = _fold(folded)  # of functions that ONNX Runtime has inlined after its folding
+    folded = _unrolled(folded)
     _sort_nodes(folded.graph)
+    rewrite_quantized(folded)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
     register_shape_inference()
@@ -219,6 +227,14 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _name_nodes(attribute.g)
+
+
+def _unrolled(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its loops unrolled where that can be, and folded again."""
+    if not any(node.op_type in LOOPS for graph in graphs(model.graph) for node in graph.node):
+        return model
+    typed = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return _fold(typed) if unroll(typed) else model
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -102,8 +102,8 @@ def working_random_inputs(
         except Exception as error:  # the reference may reject any input
             reason = in_one_line(error)
     raise ModelError(
-        "the reference must run on random inputs (N(0,1), or 0 and 1), but ONNX Runtime says: "
-        f"{reason}; give real inputs with data=inputs.npz"
+        "the reference must run on random inputs (N(0,1), 0 and 1, 0, or 1), but ONNX Runtime "
+        f"says: {reason}; give real inputs with data=inputs.npz"
     )
 
 

@@ -33,12 +33,12 @@ def parse_input_shapes(text: str) -> Shapes:
                 f"input_shapes must be name:AxBxC[,name:AxB...], {_EXAMPLE}; but got {entry!r}"
             )
         sizes = dims.split("x") if dims else []
-        shape = tuple(int(d) if len(d) <= _MOST_DIGITS else 0 for d in sizes)
-        if 0 in shape:
+        if any(len(d) > _MOST_DIGITS for d in sizes):
             raise ConfigError(
-                f"input_shapes must hold positive dimensions of at most {_MOST_DIGITS} digits, but "
+                f"input_shapes must hold dimensions of at most {_MOST_DIGITS} digits, but "
                 f"got {entry[:100]!r}"
             )
+        shape = tuple(map(int, sizes))
         if name in shapes:
             raise ConfigError(f"input_shapes must name each input once, but got {name!r} twice")
         shapes[name] = shape

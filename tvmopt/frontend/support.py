@@ -10,7 +10,8 @@ from onnx import helper
 
 from tvmopt.errors import last_line
 
-_DIRECTLY_HANDLED = {"If", "Constant", "MatMulNBits"}
+_DOMAINS = ("", "ai.onnx", "com.microsoft", "tvmopt")
+_DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
 
 
@@ -23,14 +24,21 @@ class Unsupported:
     reason: str
 
 
-def unknown_operators(model: onnx.ModelProto) -> list[Unsupported]:
-    """Return nodes, including those in subgraphs, whose operator has no converter."""
+def known_operators() -> frozenset[str]:
+    """Return the operators that the importer converts."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    known = set(_get_convert_map()) | _DIRECTLY_HANDLED
+    from tvmopt.frontend.converters import CONVERTERS
+
+    return frozenset({*_get_convert_map(), *CONVERTERS, *_DIRECTLY_HANDLED})
+
+
+def unknown_operators(model: onnx.ModelProto) -> list[Unsupported]:
+    """Return nodes, including those in subgraphs, whose operator has no converter."""
+    known = known_operators()
     found = []
     for node, index in _walk(model.graph):
-        if node.domain not in ("", "ai.onnx", "com.microsoft"):
+        if node.domain not in _DOMAINS:
             found.append(Unsupported(f"{node.domain}.{node.op_type}", _name(node, index), "domain"))
         elif node.op_type not in known:
             found.append(Unsupported(node.op_type, _name(node, index), "no converter"))

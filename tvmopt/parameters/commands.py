@@ -24,6 +24,7 @@ class MainCommand(StageCommand):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
     measurement: groups.MeasurementParameters
@@ -38,6 +39,7 @@ class SensitivityCommand(StageCommand):
     analysis: groups.AnalysisParameters
     sensitivity_limit: groups.SensitivityLimitParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
 
 
@@ -48,6 +50,7 @@ class ConvertCommand(StageCommand):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
 
 
@@ -58,6 +61,7 @@ class TuneCommand(StageCommand):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
     board: groups.BoardParameters
@@ -71,6 +75,7 @@ class BuildCommand(StageCommand):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
     board: groups.BoardParameters
@@ -83,6 +88,7 @@ class EvaluateCommand(StageCommand):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
     measurement: groups.MeasurementParameters
@@ -96,6 +102,7 @@ class SearchCommand(Command):
     model: groups.ModelParameters
     space: groups.SearchSpaceParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     sensitivity_limit: groups.SensitivityLimitParameters
     accuracy: groups.AccuracyParameters
     search_limits: groups.SearchLimitParameters

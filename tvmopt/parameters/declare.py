@@ -41,6 +41,7 @@ class Parameter:
         most: The largest number it may be; None for no limit.
         listed: Whether it is a list of words, separated by commas; ``choices`` are for each word.
         check: Called as ``check(name, value)``; raises :class:`ConfigError` for other rules.
+        used_by: The tuning strategies that use it; empty for all.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Parameter:
     most: float | None = None
     listed: bool = False
     check: Callable[[str, Any], None] | None = None
+    used_by: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Any:
         """Return the value that ``text`` stands for, checked.
@@ -135,11 +137,12 @@ def parameter(
     most: float | None = None,
     listed: bool = False,
     check: Callable[[str, Any], None] | None = None,
+    used_by: tuple[str, ...] = (),
 ) -> Any:
     """Return the field of a parameter in a :class:`Group`; see :class:`Parameter`."""
     rules = {
         "help": help, "choices": choices, "least": least, "most": most, "listed": listed,
-        "check": check,
+        "check": check, "used_by": used_by,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata={_KEY: rules})
 
@@ -156,7 +159,7 @@ def needed(help: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """Base of groups of parameters; each field is a parameter.
+    """Base of groups of parameters; each field made by :func:`parameter` is one.
 
     Raises:
         ConfigError: When a value is not of its parameter's type, or breaks its rule.
@@ -179,19 +182,9 @@ class Group:
                 **field.metadata[_KEY],
             )
             for field in dataclasses.fields(cls)
+            if _KEY in field.metadata
         )
 
     def values(self) -> dict[str, Any]:
         """Return the value of every parameter, by name, in order."""
         return {one.name: getattr(self, one.name) for one in self.parameters()}
-
-    @classmethod
-    def check(cls, **values: Any) -> None:
-        """Check single values by their parameters' rules.
-
-        Raises:
-            ConfigError: When one breaks its rule.
-        """
-        known = {one.name: one for one in cls.parameters()}
-        for name, value in values.items():
-            known[name].checked(value)

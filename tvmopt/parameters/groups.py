@@ -10,9 +10,11 @@ from tvmopt.choices import (
     CANDIDATE,
     CHAMPION,
     DTYPES,
+    FALLBACKS,
     GRANULARITIES,
     LAYOUTS,
     LOW_DTYPES,
+    MEASURING,
     METRICS,
     OBJECTIVES,
     QUANTIZATIONS,
@@ -74,6 +76,12 @@ class ConversionParameters(Group):
         NO_LAYERS,
         "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",
     )
+    fallback: str = parameter(
+        FALLBACKS[0],
+        "what happens to nodes that cannot be compiled: onnxruntime: they run in ONNX Runtime, "
+        "within the compiled model; refuse: the model is refused",
+        choices=FALLBACKS,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,12 @@ class QuantizationParameters(Group):
         "GPUs, u8s8 for all else",
         choices=(AUTO, *QUANTIZATIONS),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrationParameters(Group):
+    """How the ranges of int8 are found."""
+
     calibration: str = parameter(
         "minmax",
         f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}",
@@ -134,10 +148,17 @@ class TuningParameters(Group):
         "what fast and metaschedule measure: subgraph, each fused function as it runs; operator, "
         "its anchor alone, whose schedule the functions around it take over",
         choices=GRANULARITIES,
+        used_by=MEASURING,
     )
-    topk: int = parameter(20, "most configurations of one function that fast measures", least=1)
-    trials: int = parameter(64, "most candidates that metaschedule measures", least=0)
-    time_budget: float = parameter(0.0, "most seconds to tune for; 0: no limit", least=0)
+    topk: int = parameter(
+        20, "most configurations of one function that fast measures", least=1, used_by=("fast",)
+    )
+    trials: int = parameter(
+        64, "most candidates that metaschedule measures", least=0, used_by=("metaschedule",)
+    )
+    time_budget: float = parameter(
+        0.0, "most seconds to tune for; 0: no limit", least=0, used_by=MEASURING
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,8 +249,7 @@ class SearchSpaceParameters(Group):
     )
     space: str = parameter(
         "",
-        "YAML file with dtypes, skip_layers, layouts, strategies, granularities, topk, "
-        "metaschedule_trials",
+        "YAML file with values of any dimension of the search, such as skip_layers and layouts",
     )
 
 

@@ -58,6 +58,7 @@ class ModelMetadata:
         instructions: Mnemonics of the tensor instructions in its kernels (``"vpdpbusd"``,
             ``"HGMMA"``); empty when there are none, or when an older version of this package built
             it.
+        segments: Parts of the model that run in ONNX Runtime, which must then be installed.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ModelMetadata:
     tolerance: float
     measure: str = "max"
     instructions: tuple[str, ...] = ()
+    segments: int = 0
 
     @property
     def gpu(self) -> str:
@@ -165,6 +167,8 @@ def _check_values(model: ModelMetadata) -> None:
         raise ValueError(f"threads is {model.threads}")
     if isinstance(model.tolerance, bool) or not 0 <= model.tolerance < math.inf:
         raise ValueError(f"tolerance is {model.tolerance}")
+    if type(model.segments) is not int or model.segments < 0:
+        raise ValueError(f"segments is {model.segments!r}")
     if model.measure not in MEASURES:
         raise ValueError(f"measure is {model.measure!r}")
     texts = [model.name, model.host_cpu, model.tvm_version, model.tvmopt_version, model.device]

@@ -11,13 +11,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tvmopt.compare import deviation
-from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
+from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.fallback import fallback, holds_nan
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
+from tvmopt.runtime.segments import register_segments, require_onnxruntime
 from tvmopt.versions import require_tvm
 
 
@@ -42,6 +43,8 @@ class CompiledModel:
         from tvm.runtime.vm import VirtualMachine
 
         self.metadata = metadata
+        if metadata.segments:
+            register_segments()
         self._module = open_library(library)
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self._machine = VirtualMachine(self._module, device)
@@ -68,7 +71,8 @@ class CompiledModel:
             The outputs in the order of the ONNX graph, as new arrays.
 
         Raises:
-            ConfigError: When names, shapes or dtypes do not match.
+            ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
+                Runtime refuses the values.
         """
         return self._outputs(inputs)
 
@@ -83,9 +87,17 @@ class CompiledModel:
                 self._pool.ready = True
             for buffer, array in zip(self._buffers, arrays, strict=True):
                 buffer.copyfrom(array)
-            values = [] if direct else self._values(self._run())
-            if self._fallback is not None and (direct or holds_nan(values)):
-                values = self._values(self._fallback())
+            try:
+                values = [] if direct else self._values(self._run())
+                if self._fallback is not None and (direct or holds_nan(values)):
+                    values = self._values(self._fallback())
+            except ValueError as error:
+                if not self.metadata.segments:
+                    raise
+                raise ConfigError(
+                    "inputs must be such that ONNX Runtime, which runs a part of the model, takes "
+                    f"them, but it says: {in_one_line(error)}"
+                ) from error
         return Outputs(values, self._output_names)
 
     def gpu_seconds(self, calls: int = 1) -> float:
@@ -166,6 +178,8 @@ def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledMode
     with sealed_copy(folder / LIBRARY_FILE, metadata.library_sha256) as library:
         check_version(metadata)
         check_machine(metadata)
+        if metadata.segments:
+            require_onnxruntime()
         return CompiledModel(library, metadata)
 
 

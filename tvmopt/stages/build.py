@@ -26,6 +26,7 @@ from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.tune import DATABASE_DIR, PLAN_FILE
+from tvmopt.transform.count_segments import count_segments
 from tvmopt.transform.fallback import lower_direct, wants_fallback
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import read_plan
@@ -86,6 +87,7 @@ def build(
         tolerance=signature.tolerance.limit,
         measure=signature.tolerance.measure,
         instructions=tuple(sorted(set().union(*built.instructions.values()))),
+        segments=count_segments(module),
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)
@@ -99,6 +101,8 @@ def build(
         "tvmopt.sha256": metadata.library_sha256,
         "tvmopt.instructions": ", ".join(metadata.instructions) or "no tensor instructions",
     }
+    if metadata.segments:
+        tags["tvmopt.fallback"] = f"{metadata.segments} segment(s): onnxruntime"
     non_finite: NonFinite | None = None
     if lacking := target.why_not_here():
         tags["tvmopt.unchecked"] = lacking

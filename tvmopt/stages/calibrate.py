@@ -34,9 +34,9 @@ def calibrate(
     """
     start = time.perf_counter()
     prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
-    dataset = calibration_data(prepared.reference, data, config.samples)
+    dataset = calibration_data(prepared.reference, data, config.calibration_samples)
     batches = [batch.inputs for batch in dataset.batches()]
-    ranges = collect_ranges(prepared.model, batches, Scheme(method=config.method), progress)
+    ranges = collect_ranges(prepared.model, batches, Scheme(method=config.calibration), progress)
     (out_dir / RANGES_FILE).write_text(json.dumps(ranges.to_dict(), indent=1))
     metrics = {
         "calibrate_s": time.perf_counter() - start,
@@ -45,7 +45,7 @@ def calibrate(
     }
     tags = {"tvmopt.calibration_data": data.name if data else _RANDOM}
     what = f"{dataset.samples} {'' if data else 'random '}samples"
-    said = f"{len(ranges.tensors)} ranges by {config.method} on {what}"
+    said = f"{len(ranges.tensors)} ranges by {config.calibration} on {what}"
     return StageResult(metrics, tags, [said])
 
 

@@ -20,6 +20,7 @@ from tvmopt.errors import AccuracyError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
 from tvmopt.runtime.network import network
+from tvmopt.runtime.segments import register_segments
 from tvmopt.transform.lower import lower
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -77,6 +78,7 @@ class Findings:
 def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     """Compile with the default schedules; return a function from arrays to arrays."""
     set_thread_environment(target.threads)
+    register_segments()
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"

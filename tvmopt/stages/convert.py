@@ -10,24 +10,24 @@ from pathlib import Path
 import onnx
 import tvm
 
-from tvmopt.choices import AUTO
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
-from tvmopt.errors import ConfigError
-from tvmopt.frontend import Layer, Prepared, import_onnx
+from tvmopt.errors import AccuracyError, ConfigError
+from tvmopt.frontend import Imported, Layer, Prepared
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.runtime.bundle import write_golden
-from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.calibrate import read_ranges
-from tvmopt.stages.check import Findings, compile_for_check
-from tvmopt.stages.convert_check import Check, compiler_errors
+from tvmopt.stages.check import Findings
+from tvmopt.stages.convert_check import Check
+from tvmopt.stages.convert_module import Importer, Made, Skipped, converted_module
 from tvmopt.stages.convert_report import (
     conversion_lines,
     conversion_metrics,
+    segment_tags,
     write_changes,
     write_layers,
 )
-from tvmopt.stages.float_model import read_float_model
+from tvmopt.stages.float_model import FloatModel, read_float_model
 from tvmopt.stages.module_files import (
     IMPORTED_FILE,
     QUANTIZED_FILE,
@@ -38,9 +38,8 @@ from tvmopt.stages.module_files import (
 from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_proposal
-from tvmopt.transform.conversion import Conversion, convert_module
+from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layer_facts import layer_facts
-from tvmopt.transform.plan import free_layouts
 
 LAYERS_FILE = "layers.csv"
 CHANGES_FILE = "layout_changes.csv"
@@ -78,41 +77,33 @@ def convert(
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
     read = read_float_model(model, config.input_shapes, data)
-    skipped = _Skipped(
+    skipped = Skipped(
         config.skip_layers.named.resolve(read.layers), _proposed_for_float(config, sensitivity_dir)
     )
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in skipped.reasons]
     source = _quantised(config, read.prepared, names, calibrate_dir)
-    imported = import_onnx(source, read.layers)
-
-    progress(2, 5, "convert")
-    conversions = _Conversions(imported, config.dtype, skipped)
-    config = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
-    converted = conversions(config.layout)
-
-    progress(3, 5, "compile check")
-    check = Check(read, source, config.dtype, config.layout)
+    import_ = Importer(read.layers, config, target)
+    try:
+        made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
+    except AccuracyError:  # of a converter: then a node alone is wrong, too
+        if config.dtype != "float32" or not import_.leave_out_what_fails(source):
+            raise
+        made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
+    parted, config = made.parted, made.config
+    converted = made.conversions(config.layout)
     tags = {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
-    findings: Findings | None = None
     non_finite: NonFinite | None = None
-    if target.missing_on_host():
+    if made.run is None:
         tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
     else:
-        with compiler_errors("compile"):
-            run = compile_for_check(converted.mod, target)
-        progress(4, 5, "check")
+        non_finite = check.non_finite(made.run)
 
-        def convert_tapped(tapped: onnx.ModelProto) -> tvm.IRModule:
-            return conversions.convert(import_onnx(tapped, read.layers), config.layout).mod
-
-        findings = check(run, convert_tapped, target)
-        non_finite = check.non_finite(run)
-
-    rows = _converted_layers(read.layers, converted, skipped.reasons)
+    apart = _in_segments(read.layers, parted)
+    rows = _converted_layers(read.layers, converted, {**apart, **skipped.reasons})
     params_bytes = write_module(out_dir, converted.mod)
-    write_script(out_dir / IMPORTED_FILE, imported)
+    write_script(out_dir / IMPORTED_FILE, parted.mod)
     onnx.save_model(read.prepared.reference, str(out_dir / REFERENCE_FILE))
     if source is not read.prepared.model:
         onnx.save_model(source, str(out_dir / QUANTIZED_FILE))
@@ -123,76 +114,38 @@ def convert(
     progress(5, 5, "done")
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag
-    metrics = conversion_metrics(rows, converted, findings)
+    tags |= segment_tags(parted.segments)
+    metrics = conversion_metrics(rows, converted, findings, apart)
     metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
     lines = conversion_lines(config, read, rows, converted, findings, params_bytes)
+    lines += [segment.line for segment in parted.segments]
     if non_finite is not None:
         lines.append(non_finite.line)
     return StageResult(metrics, tags, lines)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Skipped:
-    """Reasons for skipped layers, by layer index.
+def _checked(
+    config: ConvertConfig, import_: Importer, read: FloatModel, source: onnx.ModelProto,
+    skipped: Skipped, target: TargetSpec, progress: Progress,
+) -> tuple[Made, Check, Findings | None]:  # fmt: skip
+    """Convert the model, and compare it with ONNX Runtime where this machine can run it."""
+    made = converted_module(config, import_, source, skipped, target, progress)
+    layout = made.config.layout
+    check = Check(read, source, config.dtype, layout)
+    if made.run is None:
+        return made, check, None
+    progress(4, 5, "check")
 
-    Attributes:
-        by_user: Layers that keep dtype and layout.
-        for_accuracy: Layers that keep their dtype only.
-    """
+    def convert_tapped(tapped: onnx.ModelProto) -> tvm.IRModule:
+        return made.conversions.convert(import_(tapped).mod, layout).mod
 
-    by_user: dict[int, str]
-    for_accuracy: dict[int, str]
-
-    @property
-    def reasons(self) -> dict[int, str]:
-        """All of them, sorted; the user's reason where a layer has both."""
-        return dict(sorted({**self.for_accuracy, **self.by_user}.items()))
-
-
-class _Conversions:
-    """Convert a module to a dtype, once for each layout.
-
-    Args:
-        imported: The imported module.
-        dtype: The dtype.
-        skipped: Layers to leave alone.
-    """
-
-    def __init__(self, imported: tvm.IRModule, dtype: str, skipped: _Skipped) -> None:
-        self._imported, self._dtype, self._skipped = imported, dtype, skipped
-        self._by_layout: dict[str, Conversion] = {}
-
-    def __call__(self, layout: str) -> Conversion:
-        """Return the module in ``layout``."""
-        if layout not in self._by_layout:
-            self._by_layout[layout] = self.convert(self._imported, layout)
-        return self._by_layout[layout]
-
-    def convert(self, mod: tvm.IRModule, layout: str) -> Conversion:
-        """Convert another module in the same way."""
-        with compiler_errors(f"convert to {self._dtype} in {layout}"):
-            return convert_module(
-                mod,
-                dtype=self._dtype,
-                layout=layout,
-                skip_layers=self._skipped.by_user,
-                keep_dtype=self._skipped.for_accuracy,
-            )
-
-    def free_layouts(self) -> None:
-        """Let the tuner choose the layout of every layer that the user does not skip."""
-        for conversion in self._by_layout.values():
-            free_layouts(conversion.mod, self._skipped.by_user)
+    return made, check, check(made.run, convert_tapped, target)
 
 
-def _layout(asked: str, conversions: _Conversions, target: TargetSpec) -> str:
-    """Return the layout to convert to; for ``auto`` the one with the least predicted time."""
-    if asked != AUTO:
-        return asked
-    with compiler_errors("compile in a layout"):
-        layout = choose_layout(lambda layout: conversions(layout).mod, target)
-    conversions.free_layouts()
-    return layout
+def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
+    """Return the layers that ONNX Runtime runs, by index, with the reason."""
+    names = {name for segment in parted.segments for name in segment.nodes}
+    return {layer.index: "runs in ONNX Runtime" for layer in layers if layer.name in names}
 
 
 def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:

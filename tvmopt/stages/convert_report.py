@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tvmopt.config import ConvertConfig
 from tvmopt.frontend import Layer
+from tvmopt.frontend.partition import Segment
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.check import Findings
 from tvmopt.stages.float_model import FloatModel
@@ -15,10 +16,28 @@ from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layout import LayoutChange
 
 
+def segment_tags(segments: Sequence[Segment]) -> dict[str, str]:
+    """Return the tag of a model that runs in part in ONNX Runtime."""
+    if not segments:
+        return {}
+    nodes = sum(len(segment.nodes) for segment in segments)
+    return {"tvmopt.fallback": f"{nodes} node(s) in {len(segments)} segment(s): onnxruntime"}
+
+
 def conversion_metrics(
-    rows: Sequence[Layer], converted: Conversion, findings: Findings | None
+    rows: Sequence[Layer],
+    converted: Conversion,
+    findings: Findings | None,
+    apart: Collection[int] = (),
 ) -> dict[str, float]:
-    """Return the metrics of a conversion; ``rows`` is the layer table after it."""
+    """Return the metrics of a conversion.
+
+    Args:
+        rows: The layer table after it.
+        converted: The conversion.
+        findings: What the check found.
+        apart: Indices of layers that ONNX Runtime runs.
+    """
     metrics = {
         "layers": float(len(rows)),
         "layers_skipped": float(sum(row.skipped for row in rows)),
@@ -32,6 +51,8 @@ def conversion_metrics(
     flops = [row.flops for row in rows]
     if flops and all(f is not None for f in flops):
         metrics["flops"] = float(sum(f for f in flops if f is not None))
+        compiled = sum(row.flops or 0 for row in rows if row.index not in apart)
+        metrics["flops_compiled_share"] = compiled / metrics["flops"] if metrics["flops"] else 1.0
     return metrics
 
 

@@ -22,6 +22,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
 from tvmopt.measure.check import random_array
 from tvmopt.measure.workers import Job, WorkerPool
+from tvmopt.runtime.segments import register_segments
 
 _REPEATS, _SECONDS = 60, 2.0
 _TIMEOUT_S = 300.0
@@ -77,6 +78,7 @@ def time_libraries(
             tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
             for shape, dtype in specs
         ]
+        register_segments()
         main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())["main"]
         return lambda: main(*tensors)
 

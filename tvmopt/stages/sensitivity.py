@@ -46,7 +46,7 @@ def sensitivity(
         scheme=Scheme(config.quantization),
         ranges=read_ranges(calibrate_dir) if calibrate_dir else None,
         target=TargetSpec.from_dict(config.target),
-        time_limit_s=config.time_limit_s,
+        time_limit_s=config.sensitivity_time,
         samples=config.samples,
         max_drop=config.max_accuracy_drop,
         progress=progress,

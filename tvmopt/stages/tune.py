@@ -77,7 +77,7 @@ def tune(
     llvm, arch = target.to_tvm(), target.arch()
     options = TuneOptions(
         trials=config.trials,
-        time_budget_s=config.time_budget_s,
+        time_budget_s=config.time_budget,
         threads=target.threads,
         topk=config.topk,
         seed=config.seed,

@@ -12,6 +12,7 @@ from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
 from tvmopt.transform.raise_tensor_ir import raise_tensor_ir
+from tvmopt.transform.recurrence import narrow_recurrences
 from tvmopt.transform.simplify import simplify
 
 
@@ -75,6 +76,8 @@ def convert_module(
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
         keep("dtype", precision.skipped)
+    if dtype == "bfloat16":
+        mod = narrow_recurrences(mod, dtype, same_dtype)
     changes: tuple[LayoutChange, ...] = ()
     if layout != "NCHW":
         desired = {"nn.conv2d": layout}

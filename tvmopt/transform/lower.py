@@ -17,7 +17,9 @@ from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
-from tvmopt.transform.safe_take import GuardTake
+from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
+from tvmopt.transform.safe_division import GuardDivision
+from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.target_passes import passes_of
@@ -42,9 +44,11 @@ def lower_passes(
         # 1. Graph clean-up on Relax operators.
         *special.first(),
         UnpackInt4Weights(special.unpacks_int4),
+        LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
-        GuardTake(),
+        GuardIndices(),
+        GuardDivision(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.
@@ -66,6 +70,8 @@ def lower_passes(
         relax.transform.AttachAttrLayoutFreeBuffers(),
         # 5. On a GPU, reshapes become views.
         *special.last(),
+        # 6. Kernels that no schedule makes.
+        FinishRecurrences(),
     ]
 
 

@@ -18,6 +18,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.device import dtypes
+from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.measure.measurer import weight_bytes
 from tvmopt.tune.database import workload_hash
 from tvmopt.tune.operator import anchor_block, operator_function, why_no_operator
@@ -92,7 +93,8 @@ class Task:
 def extract_tasks(mod: IRModule, target: Target, granularity: str = "subgraph") -> tuple[Task, ...]:
     """Return the tasks of a lowered module.
 
-    The order depends only on the module: most FLOPs first, then by name.
+    The order depends only on the module: most FLOPs first, then by name. Functions that are
+    scheduled already are no tasks.
 
     Args:
         mod: Lowered Relax module: Relax functions that call TensorIR functions.
@@ -107,6 +109,7 @@ def extract_tasks(mod: IRModule, target: Target, granularity: str = "subgraph") 
         for extracted in ms.relax_integration.extract_tasks(
             mod, target, module_equality="structural"
         )
+        if not extracted.dispatched[0]["main"].attrs.get(SCHEDULED_ATTR, False)
     ]
     if granularity == "operator":
         found = _by_operator(found)
@@ -165,7 +168,7 @@ def function_arguments(func: Any) -> tuple[Argument, ...]:
         Argument(
             name=str(param.name),
             shape=_static_shape(param),
-            dtype=str(getattr(param, "dtype", "handle")),
+            dtype=str(param.dtype if hasattr(param, "dtype") else param.ty.dtype),
             written=any(param.same_as(buffer) for buffer in stores),
         )
         for param in func.params

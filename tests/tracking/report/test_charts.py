@@ -20,7 +20,7 @@ from tvmopt.tracking.report.charts import (
     importances_figure,
     pareto_figure,
 )
-from tvmopt.tracking.report.sentences import NOTHING_TO_DRAW, importance_lines
+from tvmopt.tracking.report.sentences import NOTHING_TO_DRAW
 
 MARKED = Marked((5, 6), 6, True, 0.01)
 FINISHED = [r for r in RECORDS if r.state == "finished"]
@@ -117,7 +117,7 @@ def test_labels_of_a_crowded_search_do_not_overlap(data) -> None:
 
 
 def test_charts_are_written_where_there_is_data(tmp_path) -> None:
-    assert importance_lines(draw(RECORDS, SPACE, MARKED, tmp_path)) == []
+    assert draw(RECORDS, SPACE, MARKED, tmp_path).missing == []
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["history.png", "importances.png", "pareto.png"]
     for path in tmp_path.iterdir():
@@ -131,7 +131,7 @@ def test_charts_of_the_baseline_alone_are_drawn(tmp_path) -> None:
 
 def test_charts_without_data_are_left_out_with_the_reason(tmp_path) -> None:
     found = draw([RECORDS[3]], SPACE, Marked((), -1, False, 0.01), tmp_path)
-    assert importance_lines(found) == [
+    assert found.missing == [
         "parameter importances are left out: 4 finished trials are needed, but there are 0"
     ]
     assert list(tmp_path.iterdir()) == []
@@ -141,6 +141,4 @@ def test_charts_without_data_are_left_out_with_the_reason(tmp_path) -> None:
 def test_equal_latencies_have_no_importances() -> None:
     same = [record(n, choice, 1.0) for n, choice in enumerate(CHOICES[:5], 1)]
     found = importances([*same, failed(6, CHOICES[6], "crash")][:5], SPACE)
-    assert importance_lines(found) == [
-        "parameter importances are left out: all latencies are the same"
-    ]
+    assert found.missing == ["parameter importances are left out: all latencies are the same"]

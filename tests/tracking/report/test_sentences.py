@@ -6,20 +6,10 @@ import dataclasses
 
 import pytest
 
-from tests.tracking.records import CHOICES, FAST, FAST_OPERATOR, NHWC, finalist, record
-from tvmopt.search.space import Choice
+from tests.tracking.records import CHOICES, FAST, FAST_OPERATOR, finalist, record
+from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.search.verdict import choose
 from tvmopt.tracking.report import sentences
-from tvmopt.tracking.report.facts import (
-    AliasGiven,
-    ChampionStays,
-    GranularityComparison,
-    Importances,
-    PromotedBefore,
-    Promotion,
-    PromotionRefused,
-    Unproven,
-)
 
 
 def test_the_fastest_is_compared_with_the_next() -> None:
@@ -74,67 +64,54 @@ def test_a_trial_that_exceeds_a_limit_is_not_feasible() -> None:
 
 def test_a_search_without_a_feasible_trial_names_the_least_violating_one() -> None:
     one = record(7, CHOICES[0], 1.0, drop=0.02)
-    untried = GranularityComparison("subgraph", "operator")
-    assert sentences.infeasible_lines(one, untried, "3") == [
+    untried = sentences.untried_words("subgraph", "operator")
+    assert sentences.infeasible_lines(one, [untried], "3") == [
         f"no trial keeps to its limits; trial 7 ({one.choice}) passes them least: accuracy_drop "
         "100% over its limit",
         "tuned by subgraph; by operator the same variant was not tried",
         "registered as version 3 with the tag feasible=false, not promoted",
     ]
-    assert len(sentences.infeasible_lines(one, None, "3")) == 2
+    assert len(sentences.infeasible_lines(one, [], "3")) == 2
 
 
-def test_a_rival_of_another_granularity_is_named_by_its_effort() -> None:
-    rival = record(2, Choice(NHWC, FAST_OPERATOR), 2.0)
-    found = GranularityComparison("subgraph", "operator", rival, False, 1.0, 2.0)
-    assert sentences.granularity_lines(found) == [
-        "tuned by subgraph: 1 ms; by operator (fast-20-operator) the same variant took 2 ms "
-        "(100.0% slower, measured in their trials)"
-    ]
+ACCURACY = Accuracy("top1", 0.98, 0.981, None, 1.0, 0.0, 162)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("words", "said"),
     [
-        (AliasGiven("2", "champion", "top1", 0.98, 0.001, 0.01, 162),
+        (sentences.alias_words("2", "champion", ACCURACY, 0.01, True),
          "version 2 has alias champion: top1 accuracy 0.9800 on 162 held-out samples, drop "
          "+0.0010 of at most 0.01"),
-        (AliasGiven("2", "champion", "cosine", 1.0, 0.0, 0.01, 0),
-         "version 2 has alias champion: cosine accuracy 1.0000 on random inputs (no data was "
-         "given), drop +0.0000 of at most 0.01"),
-        (PromotedBefore("as before"), "as before"),
-        (ChampionStays("net", "3", "1", None, 1.0, 2.0),
+        (sentences.alias_words("2", "champion", ACCURACY, 0.01, False),
+         "version 2 has alias champion: top1 accuracy 0.9800 on random inputs (no data was "
+         "given), drop +0.0010 of at most 0.01"),
+        (sentences.champion_words("net", "3", "1", sentences.slower_words(1.0, "3", 2.0)),
          "version 1 stays champion: its p50 was 1 ms, version 3 has 2 ms (promote version 3 by "
          "hand with -e promote -P name=net -P version=3)"),
-        (ChampionStays("net", "3", "1", choose([finalist("the champion so far", 1.0)])),
-         "version 1 stays champion: the champion so far is the fastest: p50 1 ms (0.99 to 1.01) "
-         "(promote version 3 by hand with -e promote -P name=net -P version=3)"),
-        (Unproven("net", "3", "armv8", False),
+        (sentences.unproven_words("net", "3", "armv8", False),
          "version 3 is not promoted: this machine cannot run code for armv8; prove it on a board "
          "with -e promote -P name=net -P version=3 -P rpc_tracker=HOST:PORT -P rpc_key=KEY"),
-        (Unproven("net", "3", "nvidia-h200", True),
+        (sentences.unproven_words("net", "3", "nvidia-h200", True),
          "version 3 is not promoted: this machine cannot run code for nvidia-h200; prove it on a "
          "machine with that GPU with -e promote -P name=net -P version=3"),
-        (PromotionRefused("it is wrong"), "it is wrong"),
-        (PromotionRefused(), "no finalist was promoted"),
     ],
-    ids=["promoted", "no data", "before", "tags", "measured", "board", "gpu", "refused", "none"],
+    ids=["promoted", "no data", "tags", "board", "gpu"],
 )  # fmt: skip
-def test_what_became_of_a_version_is_one_sentence(outcome, said) -> None:
-    assert sentences.promotion_words(Promotion(False, outcome)) == said
-    assert sentences.registration_words("net", "3", Promotion(False, outcome)) == (
+def test_what_became_of_a_version_is_one_sentence(words, said) -> None:
+    assert words == said
+    assert sentences.registration_words("net", "3", words) == (
         f"Registered as `models:/net/3`; {said}."
     )
 
 
 def test_missing_importances_are_explained() -> None:
-    assert sentences.importance_lines(Importances({"dtype": 1.0}, 4, 4)) == []
-    assert sentences.importance_lines(Importances({}, 2, 4)) == [
+    assert sentences.no_importances_words(2, 4) == (
         "parameter importances are left out: 4 finished trials are needed, but there are 2"
-    ]
-    assert sentences.importance_lines(Importances({}, 5, 4)) == [
+    )
+    assert sentences.no_importances_words(5, 4) == (
         "parameter importances are left out: all latencies are the same"
-    ]
+    )
 
 
 def test_a_cut_table_says_so() -> None:
@@ -152,10 +129,9 @@ def test_labels_name_what_is_not_the_default() -> None:
 
 
 def test_the_end_says_what_to_do_next() -> None:
-    promoted = Promotion(True, PromotedBefore("version 1 has alias champion"))
     assert sentences.reused_lines(()) == []
     assert sentences.reused_lines(("convert", "tune"))[0].startswith("reused     convert, tune (")
-    assert sentences.version_lines("net", "1", True, promoted) == [
+    assert sentences.version_lines("net", "1", True, "version 1 has alias champion") == [
         "model      models:/net/1 already registered, alias candidate",
         "champion   version 1 has alias champion",
     ]

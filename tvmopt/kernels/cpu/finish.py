@@ -24,7 +24,16 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     Returns:
         The function, marked as scheduled and ready to compile.
     """
-    result = round_natively(insert_prefetches(scheduled))
+    return marked(_passes(scheduled), func)
+
+
+def finish_function(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Run the CPU passes on a generated kernel, and mark it as scheduled."""
+    return marked(_passes(kernel), kernel)
+
+
+def _passes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    result = round_natively(insert_prefetches(kernel))
     result = keep_bfloat16_bits(result)
     result = rewrite_math(rewrite_requantise(result))
-    return marked(with_tile_configuration(with_intrinsic_functions(result)), func)
+    return with_tile_configuration(with_intrinsic_functions(result))

@@ -64,17 +64,19 @@ _EXAMPLE_LIMIT = 100_000
 _EXAMPLES = "examples"
 
 
-def get_default_pip_requirements(gpu: bool = False) -> list[str]:
+def get_default_pip_requirements(gpu: bool = False, segments: bool = False) -> list[str]:
     """Packages that a saved model needs: TVM's pinned pair and NumPy, beside MLflow itself.
 
     Args:
         gpu: Whether it was built for a GPU: then CUDA's runtime library, too.
+        segments: Whether parts of it run in ONNX Runtime: then that, too.
     """
     return [
         f"apache-tvm=={TVM_VERSION}",
         f"apache-tvm-ffi=={TVM_FFI_VERSION}",
         f"numpy=={np.__version__}",
         *([PACKAGE] if gpu else []),
+        *(["onnxruntime"] if segments else []),
     ]
 
 
@@ -158,8 +160,8 @@ def save_model(
         digest=model.digest,
     )
     mlflow_model.model_size_bytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-    on_gpu = bool(model.gpu)
-    _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, on_gpu)
+    default = get_default_pip_requirements(bool(model.gpu), bool(model.segments))
+    _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, default)
     mlflow_model.save(str(path / MLMODEL_FILE_NAME))
     # Of the file, so that it is the same after YAML has been written and read.
     found = generic_sha256(path, read_mlmodel(path))
@@ -345,12 +347,15 @@ def _keep_caches_out(code: Path) -> None:
 
 
 def _write_environment(
-    path: Path, conda_env: Any, pip_requirements: Any, extra_pip_requirements: Any, gpu: bool
+    path: Path,
+    conda_env: Any,
+    pip_requirements: Any,
+    extra_pip_requirements: Any,
+    default: list[str],
 ) -> None:
     if conda_env is None:
-        default = get_default_pip_requirements(gpu) if pip_requirements is None else None
         conda_env, requirements, constraints = _process_pip_requirements(
-            default, pip_requirements, extra_pip_requirements
+            default if pip_requirements is None else None, pip_requirements, extra_pip_requirements
         )
     else:
         conda_env, requirements, constraints = _process_conda_env(conda_env)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tvmopt.choices import CHAMPION
 from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.registry.promotion import Promotion
 from tvmopt.tracking.registry.versions import Registered
 from tvmopt.tracking.report import sentences
-from tvmopt.tracking.report.facts import Promotion
 from tvmopt.tracking.report.tables import as_markdown
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.mlflow_store import runs_page, ui_command
@@ -37,11 +37,11 @@ def log_note(
     table: Sequence[Sequence[str]],
 ) -> None:
     """Log the run's note: the comparison table, and what became of the version."""
-    words = sentences.registration_words(registered.name, registered.version, promotion)
+    words = sentences.registration_words(registered.name, registered.version, promotion.words)
     tags = {
         "mlflow.note.content": f"{as_markdown(table)}\n{words}\n",
         "tvmopt.registered_version": registered.version,
-        "tvmopt.promotion": sentences.promotion_words(promotion),
+        "tvmopt.promotion": promotion.words,
     }
     log_tags(session.client, session.run_id, tags)
 
@@ -57,7 +57,7 @@ def say_end(
     name, version = registered.name, registered.version
     for line in sentences.reused_lines(reused):
         say(line)
-    for line in sentences.version_lines(name, version, registered.existed, promotion):
+    for line in sentences.version_lines(name, version, registered.existed, promotion.words):
         say(line)
     say()
     uri = session.client.tracking_uri

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tvmopt import host
-from tvmopt.choices import AUTO, LOW_DTYPES, MEASURING
+from tvmopt.choices import AUTO, LOW_DTYPES
 from tvmopt.config import (
     BuildConfig,
     CalibrateConfig,
@@ -45,6 +45,7 @@ class Asked(Command):
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
     quantization: groups.QuantizationParameters
+    calibration: groups.CalibrationParameters
     analysis: groups.AnalysisParameters
     sensitivity_limit: groups.SensitivityLimitParameters
     accuracy: groups.AccuracyParameters
@@ -123,8 +124,7 @@ class Request:
     @functools.cached_property
     def calibrate(self) -> CalibrateConfig:
         """Return the configuration of the calibrate stage."""
-        asked = self.asked.quantization
-        return CalibrateConfig(self.input_shapes, asked.calibration, asked.calibration_samples)
+        return CalibrateConfig(self.input_shapes, **self.asked.calibration.values())
 
     @functools.cached_property
     def sensitivity(self) -> SensitivityConfig:
@@ -135,8 +135,8 @@ class Request:
             self.target.to_dict(),
             words(self.asked.analysis.dtypes) or (LOW_DTYPES if dtype == "float32" else (dtype,)),
             self.quantization,
-            self.max_accuracy_drop,
-            time_limit_s=self.asked.sensitivity_limit.sensitivity_time,
+            max_accuracy_drop=self.max_accuracy_drop,
+            sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
         )
 
     @functools.cached_property
@@ -144,24 +144,13 @@ class Request:
         """Return the configuration of the convert stage."""
         asked = self.asked.conversion
         used = self.quantization if asked.dtype == "int8" else ConvertConfig.quantization
-        return ConvertConfig(
-            self.input_shapes, self.target.to_dict(), asked.layout, asked.dtype, asked.skip_layers,
-            used,
-        )  # fmt: skip
+        return ConvertConfig(self.input_shapes, self.target.to_dict(), used, **asked.values())
 
     @functools.cached_property
     def tune(self) -> TuneConfig:
         """Return the configuration of the tune stage."""
-        asked = self.asked.tuning
-        used: dict[str, Any] = {}
-        if asked.strategy in MEASURING:
-            used = {"granularity": asked.granularity, "time_budget_s": asked.time_budget}
-            used |= self.asked.board.values()
-        if asked.strategy == "metaschedule":
-            used["trials"] = asked.trials
-        if asked.strategy == "fast":
-            used["topk"] = asked.topk
-        return TuneConfig(self.target.to_dict(), asked.strategy, **used)
+        asked = {**self.asked.tuning.values(), **self.asked.board.values()}
+        return TuneConfig(self.target.to_dict(), **asked)
 
     @functools.cached_property
     def build(self) -> BuildConfig:
@@ -179,16 +168,10 @@ class Request:
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:
         """Return the configuration of the evaluate stage."""
-        asked = self.asked.measurement
+        asked = {**self.asked.measurement.values(), **self.asked.board.values()}
         on_gpu = self.target.gpu is not None
         threads = self.asked.model.threads or host.usable_cores() if on_gpu else self.target.threads
-        return EvaluateConfig(
-            threads,
-            asked.metric,
-            asked.repeats,
-            accuracy_time_s=self.accuracy_time_s,
-            **self.asked.board.values(),
-        )
+        return EvaluateConfig(threads, accuracy_time_s=self.accuracy_time_s, **asked)
 
     # -- what follows from the parameters
 

@@ -27,9 +27,9 @@ from tvmopt.tracking.pipeline.dry_run import say_plan
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
-from tvmopt.tracking.registry import promotion
+from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
 from tvmopt.tracking.registry.versions import Registered
-from tvmopt.tracking.report.facts import Promotion, PromotionRefused, Unproven
+from tvmopt.tracking.report import sentences
 from tvmopt.tracking.report.tables import as_text, comparison
 from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.console import say
@@ -142,11 +142,11 @@ def _promote(
     """Promote a version if it earns it; return what came of it, and the refusal."""
     if not request.is_measurable:
         target = request.target
-        named = (registered.name, registered.version, target.device, target.gpu is not None)
-        return Promotion(False, Unproven(*named)), None
+        where = (registered.name, registered.version, target.device, target.gpu is not None)
+        return Promotion(False, sentences.unproven_words(*where)), None
     try:
         _check_bar(request, measured)
-        promoted = promotion.promote_if_better(
+        promoted = promote_if_better(
             session.client,
             registered,
             data=request.data,
@@ -158,7 +158,7 @@ def _promote(
             run_id=session.run_id,
         )
     except PromotionRefusedError as error:
-        return Promotion(False, PromotionRefused(str(error))), error
+        return Promotion(False, str(error)), error
     return promoted, None
 
 

@@ -9,10 +9,8 @@ from tvmopt.errors import ConfigError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import PromoteCommand
 from tvmopt.remote import Board
-from tvmopt.tracking.registry.promotion import promote_version
+from tvmopt.tracking.registry.promotion import Promotion, promote_version
 from tvmopt.tracking.registry.versions import check_name, find_version
-from tvmopt.tracking.report.facts import Promotion
-from tvmopt.tracking.report.sentences import promotion_words
 from tvmopt.tracking.store import command
 from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.console import say
@@ -58,7 +56,6 @@ def promote(asked: PromoteCommand) -> Promotion:
             allowance=allowance,
             run_id=session.run_id,
         )
-        words = promotion_words(promotion)
-        log_tags(session.client, session.run_id, {"mlflow.note.content": words})
-        say(words)
+        log_tags(session.client, session.run_id, {"mlflow.note.content": promotion.words})
+        say(promotion.words)
         return promotion

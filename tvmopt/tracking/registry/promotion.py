@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -25,15 +26,22 @@ from tvmopt.tracking import flavor
 from tvmopt.tracking.flavor.in_child import heldout_accuracy
 from tvmopt.tracking.flavor.verify import verify_model
 from tvmopt.tracking.registry.versions import Registered, champion_alias, find_version
-from tvmopt.tracking.report.facts import (
-    AliasGiven,
-    ChampionStays,
-    PromotedBefore,
-    Promotion,
-)
-from tvmopt.tracking.report.sentences import promotion_words
+from tvmopt.tracking.report import sentences
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.trust import checked_artifacts
+
+
+@dataclasses.dataclass(frozen=True)
+class Promotion:
+    """Result of a promotion.
+
+    Attributes:
+        done: Whether the version has the alias now.
+        words: Why, in one sentence.
+    """
+
+    done: bool
+    words: str
 
 
 def promote_version(
@@ -73,11 +81,8 @@ def promote_version(
             name, champion_alias(found.tags.get("target", "unknown")), number
         )
     client.set_model_version_tag(name, number, "heldout_accuracy", f"{accuracy.accuracy:.6g}")
-    given = AliasGiven(
-        number, alias, accuracy.metric, accuracy.accuracy, accuracy.drop, max_accuracy_drop,
-        accuracy.samples if data else 0,
-    )  # fmt: skip
-    return Promotion(True, given)
+    words = sentences.alias_words(number, alias, accuracy, max_accuracy_drop, data is not None)
+    return Promotion(True, words)
 
 
 def promote_if_better(
@@ -123,7 +128,7 @@ def promote_if_better(
         and str(current.version) == registered.version
         and current.tags.get("promoted_on") == key
     ):
-        return Promotion(True, PromotedBefore(current.tags["promotion"]))
+        return Promotion(True, current.tags["promotion"])
     mine = client.get_model_version(registered.name, registered.version)
     if current is not None and str(current.version) != registered.version:
         same = all(
@@ -133,11 +138,12 @@ def promote_if_better(
         accurate = float(current.tags.get("accuracy_drop", "inf")) <= max_accuracy_drop
         slower = stays is not None if compared else _p50(current) < _p50(mine)
         if same and accurate and slower:
-            kept = ChampionStays(
-                registered.name, registered.version, str(current.version), stays, _p50(current),
-                _p50(mine),
-            )  # fmt: skip
-            return Promotion(False, kept)
+            if stays is not None:
+                why = sentences.verdict_words(stays)
+            else:
+                why = sentences.slower_words(_p50(current), registered.version, _p50(mine))
+            named = (registered.name, registered.version, str(current.version))
+            return Promotion(False, sentences.champion_words(*named, why))
     promoted = promote_version(
         client,
         registered.name,
@@ -149,7 +155,7 @@ def promote_if_better(
         allowance=allowance,
         run_id=run_id,
     )
-    for tag, value in (("promoted_on", key), ("promotion", promotion_words(promoted))):
+    for tag, value in (("promoted_on", key), ("promotion", promoted.words)):
         client.set_model_version_tag(registered.name, registered.version, tag, value)
     return promoted
 

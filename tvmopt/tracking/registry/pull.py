@@ -182,7 +182,11 @@ def _how(model: ModelMetadata) -> str:
 
 def _packages(model: ModelMetadata) -> list[str]:
     pinned = [f'"apache-tvm=={TVM_VERSION}"', f'"apache-tvm-ffi=={TVM_FFI_VERSION}"', "numpy"]
-    return pinned + ([f'"{PACKAGE}"'] if model.gpu else [])
+    return [
+        *pinned,
+        *([f'"{PACKAGE}"'] if model.gpu else []),
+        *(["onnxruntime"] if model.segments else []),
+    ]
 
 
 def _run_sample(bundle: Path) -> str:

@@ -70,6 +70,7 @@ def register(
         "threads": str(model.threads),
         "tvm": model.tvm_version,
         "digest": model.digest,
+        **({"fallback": f"onnxruntime: {model.segments} segment(s)"} if model.segments else {}),
         **tags,
     }
     same = [v for v in versions(client, name) if v.tags.get("digest") == model.digest]

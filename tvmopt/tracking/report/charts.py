@@ -17,8 +17,7 @@ from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import ADJUSTED, Record
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
-from tvmopt.tracking.report.facts import Importances
-from tvmopt.tracking.report.sentences import effort_words
+from tvmopt.tracking.report.sentences import effort_words, no_importances_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +33,26 @@ _MARKS = {
 }  # fmt: skip
 _UNTUNED, _REFERENCE = "untuned TVM", "ONNX Runtime float32"
 _NEAR, _FAR = 2.0, 3.0  # times the limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Importances:
+    """Share of each parameter in the variance of the latency, or why there is none.
+
+    Attributes:
+        shares: Share by parameter, largest first; empty when it is not computed.
+        trials: Number of finished trials of the space.
+    """
+
+    shares: dict[str, float]
+    trials: int
+
+    @property
+    def missing(self) -> list[str]:
+        """Return why they are missing, if they are."""
+        if self.shares:
+            return []
+        return [no_importances_words(self.trials, _LEAST_FOR_IMPORTANCE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +231,7 @@ def importances_figure(found: Importances) -> Figure:
 def importances(finished: Sequence[Record], space: Space) -> Importances:
     """Return fANOVA importances of the logarithm of the latency."""
     known = [r for r in finished if r.choice in space]
-    nothing = Importances({}, len(known), _LEAST_FOR_IMPORTANCE)
+    nothing = Importances({}, len(known))
     if len(known) < _LEAST_FOR_IMPORTANCE:
         return nothing
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage())

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.search.effort import Effort
-from tvmopt.search.plan import FAILED
 from tvmopt.search.records import Record
 from tvmopt.search.space import Choice
 from tvmopt.search.verdict import BY_ACCURACY, BY_LATENCY, BY_SIZE, Finalist, Verdict
-from tvmopt.tracking.report.facts import (
-    AliasGiven,
-    ChampionStays,
-    GranularityComparison,
-    Importances,
-    PromotedBefore,
-    Promotion,
-    TuningComparison,
-    Unproven,
-)
 
 _SAME = 5e-4  # of the latency; what is less would be written as 0.0%
 
@@ -31,6 +21,7 @@ EXHAUSTED = "everything in its space that could win was tried"
 
 NOTHING_FINISHED = "no trial finished: there is nothing to register"
 NOTHING_TO_DRAW = "no trial finished, so there is nothing to draw"
+NOTHING_PROMOTED = "no finalist was promoted"
 
 
 def stop_words(stopped: str) -> str:
@@ -101,50 +92,65 @@ def winner_lines(verdict: Verdict, choice: Choice, reference_ms: float) -> list[
     ]
 
 
-def infeasible_lines(
-    record: Record, granularities: GranularityComparison | None, version: str
-) -> list[str]:
+def infeasible_lines(record: Record, granularities: Sequence[str], version: str) -> list[str]:
     """Describe a search without a feasible trial, by the trial that exceeds its limits least."""
     return [
         f"no trial keeps to its limits; trial {record.number} ({record.choice}) passes them "
         f"least: {limit_words(record.violations)}",
-        *granularity_lines(granularities),
+        *granularities,
         f"registered as version {version} with the tag feasible=false, not promoted",
     ]
 
 
-def tuning_lines(found: TuningComparison | None) -> list[str]:
-    """Describe the speedup of tuning, when other efforts of the winner's variant are known."""
-    if found is None:
-        return []
-    listed = ", ".join(f"{effort} {p50:.4g} ms" for effort, p50 in found.others)
-    text = f"of the same variant: {found.effort} {found.p50:.4g} ms, {listed}"
-    slower = any(
-        effort.price > found.effort.price and p50 > found.p50 for effort, p50 in found.others
+def tuning_words(effort: Effort, p50: float, others: Sequence[tuple[Effort, float]]) -> str:
+    """Compare the winner's variant under several tuning efforts.
+
+    Args:
+        effort: Effort of the winner.
+        p50: Its latency in the final round, in milliseconds.
+        others: Effort and latency of each other finalist of the same variant.
+    """
+    listed = ", ".join(f"{other} {ms:.4g} ms" for other, ms in others)
+    text = f"of the same variant: {effort} {p50:.4g} ms, {listed}"
+    slower = any(other.price > effort.price and ms > p50 for other, ms in others)
+    return f"{text}; dearer tuning was no better here, so the cheaper is kept" if slower else text
+
+
+def untried_words(ours: str, other: str) -> str:
+    """Say that the winner's variant has no trial at the other granularity."""
+    return f"tuned by {ours}; by {other} the same variant was not tried"
+
+
+def failed_words(ours: str, other: str, rival: Record) -> str:
+    """Say that the winner's variant failed at the other granularity."""
+    return (
+        f"tuned by {ours}; by {other} the same variant has no latency: its trial failed "
+        f"({rival.failure})"
     )
-    return [f"{text}; dearer tuning was no better here, so the cheaper is kept" if slower else text]
 
 
-def granularity_lines(found: GranularityComparison | None) -> list[str]:
-    """Compare tuning granularities, unless the winner was compiled without measuring."""
-    if found is None:
-        return []
-    ours, rival = f"tuned by {found.granularity}", found.rival
-    if rival is None:
-        return [f"{ours}; by {found.other} the same variant was not tried"]
-    other = f"by {found.other}" if found.is_twin else f"by {found.other} ({rival.choice.effort})"
-    if rival.state == FAILED:
-        why = f"its trial failed ({rival.failure})"
-        return [f"{ours}; {other} the same variant has no latency: {why}"]
-    where = ", measured in their trials"
-    if found.in_final:
-        where = ", their intervals overlapping" if found.overlap else ""
+def granularity_words(
+    ours: str, other: str, rival: Record, p50: tuple[float, float], where: str
+) -> str:
+    """Compare the latencies of the winner's variant at both granularities.
+
+    Args:
+        ours: Granularity of the winner.
+        other: The other granularity.
+        rival: Trial of the same variant at that one.
+        p50: Latency of the winner and of the rival in milliseconds.
+        where: How they were measured, if that limits what they say.
+    """
     text = (
-        f"{ours}: {found.p50:.4g} ms; {other} the same variant took "
-        f"{found.rival_p50:.4g} ms ({_change(found.p50, found.rival_p50)}{where})"
+        f"tuned by {ours}: {p50[0]:.4g} ms; by {other} the same variant took {p50[1]:.4g} ms "
+        f"({_change(*p50)}{where})"
     )
     exceeded = limit_words(rival.violations)
-    return [text if rival.feasible else f"{text}, and is not feasible: {exceeded}"]
+    return text if rival.feasible else f"{text}, and is not feasible: {exceeded}"
+
+
+IN_TRIALS, OVERLAPPING = ", measured in their trials", ", their intervals overlapping"
+"""How the latencies of two granularities were measured."""
 
 
 def _change(ours: float, theirs: float) -> str:
@@ -161,59 +167,47 @@ def _interval(one: Finalist) -> str:
 # -- registration and promotion
 
 
-def promotion_words(promotion: Promotion) -> str:
-    """Say what became of a version: whether it has the alias, and why."""
-    outcome = promotion.outcome
-    if isinstance(outcome, AliasGiven):
-        return _alias_words(outcome)
-    if isinstance(outcome, PromotedBefore):
-        return outcome.words
-    if isinstance(outcome, ChampionStays):
-        return _champion_words(outcome)
-    if isinstance(outcome, Unproven):
-        return _unproven_words(outcome)
-    return outcome.error or "no finalist was promoted"
-
-
-def _alias_words(given: AliasGiven) -> str:
+def alias_words(
+    version: str, alias: str, accuracy: Accuracy, max_accuracy_drop: float, has_data: bool
+) -> str:
+    """Say that a version has an alias, since it meets the accuracy bar on held-out samples."""
     split = "random inputs (no data was given)"
-    if given.held_out_samples:
-        split = f"{given.held_out_samples} held-out samples"
+    if has_data:
+        split = f"{accuracy.samples} held-out samples"
     return (
-        f"version {given.version} has alias {given.alias}: {given.metric} accuracy "
-        f"{given.accuracy:.4f} on {split}, drop {given.drop:+.4f} of at most "
-        f"{given.max_accuracy_drop:g}"
+        f"version {version} has alias {alias}: {accuracy.metric} accuracy "
+        f"{accuracy.accuracy:.4f} on {split}, drop {accuracy.drop:+.4f} of at most "
+        f"{max_accuracy_drop:g}"
     )
 
 
-def _champion_words(stays: ChampionStays) -> str:
-    if stays.verdict is not None:
-        why = verdict_words(stays.verdict)
-    else:
-        why = (
-            f"its p50 was {stays.champion_ms:.4g} ms, version {stays.version} has "
-            f"{stays.version_ms:.4g} ms"
-        )
+def champion_words(name: str, version: str, champion: str, why: str) -> str:
+    """Say that the current champion is better than a version, and how to overrule that."""
     return (
-        f"version {stays.champion} stays champion: {why} (promote version {stays.version} by hand "
-        f"with -e promote -P name={stays.name} -P version={stays.version})"
+        f"version {champion} stays champion: {why} (promote version {version} by hand "
+        f"with -e promote -P name={name} -P version={version})"
     )
 
 
-def _unproven_words(unproven: Unproven) -> str:
+def slower_words(champion_ms: float, version: str, version_ms: float) -> str:
+    """Compare the latencies that two versions have on their tags."""
+    return f"its p50 was {champion_ms:.4g} ms, version {version} has {version_ms:.4g} ms"
+
+
+def unproven_words(name: str, version: str, device: str, is_gpu: bool) -> str:
+    """Say that this machine does not run a version's target, and where to prove the version."""
     where, board = "on a board", " -P rpc_tracker=HOST:PORT -P rpc_key=KEY"
-    if unproven.is_gpu:
+    if is_gpu:
         where, board = "on a machine with that GPU", ""
     return (
-        f"version {unproven.version} is not promoted: this machine cannot run code for "
-        f"{unproven.device}; prove it {where} with -e promote -P name={unproven.name} "
-        f"-P version={unproven.version}{board}"
+        f"version {version} is not promoted: this machine cannot run code for {device}; prove it "
+        f"{where} with -e promote -P name={name} -P version={version}{board}"
     )
 
 
-def registration_words(name: str, version: str, promotion: Promotion) -> str:
+def registration_words(name: str, version: str, promoted: str) -> str:
     """Say under which URI a model is registered, and what became of the version, in Markdown."""
-    return f"Registered as `models:/{name}/{version}`; {promotion_words(promotion)}."
+    return f"Registered as `models:/{name}/{version}`; {promoted}."
 
 
 # -- tables and charts
@@ -226,14 +220,12 @@ def rows_words(shown: int, trials: int) -> list[str]:
     return [f"the first {shown} of {trials} trials; all are in trials.md"]
 
 
-def importance_lines(found: Importances) -> list[str]:
-    """Say why parameter importances are missing, if they are."""
-    if found.shares:
-        return []
+def no_importances_words(trials: int, needed: int) -> str:
+    """Say why parameter importances are missing."""
     why = "all latencies are the same"
-    if found.trials < found.needed:
-        why = f"{found.needed} finished trials are needed, but there are {found.trials}"
-    return [f"parameter importances are left out: {why}"]
+    if trials < needed:
+        why = f"{needed} finished trials are needed, but there are {trials}"
+    return f"parameter importances are left out: {why}"
 
 
 CAPTIONS: Mapping[str, str] = {
@@ -289,12 +281,12 @@ def reused_lines(stages: Sequence[str]) -> list[str]:
     return [f"reused     {listed} (same digest as an earlier run; no_cache=true redoes)"]
 
 
-def version_lines(name: str, version: str, existed: bool, promotion: Promotion) -> list[str]:
+def version_lines(name: str, version: str, existed: bool, promoted: str) -> list[str]:
     """Say which version a model has in the registry, and whether it is the champion."""
     state = "already registered" if existed else "registered"
     return [
         f"model      models:/{name}/{version} {state}, alias candidate",
-        f"champion   {promotion_words(promotion)}",
+        f"champion   {promoted}",
     ]
 
 

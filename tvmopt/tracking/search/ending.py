@@ -14,10 +14,9 @@ from tvmopt.search.study import SearchStudy
 from tvmopt.search.verdict import Finalist, Verdict, choose
 from tvmopt.tracking.pipeline.entry import register_built
 from tvmopt.tracking.pipeline.request import Request
-from tvmopt.tracking.registry import promotion
+from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
 from tvmopt.tracking.registry.versions import Registered
 from tvmopt.tracking.report import sentences
-from tvmopt.tracking.report.facts import Promotion, PromotionRefused, TuningComparison
 from tvmopt.tracking.search.finals import (
     Final,
     are_intact,
@@ -151,11 +150,11 @@ def _crown(
         verdict = choose(left)
         record = final.trials[verdict.winner.label]
         why += sentences.winner_lines(verdict, record.choice, final.reference_ms)
-        why += sentences.tuning_lines(compare_tuning(final, verdict.winner))
-        why += sentences.granularity_lines(compare_granularities(record, records, final))
+        why += compare_tuning(final, verdict.winner)
+        why += compare_granularities(record, records, final)
         registered = _register(session, request, record, verdict.winner)
         try:
-            promoted = promotion.promote_if_better(
+            promoted = promote_if_better(
                 session.client,
                 registered,
                 data=request.data,
@@ -172,8 +171,8 @@ def _crown(
             left.remove(verdict.winner)
             if left:
                 continue
-            promoted = Promotion(False, PromotionRefused())
-        why.append(sentences.promotion_words(promoted))
+            promoted = Promotion(False, sentences.NOTHING_PROMOTED)
+        why.append(promoted.words)
         return Ending(
             record.number, promoted.done or bool(left), registered.version, promoted.done,
             tuple(why), stopped, verdict.winner.p50, final.reference_ms, front, ended,
@@ -194,15 +193,15 @@ def champion_wins(final: Final, winner: Finalist) -> Verdict | None:
     return verdict if verdict.winner is final.champion else None
 
 
-def compare_tuning(final: Final, winner: Finalist) -> TuningComparison | None:
-    """Return the winner's variant under the efforts of the final round; None for one effort."""
+def compare_tuning(final: Final, winner: Finalist) -> list[str]:
+    """Compare the efforts of the winner's variant in the final round, if there are several."""
     choice = final.trials[winner.label].choice
-    others = tuple(
+    others = [
         (final.trials[f.label].choice.effort, f.p50)
         for f in final.finalists
         if f is not winner and final.trials[f.label].choice.variant == choice.variant
-    )
-    return TuningComparison(choice.effort, winner.p50, others) if others else None
+    ]
+    return [sentences.tuning_words(choice.effort, winner.p50, others)] if others else []
 
 
 def _register(

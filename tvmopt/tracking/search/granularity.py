@@ -8,14 +8,12 @@ from tvmopt.choices import GRANULARITIES
 from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import ADJUSTED, Record
 from tvmopt.search.verdict import Finalist
-from tvmopt.tracking.report.facts import GranularityComparison
+from tvmopt.tracking.report import sentences
 from tvmopt.tracking.search.finals import Final
 
 
-def compare_granularities(
-    winner: Record, records: Sequence[Record], final: Final
-) -> GranularityComparison | None:
-    """Return the winner's variant at both granularities.
+def compare_granularities(winner: Record, records: Sequence[Record], final: Final) -> list[str]:
+    """Compare the winner's variant at both granularities, unless it was compiled unmeasured.
 
     Latencies come from the final round when it has both trials, else from the trials.
 
@@ -23,28 +21,24 @@ def compare_granularities(
         winner: Its trial.
         records: All trials of the study.
         final: The last round.
-
-    Returns:
-        The comparison; None when the winner was compiled without measuring.
     """
     effort = winner.choice.effort
     if not effort.measures:
-        return None
+        return []
     [other] = [g for g in GRANULARITIES if g != effort.granularity]
     rival = _rival(winner, records, other)
     if rival is None:
-        return GranularityComparison(effort.granularity, other)
-    twin = rival.choice.is_twin(winner.choice)
+        return [sentences.untried_words(effort.granularity, other)]
+    if not rival.choice.is_twin(winner.choice):
+        other = f"{other} ({rival.choice.effort})"
     if rival.state == FAILED:
-        return GranularityComparison(effort.granularity, other, rival, twin)
+        return [sentences.failed_words(effort.granularity, other, rival)]
     measured = {final.trials[f.label].number: f for f in final.finalists}
     one, two = measured.get(winner.number), measured.get(rival.number)
+    p50, where = (winner.metrics[ADJUSTED], rival.metrics[ADJUSTED]), sentences.IN_TRIALS
     if one is not None and two is not None:
-        return GranularityComparison(
-            effort.granularity, other, rival, twin, one.p50, two.p50, True, _overlap(one, two)
-        )
-    ours, theirs = winner.metrics[ADJUSTED], rival.metrics[ADJUSTED]
-    return GranularityComparison(effort.granularity, other, rival, twin, ours, theirs)
+        p50, where = (one.p50, two.p50), sentences.OVERLAPPING if _overlap(one, two) else ""
+    return [sentences.granularity_words(effort.granularity, other, rival, p50, where)]
 
 
 def _rival(winner: Record, records: Sequence[Record], granularity: str) -> Record | None:

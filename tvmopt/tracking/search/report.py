@@ -48,7 +48,7 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
     why = [
         *ending.why,
         *([] if pictures else [sentences.NOTHING_TO_DRAW]),
-        *sentences.importance_lines(importances),
+        *importances.missing,
         sentences.stop_words(ending.stopped),
     ]
     (folder / "trials.csv").write_text(as_csv(cells))

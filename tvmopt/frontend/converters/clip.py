@@ -7,16 +7,14 @@ keeping NaN costs two instructions each, where a number costs none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from tvm import relax
 
+from tvmopt.frontend.converters.node import Attributes, Inputs
 from tvmopt.transform.precision.anchor_call import constant_data
 
 
-def clip(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> relax.Expr | None:
+def clip(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) -> relax.Expr | None:
     """Return ``x`` between two bounds; None where a bound is not constant, or no input.
 
     A bound of NaN is none, as in ONNX Runtime.
@@ -24,9 +22,10 @@ def clip(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> relax.Expr | Non
     Args:
         builder: Block builder to emit into.
         inputs: x, and optionally the lower and the upper bound; None for one that is left out.
+        attributes: None are read.
     """
     result, *bounds = inputs
-    if not any(bound is not None for bound in bounds):
+    if result is None or not any(bound is not None for bound in bounds):
         return None
     dtype = str(result.ty.dtype)
     for bound, extremum in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):

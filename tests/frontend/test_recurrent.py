@@ -1,0 +1,143 @@
+"""LSTM, GRU and RNN: results of ONNX Runtime, the matmul as a layer, refusals in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from onnx import helper
+
+from tests.frontend.recurrent_models import RecurrentModel, recurrent_models
+from tvmopt.device.target import resolve_target
+from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.frontend import import_onnx, layer_table, prepare
+from tvmopt.stages.check import compile_for_check
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
+
+
+def _imported(model):
+    prepared = prepare(model, {}).model
+    return import_onnx(prepared, layer_table(prepared))
+
+
+def _check(case: RecurrentModel, threads: int) -> None:
+    model, inputs = case.build()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    wanted = session.run(None, inputs)
+    run = compile_for_check(_imported(model), resolve_target("host", threads))
+    for ours, theirs in zip(run(list(inputs.values())), wanted, strict=True):
+        scale = max(1.0, float(np.abs(theirs).max()))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * scale)
+
+
+_CASES = {
+    "lstm": RecurrentModel("LSTM", 5, 1, 8, 33, ("B",), {}),
+    "every input of an lstm": RecurrentModel(
+        "LSTM", 5, 5, 3, 16, ("B", "lengths", "h", "c", "P"), {"direction": "bidirectional"}
+    ),
+    "activations of each direction": RecurrentModel(
+        "LSTM", 4, 2, 3, 7, ("B", "lengths"),
+        {
+            "direction": "bidirectional", "clip": 0.5, "input_forget": 1,
+            "activations": ["HardSigmoid", "Softsign", "Elu", "Sigmoid", "Affine", "LeakyRelu"],
+            "activation_alpha": [0.3, 0.9, 0.8], "activation_beta": [0.4, 0.1],
+        },
+    ),
+    "gru": RecurrentModel("GRU", 5, 3, 8, 20, ("B", "h"), {"linear_before_reset": 1}),
+    "gru that resets first": RecurrentModel(
+        "GRU", 5, 9, 8, 20, ("B", "lengths"), {"linear_before_reset": 0, "direction": "reverse"}
+    ),
+    "rnn": RecurrentModel("RNN", 1, 6, 1, 1, (), {"activations": ["Softplus"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_results_are_those_of_onnx_runtime(name) -> None:
+    _check(_CASES[name], threads=1)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_threads_share_the_steps_of_a_large_layer(cell, first) -> None:
+    attributes = {} if cell == "LSTM" else {"linear_before_reset": first}
+    _check(RecurrentModel(cell, 7, 2, 8, 200, ("B", "lengths"), attributes), threads=2)
+
+
+@pytest.mark.slow
+@given(recurrent_models())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_drawn_layers(case) -> None:
+    _check(case, threads=1)
+
+
+def test_the_product_of_the_input_is_the_layer() -> None:
+    model, _ = RecurrentModel("LSTM", 5, 2, 8, 16, ("B",), {}).build()
+    mod = _imported(model)
+    assert [(anchor.name, anchor.op) for anchor in anchors(mod)] == [("layer", "matmul")]
+    assert [layer.op for layer in layer_table(prepare(model, {}).model)] == ["LSTM"]
+
+
+def test_a_layer_with_the_batch_first(make_model) -> None:
+    """ONNX Runtime refuses ``layout=1``: compared with the same layer, steps first."""
+    steps, batch, hidden = 4, 3, 6
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((1, 4 * hidden, 5)).astype("float32")
+    r = rng.standard_normal((1, 4 * hidden, hidden)).astype("float32")
+    x = rng.standard_normal((batch, steps, 5)).astype("float32")
+    found = []
+    for layout, data in ((1, x), (0, x.transpose(1, 0, 2).copy())):
+        y = (batch, steps, 1, hidden) if layout else (steps, 1, batch, hidden)
+        h = (batch, 1, hidden) if layout else (1, batch, hidden)
+        node = helper.make_node(
+            "LSTM", ["x", "W", "R"], ["y", "h"], name="l", hidden_size=hidden, layout=layout
+        )
+        model = make_model(
+            [node],
+            {"x": ("float32", data.shape)},
+            {"y": ("float32", y), "h": ("float32", h)},
+            {"W": w, "R": r},
+        )
+        found.append(compile_for_check(import_onnx(model), resolve_target("host", 1))([data]))
+    (y_batch, h_batch), (y_steps, h_steps) = found
+    np.testing.assert_array_equal(y_batch.transpose(1, 2, 0, 3), y_steps)
+    np.testing.assert_array_equal(h_batch.transpose(1, 0, 2), h_steps)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"activations": ["Tanh", "Wave"]}, "activation 'Wave' is not one of"),
+        ({"activations": ["Tanh"]}, "activations must be 2, but are 1"),
+    ],
+    ids=str,
+)
+def test_bad_attributes_are_refused_in_one_line(attributes, said) -> None:
+    model, _ = RecurrentModel("GRU", 2, 1, 3, 4, (), attributes).build()
+    with pytest.raises(UnsupportedOperatorError, match=said) as caught:
+        import_onnx(model)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("skipped", "dtype"), [((), "bfloat16"), ((0,), "float32")])
+def test_bfloat16_narrows_the_recurrent_weight(skipped, dtype) -> None:
+    model, inputs = RecurrentModel("LSTM", 6, 3, 8, 40, ("B",), {}).build()
+    mod = convert_module(_imported(model), dtype="bfloat16", skip_layers=skipped).mod
+    kernels = [
+        func
+        for var, func in lower(mod, resolve_target("host", 1).to_tvm()).functions_items()
+        if var.name_hint.startswith("lstm_layer")
+    ]
+    assert [str(kernel.params[1].dtype) for kernel in kernels] == [dtype]
+    wanted = ort.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, inputs)
+    got = compile_for_check(mod, resolve_target("host", 1))(list(inputs.values()))
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6 if skipped else 2e-2)

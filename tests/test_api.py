@@ -1,0 +1,84 @@
+"""``tvmopt.compile``: one call from a model to a compiled one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import tvmopt
+from tvmopt.errors import ConfigError, ModelError
+
+
+@pytest.fixture(scope="module")
+def wanted(conv_model):
+    x = np.random.default_rng(5).standard_normal((1, 3, 8, 8), np.float32)
+    session = ort.InferenceSession(conv_model.SerializeToString())
+    return x, session.run(None, {"x": x})[0]
+
+
+def _as_path(model, folder):
+    onnx.save(model, str(folder / "net.onnx"))
+    return folder / "net.onnx"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [lambda model, folder: model, lambda model, folder: model.SerializeToString(), _as_path],
+    ids=["ModelProto", "bytes", "path"],
+)
+def test_a_model_from_anywhere(conv_model, wanted, given, tmp_path) -> None:
+    x, y = wanted
+    compiled = tvmopt.compile(given(conv_model, tmp_path), threads=1)
+    np.testing.assert_allclose(compiled(x)[0], y, rtol=1e-4, atol=1e-4)
+
+
+def test_it_can_be_kept_and_loaded(conv_model, wanted, tmp_path) -> None:
+    x, _ = wanted
+    compiled = tvmopt.compile(conv_model, threads=1, output=tmp_path / "kept")
+    again = tvmopt.load(tmp_path / "kept")
+    np.testing.assert_array_equal(again(x)[0], compiled(x)[0])
+    with pytest.raises(ConfigError, match="output must be a folder that is new or empty"):
+        tvmopt.compile(conv_model, output=tmp_path / "kept")
+
+
+def test_int8_is_calibrated_on_samples(conv_model, wanted) -> None:
+    x, y = wanted
+    samples = np.random.default_rng(6).standard_normal((16, 3, 8, 8), np.float32)
+    compiled = tvmopt.compile(
+        conv_model, {"x": (1, 3, 8, 8)}, threads=1, data={"x": samples}, dtype="int8", layout="NHWC"
+    )
+    found = compiled(x)[0].ravel()
+    assert np.dot(found, y.ravel()) / np.linalg.norm(found) / np.linalg.norm(y) > 0.98
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"layuot": "NHWC"}, ConfigError, "did you mean layout"),
+        ({"dtype": "float8"}, ConfigError, "dtype must be one of"),
+        ({"data": "nowhere.npz"}, ConfigError, "data must be an existing"),
+        ({"input_shapes": {"z": (1,)}}, ConfigError, "input_shapes must name inputs of the model"),
+        ({"target": "cortex-a72"}, ConfigError, "target must run on this machine"),
+        ({"model": 3}, ConfigError, "model must be a path, bytes or an onnx.ModelProto"),
+        ({"model": b"nothing"}, ModelError, "model must"),
+        ({"model": "nowhere.onnx"}, ModelError, "there is none at 'nowhere.onnx'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(conv_model, given, error, message) -> None:
+    with pytest.raises(error, match=message) as caught:
+        tvmopt.compile(**{"model": conv_model, **given})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_onnx_runtime_refuses_in_its_part_is_one_error(make_model) -> None:
+    node = onnx.helper.make_node("CumSum", ["x", "axis"], ["y"])
+    inputs = {"x": ("float32", [2, 3]), "axis": ("int64", [])}
+    compiled = tvmopt.compile(make_model([node], inputs, {"y": ("float32", [2, 3])}, {}))
+    assert compiled.metadata.segments == 1
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(ConfigError, match="ONNX Runtime, which runs a part of the model") as caught:
+        compiled({"x": x, "axis": np.array(5)})
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(compiled({"x": x, "axis": np.array(1)})[0], [[1, 2, 3]] * 2)

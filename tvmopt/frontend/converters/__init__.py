@@ -1,0 +1,66 @@
+"""Converters of ONNX operators that TVM's importer lacks, or converts to something else.
+
+A converter takes the block builder, the inputs and the attributes of a node, and returns an
+expression; or None, where TVM's own converter is right.
+"""
+
+from __future__ import annotations
+
+from tvmopt.frontend.converters.clip import clip
+from tvmopt.frontend.converters.conv_transpose import conv_transpose
+from tvmopt.frontend.converters.detection import align_regions, non_maximum_suppression
+from tvmopt.frontend.converters.elementwise import (
+    bit_cast,
+    cosh,
+    is_inf,
+    power,
+    sinh,
+    thresholded_relu,
+)
+from tvmopt.frontend.converters.fourier import dft, stft
+from tvmopt.frontend.converters.integer import conv_integer
+from tvmopt.frontend.converters.node import Converter
+from tvmopt.frontend.converters.normalization import (
+    batch_normalization,
+    dropout,
+    layer_normalization,
+    lp_normalization,
+)
+from tvmopt.frontend.converters.recurrent import gru, lstm, rnn
+from tvmopt.frontend.converters.resize import resize
+from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
+from tvmopt.frontend.converters.segment import segment
+from tvmopt.frontend.converters.windows import col2im
+from tvmopt.frontend.matmul_nbits import matmul_nbits
+from tvmopt.frontend.response_norm import local_response_norm
+
+CONVERTERS: dict[str, Converter] = {
+    "BatchNormalization": batch_normalization,
+    "BitCast": bit_cast,
+    "Clip": clip,
+    "Col2Im": col2im,
+    "ConvInteger": conv_integer,
+    "ConvTranspose": conv_transpose,
+    "Cosh": cosh,
+    "CumProd": cum_prod,
+    "DFT": dft,
+    "Dropout": dropout,
+    "GRU": gru,
+    "IsInf": is_inf,
+    "LayerNormalization": layer_normalization,
+    "LpNormalization": lp_normalization,
+    "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
+    "LSTM": lstm,
+    "MatMulNBits": matmul_nbits,
+    "NonMaxSuppression": non_maximum_suppression,
+    "OnnxRuntime": segment,
+    "Pow": power,
+    "Resize": resize,
+    "ReverseSequence": reverse_sequence,
+    "RNN": rnn,
+    "RoiAlign": align_regions,
+    "Sinh": sinh,
+    "STFT": stft,
+    "ThresholdedRelu": thresholded_relu,
+}
+"""By the name of the operator."""

@@ -1,0 +1,477 @@
+"""One TensorIR function for a whole recurrent layer.
+
+::
+
+    for step:                                   # one launch of the threads, a barrier a step
+        parallel for thread:
+            for own tile of hidden units:       # of one direction; backwards at odd steps
+                for block of rows of the batch:
+                    acc[row, gate, unit] = sum_k h[row, k] * weight[tile, k, gate, unit]
+                    gates, cell state and h of these units
+
+A thread keeps its tiles, so that its cache keeps their weight; where the cache is too small for all
+of it, going back and forth finds the last tiles of the step before. The weight is packed in the
+order in which it is read: (direction, tile, k, gate, unit of the tile). Gates that need the results
+of others (a GRU's hidden gate) form a second phase after a barrier. The state is double-buffered,
+since all tiles read the whole state of the last step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.kernels.cpu.recurrence.activations import activated
+from tvmopt.kernels.recurrence import Activation, Recurrence
+
+_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
+# Most rows of the batch in one block.
+_MOST_ROWS = 4
+# Most values of k that are summed apart; independent sums hide the latency of FMA.
+_MOST_SUMS = 8
+# int32 values of a cache line: flags of two threads lie in different ones.
+_LINE = 16
+# Spins, of some 50 ns, after which a thread gives way at each further one.
+_MOST_SPINS = 400
+Shape = tuple[int, ...]
+# Name, shape and dtype of a parameter.
+Parameter = tuple[str, Shape, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrenceTiling:
+    """How a kernel is laid out for a device.
+
+    Attributes:
+        lanes: Units of a tile: float32 values of one vector register.
+        accumulators: Vector registers for the sums.
+        threads: Threads that share a step.
+        spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
+            barrier calls the system at every step, which takes microseconds.
+    """
+
+    lanes: int
+    accumulators: int
+    threads: int
+    spins: bool = False
+
+
+def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
+    """Return the hidden units rounded up to whole tiles."""
+    return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
+
+
+def kernel_operands(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Parameter]:
+    """Return name, shape and dtype of each parameter of the kernel, the outputs last."""
+    r, units = recurrence, padded_units(recurrence, tiling)
+    state = (r.directions, r.batch, units)
+    shapes: dict[str, tuple[Shape, str]] = {
+        "gates": ((r.steps, r.batch, r.directions, r.gates, units), "float32"),
+        "bias": ((r.directions, units), "float32"),
+        "peepholes": ((r.directions, 3, units), "float32"),
+        "lengths": ((r.batch,), "int32"),
+        "initial_h": (state, "float32"),
+        "initial_c": (state, "float32"),
+    }
+    tiles = units // tiling.lanes
+    weights = [
+        (f"weight{n}", (r.directions, tiles, r.hidden, len(gates), tiling.lanes), r.weight_dtype)
+        for n, gates in enumerate(r.phases)
+    ]
+    operands = [(name, *shapes[name]) for name in r.operands if name != "weight"]
+    outputs = [("y", (r.steps, r.directions, r.batch, units), "float32"), ("y_h", state, "float32")]
+    if r.cell == "LSTM":
+        outputs.append(("y_c", state, "float32"))
+    return [operands[0], *weights, *operands[1:], *outputs]
+
+
+def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.PrimFunc:
+    """Return the function of a recurrent layer.
+
+    Its parameters are :func:`kernel_operands`: operands, then outputs.
+    """
+    with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
+        build.func_name("main")
+        build.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE})
+        buffers = {
+            name: build.arg(name, build.buffer(shape, dtype))
+            for name, shape, dtype in kernel_operands(recurrence, tiling)
+        }
+        _Kernel(recurrence, tiling, buffers).emit()
+    return builder.get()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a block of rows of one tile is: all expressions but the number of rows."""
+
+    step: Expr
+    direction: Expr
+    tile: Expr
+    first_row: Expr
+    rows: int
+
+
+class _Kernel:
+    def __init__(
+        self, recurrence: Recurrence, tiling: RecurrenceTiling, buffers: dict[str, tirx.Buffer]
+    ) -> None:
+        self._r, self._tiling, self._of = recurrence, tiling, buffers
+        self._units = padded_units(recurrence, tiling)
+        self._tiles = self._units // tiling.lanes
+
+    def emit(self) -> None:
+        r = self._r
+        state = (r.directions, r.batch, self._units)
+        self._of["h"] = build.alloc_buffer((2, *state), "float32", scope="global")
+        if len(r.phases) > 1:
+            for name in ("update", "reset_h"):
+                self._of[name] = build.alloc_buffer(state, "float32", scope="global")
+        if self._spins:
+            self._of["flags"] = build.alloc_buffer(
+                (self._tiling.threads, _LINE), "int32", scope="global"
+            )
+            with build.serial(self._tiling.threads) as thread:
+                build.buffer_store(self._of["flags"], tirx.const(0, "int32"), [thread, 0])
+        self._initial("h", "initial_h", (0,))
+        if r.cell == "LSTM":
+            self._initial("y_c", "initial_c", ())
+        with self._launch(), build.serial(r.steps) as step:
+            for phase in range(len(r.phases)):
+                with self._threads(step * len(r.phases) + phase + 1) as thread:
+                    self._tasks(phase, step, thread)
+        with self._each(state) as at:
+            build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
+
+    def _initial(self, name: str, source: str, first: Shape) -> None:
+        state = (self._r.directions, self._r.batch, self._units)
+        given = self._of.get(source)
+        with self._each(state) as at:
+            value = tirx.const(0, "float32") if given is None else given[at]
+            build.buffer_store(self._of[name], value, [*first, *at])
+
+    @contextlib.contextmanager
+    def _each(self, shape: Shape) -> Iterator[tuple[Expr, ...]]:
+        lanes = self._tiling.lanes
+        with (
+            build.grid(*shape[:-1], shape[-1] // lanes) as (*outer, tile),
+            build.vectorized(lanes) as unit,
+        ):
+            yield (*outer, tile * lanes + unit)
+
+    @contextlib.contextmanager
+    def _launch(self) -> Iterator[None]:
+        """Start the threads once for all steps."""
+        if self._tiling.threads == 1:
+            yield
+            return
+        with build.attr(0, "pragma_parallel_launch_point", 1):
+            yield
+
+    @contextlib.contextmanager
+    def _threads(self, turn: Expr) -> Iterator[Expr]:
+        """A loop over the threads; all have ended when it ends.
+
+        Args:
+            turn: Number of the loop, from 1.
+        """
+        count = self._tiling.threads
+        if count == 1:
+            yield tirx.IntImm("int32", 0)
+            return
+        if self._spins:
+            with build.parallel(count) as one:
+                yield one
+                _x86("sse2.mfence")
+                build.buffer_store(self._of["flags"], turn, [one, 0])
+            with build.serial(count) as other:
+                self._wait(other, turn)
+            _x86("sse2.mfence")
+            return
+        with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as one:
+            yield one
+
+    @property
+    def _spins(self) -> bool:
+        return self._tiling.spins and self._tiling.threads > 1
+
+    def _wait(self, other: Expr, turn: Expr) -> None:
+        """Wait until a thread has ended its loop ``turn``; give way if that takes long."""
+        spins = build.alloc_buffer((1,), "int32", scope="local")
+        build.buffer_store(spins, tirx.const(0, "int32"), [0])
+        with build.While(self._of["flags"][other, 0] < turn):
+            _x86("sse2.pause")
+            build.buffer_store(spins, spins[0] + 1, [0])
+            with build.If(spins[0] > _MOST_SPINS), build.Then():
+                build.evaluate(tirx.call_extern("int32", "sched_yield"))
+
+    def _tasks(self, phase: int, step: Expr, thread: Expr) -> None:
+        """Emit the tiles of one thread."""
+        tasks = self._r.directions * self._tiles
+        each = -(-tasks // self._tiling.threads)
+        with build.serial(each) as turn:
+            place = tirx.Select(step % 2 == 1, each - 1 - turn, turn)
+            task = thread * each + place
+            if tasks % each == 0:
+                self._task(phase, step, task // self._tiles, task % self._tiles)
+                return
+            with build.If(task < tasks), build.Then():
+                self._task(phase, step, task // self._tiles, task % self._tiles)
+
+    def _task(self, phase: int, step: Expr, direction: Expr, tile: Expr) -> None:
+        """Emit one tile of one direction, over all rows of the batch."""
+        gates = len(self._r.phases[phase])
+        most = max(1, min(_MOST_ROWS, self._tiling.accumulators // gates))
+        blocks, rest = divmod(self._r.batch, most)
+        if blocks:
+            with build.serial(blocks) as block:
+                self._block(phase, _Place(step, direction, tile, block * most, most))
+        if rest:
+            first = tirx.IntImm("int32", blocks * most)
+            self._block(phase, _Place(step, direction, tile, first, rest))
+
+    def _block(self, phase: int, place: _Place) -> None:
+        sums = self._products(phase, place)
+        variants = dict.fromkeys(self._r.activations)
+        for row in range(place.rows):
+            if len(variants) == 1:
+                _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 0)
+                continue
+            with build.If(place.direction == 0):
+                with build.Then():
+                    _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 0)
+                with build.Else():
+                    _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 1)
+
+    def _products(self, phase: int, place: _Place) -> tirx.Buffer:
+        """Emit the products of the state and the weight; return the sums (row, gate, unit)."""
+        lanes, gates = self._tiling.lanes, len(self._r.phases[phase])
+        used = place.rows * gates
+        apart = 1
+        while apart < _MOST_SUMS and 2 * apart * used <= self._tiling.accumulators:
+            apart *= 2
+        sums = build.alloc_buffer((apart, place.rows, gates, lanes), "float32", scope="local")
+
+        def every(emit: Callable[[int, int, int, Expr], None]) -> None:
+            for part in range(apart):
+                for row in range(place.rows):
+                    for gate in range(gates):
+                        with build.vectorized(lanes) as unit:
+                            emit(part, row, gate, unit)
+
+        every(
+            lambda part, row, gate, unit: build.buffer_store(
+                sums, tirx.const(0, "float32"), [part, row, gate, unit]
+            )
+        )
+
+        def add(k: Expr, part: int, row: int, gate: int, unit: Expr) -> None:
+            at = [part, row, gate, unit]
+            weight = self._of[f"weight{phase}"][place.direction, place.tile, k, gate, unit]
+            product = self._state(phase, place, row, k) * weight.astype("float32")
+            build.buffer_store(sums, sums[tuple(at)] + product, at)
+
+        whole = self._r.hidden // apart
+        if whole:
+            with build.serial(whole) as block:
+                every(lambda part, *at: add(block * apart + part, part, *at))
+        for k in range(whole * apart, self._r.hidden):
+            for row in range(place.rows):
+                for gate in range(gates):
+                    with build.vectorized(lanes) as unit:
+                        add(tirx.IntImm("int32", k), 0, row, gate, unit)
+        while apart > 1:
+            apart //= 2
+            every(
+                lambda part, row, gate, unit, half=apart: build.buffer_store(  # type: ignore[misc]
+                    sums,
+                    sums[part, row, gate, unit] + sums[part + half, row, gate, unit],
+                    [part, row, gate, unit],
+                )
+            )
+        return sums
+
+    def _state(self, phase: int, place: _Place, row: int, k: Expr) -> Expr:
+        at = (place.direction, place.first_row + row, k)
+        return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
+
+
+def _x86(name: str) -> None:
+    """Emit an instruction that orders memory; the compiler moves no load or store across it."""
+    build.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}"))
+
+
+class _Row:
+    """Gates and state of the units of a tile, for one row of the batch."""
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        tiling: RecurrenceTiling,
+        buffers: dict[str, tirx.Buffer],
+        place: _Place,
+        row: int,
+        sums: tirx.Buffer,
+    ) -> None:
+        self._r, self._lanes, self._of = recurrence, tiling.lanes, buffers
+        self._place, self._row_in_block, self._sums = place, row, sums
+        self._row = place.first_row + row
+        self._unit = place.tile * tiling.lanes
+
+    def emit(self, phase: int, direction: int) -> None:
+        emit = {"LSTM": self._lstm, "RNN": self._rnn}.get(self._r.cell, self._gru)
+        emit(self._r.activations[direction], phase)
+
+    def _lstm(self, activations: Sequence[Activation], phase: int) -> None:
+        f, g, h = activations
+        i, o, forget, c = range(4)
+        cell = self._of["y_c"]
+        for gate, place in ((i, 0), (forget, 2)):
+            self._store_sum(gate, lambda j, n=place: self._peephole(n, j, cell[self._at(j)]))  # type: ignore[misc]
+        self._store_sum(c)
+        self._each(i, lambda j: activated(f, self._clipped(i, j)))
+        if self._r.input_forget:
+            self._each(forget, lambda j: tirx.const(1, "float32") - self._sum(i, j))
+        else:
+            self._each(forget, lambda j: activated(f, self._clipped(forget, j)))
+        self._each(c, lambda j: activated(g, self._clipped(c, j)))
+        self._each(
+            c,
+            lambda j: self._sum(forget, j) * cell[self._at(j)] + self._sum(i, j) * self._sum(c, j),
+        )
+        self._store_sum(o, lambda j: self._peephole(1, j, self._sum(c, j)))
+        self._each(o, lambda j: activated(f, self._clipped(o, j)))
+        self._each(o, lambda j: self._sum(o, j) * activated(h, self._sum(c, j)))
+        self._commit(o, c)
+
+    def _rnn(self, activations: Sequence[Activation], phase: int) -> None:
+        self._store_sum(0)
+        self._each(0, lambda j: activated(activations[0], self._clipped(0, j)))
+        self._commit(0)
+
+    def _gru(self, activations: Sequence[Activation], phase: int) -> None:
+        f, g = activations
+        two = len(self._r.phases) > 1
+        if phase == 0:
+            for gate in (0, 1):
+                self._store_sum(gate)
+                self._each(gate, lambda j, n=gate: activated(f, self._clipped(n, j)))  # type: ignore[misc]
+        if two and phase == 0:
+            self._keep("update", lambda j: self._sum(0, j))
+            self._keep("reset_h", lambda j: self._sum(1, j) * self._last(j))
+            return
+        hidden = 0 if two else 2
+        if not two:
+            bias = self._of.get("bias")
+            self._each(
+                hidden,
+                lambda j: (
+                    self._sum(1, j)
+                    * (
+                        self._sum(hidden, j)
+                        if bias is None
+                        else self._sum(hidden, j) + bias[self._place.direction, self._unit + j]
+                    )
+                ),
+            )
+        self._store_sum(hidden, gate=2)
+        self._each(hidden, lambda j: activated(g, self._clipped(hidden, j)))
+
+        def blended(j: Expr) -> Expr:
+            update = self._of["update"][self._at(j)] if two else self._sum(0, j)
+            one = tirx.const(1, "float32")
+            return (one - update) * self._sum(hidden, j) + update * self._last(j)
+
+        self._each(hidden, blended)
+        self._commit(hidden)
+
+    def _at(self, j: Expr) -> tuple[Expr, ...]:
+        """Index of a unit in a buffer (direction, row, unit)."""
+        return (self._place.direction, self._row, self._unit + j)
+
+    def _last(self, j: Expr) -> Expr:
+        return self._of["h"][(self._place.step % 2, *self._at(j))]
+
+    def _sum(self, n: int, j: Expr) -> Expr:
+        return self._sums[0, self._row_in_block, n, j]
+
+    def _clipped(self, n: int, j: Expr) -> Expr:
+        value = self._sum(n, j)
+        if not self._r.clip:
+            return value
+        bound = tirx.const(self._r.clip, "float32")
+        return tirx.max(tirx.min(value, bound), -bound)
+
+    def _peephole(self, n: int, j: Expr, cell: Expr) -> Expr | None:
+        weight = self._of.get("peepholes")
+        if weight is None:
+            return None
+        return weight[self._place.direction, n, self._unit + j] * cell
+
+    def _each(self, n: int, value: Callable[[Expr], Expr]) -> None:
+        """Replace the sums of gate ``n``."""
+        with build.vectorized(self._lanes) as j:
+            build.buffer_store(self._sums, value(j), [0, self._row_in_block, n, j])
+
+    def _keep(self, name: str, value: Callable[[Expr], Expr]) -> None:
+        with build.vectorized(self._lanes) as j:
+            build.buffer_store(self._of[name], value(j), list(self._at(j)))
+
+    def _store_sum(
+        self, n: int, extra: Callable[[Expr], Expr | None] | None = None, gate: int | None = None
+    ) -> None:
+        """Add the input's product, and ``extra``, to the sums of gate ``n``."""
+        which = n if gate is None else gate
+
+        def value(j: Expr) -> Expr:
+            at = (self._time(), self._row, self._place.direction, which, self._unit + j)
+            total = self._of["gates"][at] + self._sum(n, j)
+            more = None if extra is None else extra(j)
+            return total if more is None else total + more
+
+        self._each(n, value)
+
+    def _valid(self) -> Expr | None:
+        lengths = self._of.get("lengths")
+        return None if lengths is None else self._place.step < lengths[self._row]
+
+    def _time(self) -> Expr:
+        """Return the step of the sequence that this step reads and writes."""
+        step, valid = self._place.step, self._valid()
+        if not any(self._r.reverse):
+            return step
+        end = self._r.steps if valid is None else self._of["lengths"][self._row]
+        back = end - 1 - step
+        if valid is not None:
+            back = tirx.Select(valid, back, step)
+        if all(self._r.reverse):
+            return back
+        return tirx.Select(self._place.direction == 1, back, step)
+
+    def _commit(self, h: int, c: int | None = None) -> None:
+        """Write the new state and the output; past the end of a sequence, keep the state."""
+        valid = self._valid()
+        if valid is None:
+            self._write(lambda j: self._sum(h, j), c, lambda j: self._sum(h, j))
+            return
+        with build.If(valid):
+            with build.Then():
+                self._write(lambda j: self._sum(h, j), c, lambda j: self._sum(h, j))
+            with build.Else():
+                self._write(self._last, None, lambda j: tirx.const(0, "float32"))
+
+    def _write(self, h: Callable[[Expr], Expr], c: int | None, y: Callable[[Expr], Expr]) -> None:
+        if c is not None:
+            self._keep("y_c", lambda j: self._sum(c, j))
+        with build.vectorized(self._lanes) as j:
+            at = [(self._place.step + 1) % 2, *self._at(j)]
+            build.buffer_store(self._of["h"], h(j), at)
+        with build.vectorized(self._lanes) as j:
+            at = [self._time(), self._place.direction, self._row, self._unit + j]
+            build.buffer_store(self._of["y"], y(j), at)

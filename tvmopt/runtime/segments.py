@@ -1,0 +1,121 @@
+"""Run the segments of a model that are not compiled, in ONNX Runtime.
+
+A library calls the packed function ``FUNCTION`` with the segment's ONNX model as bytes, the inputs
+and the outputs, which are not copied; or ``ALLOCATING_FUNCTION``, which returns the outputs, where
+their shapes are known at run time only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmopt.errors import EnvironmentSetupError
+from tvmopt.printable import one_line
+
+#: Names of the packed functions.
+FUNCTION = "tvmopt.onnxruntime"
+ALLOCATING_FUNCTION = "tvmopt.onnxruntime.allocating"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    """A session, and the tensor that holds its model.
+
+    The tensor keeps the model's memory, so that its address names this session alone.
+    """
+
+    model: Any
+    session: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_sessions: dict[tuple[int, int], _Session] = {}
+_lock = threading.Lock()
+
+
+def register_segments() -> None:
+    """Register the packed functions; must precede the loading of a library that calls it."""
+    import tvm_ffi
+
+    tvm_ffi.register_global_func(FUNCTION, _refusing(_run), override=True)
+    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _refusing(_returned), override=True)
+
+
+def require_onnxruntime() -> None:
+    """Refuse a model with segments where ONNX Runtime is not installed.
+
+    Raises:
+        EnvironmentSetupError: When it is not.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise EnvironmentSetupError(
+            "the model runs some of its nodes in ONNX Runtime, which must be installed, but is "
+            "not; run: pip install onnxruntime"
+        )
+
+
+def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with ONNX Runtime's errors as ValueErrors, which TVM passes on as such.
+
+    The inputs cause them: ONNX Runtime ran the segment when the model was converted.
+    """
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ValueError(one_line(str(error))) from error
+
+    return run
+
+
+def _run(model: Any, *tensors: Any) -> None:
+    content = np.from_dlpack(model)
+    found = _session(model, content)
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]
+    inputs, outputs = arrays[: len(found.inputs)], arrays[len(found.inputs) :]
+    binding = found.session.io_binding()
+    for name, array in zip(found.inputs, inputs, strict=True):
+        binding.bind_cpu_input(name, array)
+    for name, array in zip(found.outputs, outputs, strict=True):
+        binding.bind_output(
+            name, "cpu", 0, array.dtype, array.shape, array.__array_interface__["data"][0]
+        )
+    found.session.run_with_iobinding(binding)
+
+
+def _returned(model: Any, *tensors: Any) -> Any:
+    import tvm
+
+    found = _session(model, np.from_dlpack(model))
+    arrays = (np.from_dlpack(tensor) for tensor in tensors)
+    results = found.session.run(list(found.outputs), dict(zip(found.inputs, arrays, strict=True)))
+    made = [tvm.runtime.tensor(np.asarray(result)) for result in results]
+    return made[0] if len(made) == 1 else made
+
+
+def _session(model: Any, content: np.ndarray) -> _Session:
+    key = (content.__array_interface__["data"][0], content.size)
+    with _lock:
+        if key not in _sessions:
+            import onnxruntime as ort
+
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.intra_op_num_threads = int(os.environ.get("TVM_NUM_THREADS", "1"))
+            options.inter_op_num_threads = 1
+            session = ort.InferenceSession(
+                content.tobytes(), options, providers=["CPUExecutionProvider"]
+            )
+            names = (session.get_inputs(), session.get_outputs())
+            inputs, outputs = (tuple(each.name for each in side) for side in names)
+            _sessions[key] = _Session(model, session, inputs, outputs)
+        return _sessions[key]

@@ -1,0 +1,172 @@
+"""Import, convert and compile a model; what fails alone runs in ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx
+import tvm
+
+from tvmopt.choices import AUTO, FALLBACKS
+from tvmopt.config import ConvertConfig
+from tvmopt.device.target import TargetSpec
+from tvmopt.errors import BuildError, ModelError, UnsupportedOperatorError
+from tvmopt.frontend import (
+    Imported,
+    Layer,
+    import_onnx,
+    import_with_segments,
+    not_compilable,
+)
+from tvmopt.frontend.reference import (
+    Reference,
+    check_outputs,
+    input_specs,
+    tolerance_for,
+    working_random_inputs,
+)
+from tvmopt.frontend.support import Unsupported
+from tvmopt.stages.auto_layout import choose_layout
+from tvmopt.stages.check import Run, compile_for_check
+from tvmopt.stages.convert_check import compiler_errors
+from tvmopt.stages.result import Progress
+from tvmopt.transform.conversion import Conversion, convert_module
+from tvmopt.transform.plan import free_layouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Reasons for skipped layers, by layer index.
+
+    Attributes:
+        by_user: Layers that keep dtype and layout.
+        for_accuracy: Layers that keep their dtype only.
+    """
+
+    by_user: dict[int, str]
+    for_accuracy: dict[int, str]
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """All of them, sorted; the user's reason where a layer has both."""
+        return dict(sorted({**self.for_accuracy, **self.by_user}.items()))
+
+
+class Conversions:
+    """Convert a module to a dtype, once for each layout.
+
+    Args:
+        imported: The imported module.
+        dtype: The dtype.
+        skipped: Layers to leave alone.
+    """
+
+    def __init__(self, imported: tvm.IRModule, dtype: str, skipped: Skipped) -> None:
+        self._imported, self._dtype, self._skipped = imported, dtype, skipped
+        self._by_layout: dict[str, Conversion] = {}
+
+    def __call__(self, layout: str) -> Conversion:
+        """Return the module in ``layout``."""
+        if layout not in self._by_layout:
+            self._by_layout[layout] = self.convert(self._imported, layout)
+        return self._by_layout[layout]
+
+    def convert(self, mod: tvm.IRModule, layout: str) -> Conversion:
+        """Convert another module in the same way."""
+        with compiler_errors(f"convert to {self._dtype} in {layout}"):
+            return convert_module(
+                mod,
+                dtype=self._dtype,
+                layout=layout,
+                skip_layers=self._skipped.by_user,
+                keep_dtype=self._skipped.for_accuracy,
+            )
+
+    def free_layouts(self) -> None:
+        """Let the tuner choose the layout of every layer that the user does not skip."""
+        for conversion in self._by_layout.values():
+            free_layouts(conversion.mod, self._skipped.by_user)
+
+
+def _layout(asked: str, conversions: Conversions, target: TargetSpec) -> str:
+    """Return the layout to convert to; for ``auto`` the one with the least predicted time."""
+    if asked != AUTO:
+        return asked
+    with compiler_errors("compile in a layout"):
+        layout = choose_layout(lambda layout: conversions(layout).mod, target)
+    conversions.free_layouts()
+    return layout
+
+
+class Importer:
+    """Import a model; for a CPU, what cannot be compiled may become segments."""
+
+    def __init__(self, layers: Sequence[Layer], config: ConvertConfig, target: TargetSpec) -> None:
+        self._layers, self._target = layers, target
+        self._others: list[Unsupported] = []
+        self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
+
+    def __call__(self, model: onnx.ModelProto) -> Imported:
+        """Import a prepared model."""
+        if self.has_segments:
+            return import_with_segments(model, self._layers, self._others)
+        return Imported(import_onnx(model, self._layers))
+
+    def leave_out_what_fails(self, model: onnx.ModelProto) -> bool:
+        """Check each node alone; return whether some fail, which become segments from now on."""
+        if self.has_segments and not self._others:
+            self._others = not_compilable(model, self._check_alone)
+            return bool(self._others)
+        return False
+
+    def _check_alone(self, node: onnx.ModelProto) -> None:
+        """Compile a model of one node, and compare it with ONNX Runtime where that takes inputs."""
+        run = compile_for_check(import_onnx(node), self._target)
+        reference = Reference(node, self._target.threads)
+        try:
+            _, inputs, expected = working_random_inputs(reference, input_specs(node), seed=0)
+        except ModelError:
+            return
+        got = run(list(inputs.values()))
+        check_outputs(got, expected, reference.output_names, "the node", tolerance_for(node))
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A conversion that compiles.
+
+    Attributes:
+        parted: The imported module.
+        conversions: Its conversions.
+        config: The configuration, with the layout that was chosen.
+        run: Runs the compiled module; None where this machine cannot.
+    """
+
+    parted: Imported
+    conversions: Conversions
+    config: ConvertConfig
+    run: Run | None
+
+
+def converted_module(
+    config: ConvertConfig, import_: Importer, source: onnx.ModelProto, skipped: Skipped,
+    target: TargetSpec, progress: Progress,
+) -> Made:  # fmt: skip
+    """Import, convert and compile; leave out nodes that do not compile where the user lets us."""
+    try:
+        parted = import_(source)
+        progress(2, 5, "convert")
+        conversions = Conversions(parted.mod, config.dtype, skipped)
+        chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
+        converted = conversions(chosen.layout)
+        progress(3, 5, "compile check")
+        run = None
+        if not target.missing_on_host():
+            with compiler_errors("compile"):
+                run = compile_for_check(converted.mod, target)
+        return Made(parted, conversions, chosen, run)
+    except (ModelError, BuildError, UnsupportedOperatorError):
+        if not import_.leave_out_what_fails(source):
+            raise
+    return converted_module(config, import_, source, skipped, target, progress)
