@@ -1,9 +1,10 @@
-"""The node tests of the onnx package as models with data."""
+"""The node tests and the small models of the onnx package, with their data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,53 @@ def node_cases() -> Iterator[Case]:
     from onnx.backend.test.case.node import collect_testcases
 
     for case in collect_testcases(None):
-        inputs, outputs = ([_array(value) for value in side] for side in case.data_sets[0])
-        if any(array is None for array in (*inputs, *outputs)):
-            continue
-        names = [value.name for value in case.model.graph.input]
-        # The caller of a subgraph's values passes none for an optional input that is left out.
-        given: dict[str, Any] = dict(zip(names, inputs, strict=True))
-        yield Case(case.name, case.model, given, case.rtol, case.atol)
+        made = _case(case.name, case.model, case.data_sets[0], case.rtol, case.atol)
+        if made is not None:
+            yield made
+
+
+def small_models() -> Iterator[Case]:
+    """Yield the small models that the package brings as files, whose values are numeric tensors."""
+    data = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for kind in ("pytorch-converted", "pytorch-operator", "simple"):
+        for folder in sorted((data / kind).iterdir()):
+            model = onnx.load_model(str(folder / "model.onnx"))
+            sides = [_values(folder / "test_data_set_0", side, model) for side in _SIDES]
+            made = _case(f"{kind}/{folder.name}", model, sides, rtol=1e-3, atol=1e-7)
+            if made is not None:
+                yield made
+
+
+_SIDES = ("input", "output")
+
+
+def _values(folder: Path, side: str, model: onnx.ModelProto) -> list[onnx.TensorProto | None]:
+    """Return the tensors of one side of a model; None for what is no tensor."""
+    declared = {"input": model.graph.input, "output": model.graph.output}[side]
+    found: list[onnx.TensorProto | None] = []
+    for number, path in enumerate(sorted(folder.glob(f"{side}_*.pb"), key=_number)):
+        is_tensor = declared[number].type.HasField("tensor_type")
+        tensor = onnx.TensorProto.FromString(path.read_bytes()) if is_tensor else None
+        found.append(tensor)
+    return found
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])
+
+
+def _case(
+    name: str, model: onnx.ModelProto, data: Sequence[Sequence[Any]], rtol: float, atol: float
+) -> Case | None:
+    """Return the case; None when a value is no numeric tensor."""
+    inputs, outputs = ([_array(value) for value in side] for side in data)
+    if any(array is None for array in (*inputs, *outputs)):
+        return None
+    # Older models list their weights as inputs, too.
+    weights = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in weights]
+    # The caller of a subgraph's values passes none for an optional input that is left out.
+    return Case(name, model, dict(zip(names, inputs, strict=True)), rtol, atol)
 
 
 def _array(value: Any) -> np.ndarray | None:

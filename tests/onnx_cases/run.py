@@ -1,4 +1,4 @@
-"""Compile the node tests of the onnx package in forked children; compare with ONNX Runtime.
+"""Compile the tests of the onnx package in forked children; compare with ONNX Runtime.
 
 ``python -m tests.onnx_cases.run [--only TEXT] [--part K/N] [--json FILE]`` prints a line per case
 and a table. A case that is refused as given is tried again with its integer inputs as constants.
@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.fuzz.forked import CPU_SECONDS, Phase, import_all, in_child
 from tests.fuzz.outcome import REFUSED, RIGHT, Outcome, judged
-from tests.onnx_cases.cases import Case, node_cases
+from tests.onnx_cases.cases import Case, node_cases, small_models
 
 if TYPE_CHECKING:
     from tvmopt.runtime import CompiledModel
@@ -124,7 +124,8 @@ def main() -> int:
     given = parser.parse_args()
     words = [word for word in given.only.split(",") if word]
     part, parts = map(int, given.part.split("/"))
-    cases = [c for c in node_cases() if not words or any(word in c.name for word in words)]
+    every = [*node_cases(), *small_models()]
+    cases = [c for c in every if not words or any(word in c.name for word in words)]
     found = []
     for one in outcomes(cases[part - 1 :: parts]):
         print(f"{one['kind']:<10} {one['name']}: {one['reason'][:160]}", flush=True)

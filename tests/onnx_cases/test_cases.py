@@ -1,4 +1,4 @@
-"""ONNX's node tests: which pass by compilation is a list in this folder, which a change updates.
+"""ONNX's node tests and small models: which pass by compilation is a list in this folder.
 
 ``python -m tests.onnx_cases.listed FILES`` writes it from the JSON files of the runner.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.onnx_cases.cases import node_cases
+from tests.onnx_cases.cases import node_cases, small_models
 from tests.onnx_cases.listed import differences, read_list
 from tests.onnx_cases.run import outcomes
 
@@ -16,13 +16,14 @@ _STEP = 67
 
 
 def test_a_sample_passes_or_is_listed() -> None:
-    assert differences(outcomes(list(node_cases())[::_STEP]), read_list()) == []
+    cases = [*node_cases(), *small_models()][::_STEP]
+    assert differences(outcomes(cases), read_list()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_every_case_passes_or_is_listed() -> None:
-    cases = list(node_cases())
+    cases = [*node_cases(), *small_models()]
     assert set(read_list()) <= {case.name for case in cases}
     assert differences(outcomes(cases), read_list()) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from tvm import relax
@@ -100,3 +101,15 @@ def test_a_missing_phase_is_noticed(relax_main, target, monkeypatch):
     mod = relax_main(lambda emit, x: emit(op.exp(x)), x=((4,), "float32"))
     with pytest.raises(UnsupportedOperatorError, match=r"relax\.exp x1"):
         lower(mod, target)
+
+
+def test_kernels_for_cpus_are_refused_for_a_gpu(make_model):
+    node = onnx.helper.make_node("RoiAlign", ["x", "rois", "image"], ["y"])
+    inputs = {
+        "x": ("float32", [1, 2, 8, 8]), "rois": ("float32", [2, 4]), "image": ("int64", [2]),
+    }  # fmt: skip
+    model = make_model([node], inputs, {"y": ("float32", None)}, {})
+    module = import_onnx(prepare(model, {}).model)
+    gpu = resolve_target("nvidia-h200", 1).to_tvm()
+    with pytest.raises(UnsupportedOperatorError, match="CPUs only: roi_align; choose a CPU"):
+        lower(module, gpu)

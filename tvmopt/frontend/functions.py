@@ -14,6 +14,7 @@ from onnx import inliner
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import graphs
+from tvmopt.frontend.operator_sets import is_default
 
 # TVM's converters of these know only a part of the operator; the body is all of it.
 _PARTLY_KNOWN = ("Attention", "RMSNormalization")
@@ -33,7 +34,7 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
         node.op_type
         for graph in graphs(model.graph)
         for node in graph.node
-        if node.domain in ("", "ai.onnx") and _needs_body(node.op_type, known)
+        if is_default(node) and _needs_body(node.op_type, known)
     }
     try:
         if model.functions:
@@ -55,7 +56,7 @@ def _write_defaults(model: onnx.ModelProto, operators: Collection[str]) -> None:
     """Write the default attributes of ``operators`` into their nodes; the inliner loses them."""
     for graph in graphs(model.graph):
         for node in graph.node:
-            if node.op_type not in operators or node.domain not in ("", "ai.onnx"):
+            if node.op_type not in operators or not is_default(node):
                 continue
             given = {attribute.name for attribute in node.attribute}
             for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():

@@ -17,6 +17,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.operator_sets import opset
 from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
@@ -127,8 +128,7 @@ def _import_some_opset(
     try:
         return quiet_from_onnx(model, indices)
     except Exception:
-        opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-        if not 0 < opset < _NEW_OPSET:
+        if opset(model) >= _NEW_OPSET:
             raise
         with contextlib.suppress(Exception):  # the reported error is the original model's
             newer = version_converter.convert_version(model, _NEW_OPSET)
@@ -141,10 +141,9 @@ def quiet_from_onnx(model: onnx.ModelProto, indices: dict[str, int] | None = Non
 
     With ``indices``, the layer indices by node name, the anchors get their layers.
     """
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _LabellingImporter({}, {}, keep_params_in_input=False)
     with contextlib.redirect_stdout(io.StringIO()):
-        mod = importer.from_onnx(model.graph, opset)
+        mod = importer.from_onnx(model.graph, opset(model))
     found = anchors(mod)
     names = [importer.names.get(a.call) or importer.names.get(a.var, "") for a in found]
     if indices is None or not indices.keys() >= set(names):
@@ -168,13 +167,13 @@ class _LabellingImporter(ONNXGraphImporter):
         """Accept operators that only :meth:`_convert_operator` knows; it refuses all others."""
 
     def _convert_operator(
-        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
+        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], version: int
     ) -> relax.Expr:
-        attrs["tvm_custom"]["opset"] = opset
+        attrs["tvm_custom"]["opset"] = version
         converter = CONVERTERS.get(op_name)
         result = None if converter is None else converter(self.bb, inputs, attrs)
         if result is None:
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            result = super()._convert_operator(op_name, inputs, attrs, version)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:
             result = self.bb.emit(result)

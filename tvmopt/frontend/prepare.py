@@ -20,6 +20,7 @@ from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.operator_sets import is_default, opset
 from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
@@ -150,11 +151,9 @@ def _check_variadic_inputs(model: onnx.ModelProto) -> None:
 
 def _is_variadic(node: onnx.NodeProto, place: int, model: onnx.ModelProto) -> bool:
     """Return whether input ``place`` of a node is one of any number of inputs."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     # A file may hold any number of 64 bits; ONNX Runtime has the last word on it.
-    version = max(1, min(max(versions, default=1), onnx.defs.onnx_opset_version()))
-    if domain or not onnx.defs.has(node.op_type, max_inclusive_version=version):
+    version = max(1, min(opset(model), onnx.defs.onnx_opset_version()))
+    if not is_default(node) or not onnx.defs.has(node.op_type, max_inclusive_version=version):
         return False
     declared = onnx.defs.get_schema(node.op_type, version).inputs
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic

@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tvmopt.frontend.operator_sets import DEFAULT_DOMAINS, is_default
+
 _MICROSOFT = "com.microsoft"
 _OPSET = 13  # from which on DequantizeLinear takes an axis
 
@@ -206,9 +208,9 @@ def rewrite_quantized(model: onnx.ModelProto) -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version < _OPSET:
+        if entry.domain in DEFAULT_DOMAINS and entry.version < _OPSET:
             entry.version = _OPSET
 
 
 def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain == "ai.onnx" else node.domain
+    return "" if is_default(node) else node.domain

@@ -9,8 +9,9 @@ import onnx
 from onnx import helper
 
 from tvmopt.errors import last_line
+from tvmopt.frontend.operator_sets import DEFAULT_DOMAINS
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft", "tvmopt")
+_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft", "tvmopt")
 _DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
 

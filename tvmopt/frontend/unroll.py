@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tvmopt.frontend.operator_sets import opset
+
 #: Most nodes of all copies of one body.
 MOST_NODES = 5000
 #: Operators that are unrolled.
@@ -30,9 +32,9 @@ def unroll(model: onnx.ModelProto) -> bool:
     Args:
         model: A model with inferred shapes.
     """
-    opset = next((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), 1)
     changed = False
-    while _unroll_graph(model.graph, opset, {}):  # the copies of a body may hold further loops
+    version = opset(model)
+    while _unroll_graph(model.graph, version, {}):  # the copies of a body may hold further loops
         changed = True
     if changed:
         del model.graph.value_info[:]
@@ -73,7 +75,7 @@ class _Copies:
         self.add("Concat", apart, output, axis=axis)
 
 
-def _unroll_graph(graph: onnx.GraphProto, opset: int, outer: Mapping[str, np.ndarray]) -> bool:
+def _unroll_graph(graph: onnx.GraphProto, version: int, outer: Mapping[str, np.ndarray]) -> bool:
     constants = dict(outer)
     constants.update((t.name, numpy_helper.to_array(t)) for t in graph.initializer if _small(t))
     constants.update(_constant_nodes(graph))
@@ -83,8 +85,8 @@ def _unroll_graph(graph: onnx.GraphProto, opset: int, outer: Mapping[str, np.nda
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                changed |= _unroll_graph(attribute.g, opset, constants)
-        copies = _Copies([], [], opset, node.name or node.output[0])
+                changed |= _unroll_graph(attribute.g, version, constants)
+        copies = _Copies([], [], version, node.name or node.output[0])
         done = {"Loop": _loop, "Scan": _scan}.get(node.op_type, _nothing)(
             node, constants, shapes, copies
         )

@@ -71,8 +71,3 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node as Python values."""
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-
-
-def opset(model: onnx.ModelProto) -> int:
-    """Return the version of the default operator set."""
-    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)

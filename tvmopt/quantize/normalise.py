@@ -18,7 +18,8 @@ import onnx
 from onnx import numpy_helper, version_converter
 
 from tvmopt.errors import ModelError
-from tvmopt.quantize.graph import Graph, attributes, opset, reads
+from tvmopt.frontend.operator_sets import opset
+from tvmopt.quantize.graph import Graph, attributes, reads
 from tvmopt.quantize.select import ANCHORS
 
 _NEEDED_OPSET = 13

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 
 import onnx
 
+from tvmopt.frontend.operator_sets import is_default
 from tvmopt.quantize.graph import Graph, attributes
 from tvmopt.quantize.scheme import Scheme
 
@@ -27,7 +28,7 @@ JOINING = ("Add", "Concat", "GlobalAveragePool", *SHARING)
 
 def why_float(graph: Graph, node: onnx.NodeProto, scheme: Scheme) -> str | None:
     """Return why a node cannot be an integer anchor; None when it can."""
-    if node.op_type not in ANCHORS or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ANCHORS or not is_default(node):
         return f"{node.op_type} has no integer form"
     if not graph.is_activation(node.input[0]):
         return "its first operand is no float32 activation"
@@ -119,7 +120,7 @@ def is_epilogue(graph: Graph, node: onnx.NodeProto) -> bool:
 
 
 def _can_join(graph: Graph, node: onnx.NodeProto) -> bool:
-    if node.op_type not in JOINING or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in JOINING or not is_default(node):
         return False
     if is_epilogue(graph, node) or not graph.is_activation(node.input[0]):
         return False

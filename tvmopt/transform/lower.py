@@ -7,11 +7,14 @@ and the build finds its tuning record.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
@@ -94,7 +97,7 @@ def lower(
     Raises:
         UnsupportedOperatorError: When operators have no TensorIR legalization and would fail in
             code generation; all of them are listed. Also when tensors are int4, which TVM can
-            neither fold nor compile for a CPU.
+            neither fold nor compile for a CPU, and when an operator has no kernel for a GPU.
     """
     _refuse_int4(mod)
     special = passes_of(target)
@@ -107,6 +110,8 @@ def lower(
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(lower_passes(None, target, legalize))(mod)
     check_lowered(lowered)
+    if target.kind.name == CudaArch.kind:
+        _refuse_cpu_kernels(lowered)
     return lowered
 
 
@@ -127,6 +132,24 @@ def check_lowered(lowered: tvm.IRModule) -> None:
         raise UnsupportedOperatorError(
             f"every operator must lower to TensorIR, but these did not: {listed}; "
             "replace them in the model or fix more input dimensions"
+        )
+
+
+def _refuse_cpu_kernels(lowered: tvm.IRModule) -> None:
+    """Refuse operators whose only kernel is one for CPUs, with loops over threads."""
+    found: set[str] = set()
+    for var, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc) and func.attrs.get(SCHEDULED_ATTR, False):
+
+            def visit(node: Any, name: str = var.name_hint) -> None:
+                if isinstance(node, tirx.For) and node.kind == tirx.ForKind.PARALLEL:
+                    found.add(name)
+
+            tirx.stmt_functor.post_order_visit(func.body, visit)
+    if found:
+        raise UnsupportedOperatorError(
+            "operators must have a kernel for GPUs to be compiled for one, but these have one for "
+            f"CPUs only: {', '.join(sorted(found))}; choose a CPU, or replace them in the model"
         )
 
 
