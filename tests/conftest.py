@@ -26,7 +26,7 @@ _FIRST = ("notebooks", "tracking", "faults", "cli", "remote", "tune")
 # Files that use the fixture ``example``, which takes a minute to set up.
 _OF_THE_EXAMPLE = {
     f"tests/tracking/test_{name}.py"
-    for name in ("cache", "flavor", "main", "model_source", "promotion", "store")
+    for name in ("cache", "flavor", "links", "main", "model_source", "promotion", "store")
 }
 
 
@@ -69,7 +69,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run workflows and tuning first: at the end they would leave the other worker idle."""
+    users = {item.nodeid.partition("::")[0] for item in items if _uses(item, "example")}
+    if users - _OF_THE_EXAMPLE:
+        raise pytest.UsageError(
+            "every file that uses the fixture example must be in _OF_THE_EXAMPLE, or two workers "
+            f"set it up, but these are not: {', '.join(sorted(users - _OF_THE_EXAMPLE))}"
+        )
     items.sort(key=lambda item: [room not in item.path.parts for room in _FIRST])
+
+
+def _uses(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
