@@ -64,6 +64,8 @@ def test_runs_and_version_say_what_runs_where(finished) -> None:
     client = client_of(folder)
     [convert] = runs_of(client, "tags.`tvmopt.stage` = 'convert'")
     assert convert.data.tags["tvmopt.fallback"] == "1 node(s) in 1 segment(s): onnxruntime"
+    [evaluate] = runs_of(client, "tags.`tvmopt.stage` = 'evaluate'")
+    assert 0 < evaluate.data.metrics["time_compiled_share"] < 1
     version = client.get_model_version_by_alias("hybrid", "champion")
     assert version.tags["fallback"] == "onnxruntime: 1 segment(s)"
 

@@ -11,6 +11,7 @@ import dataclasses
 import importlib.util
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,16 +38,29 @@ class _Session:
     outputs: tuple[str, ...]
 
 
+@dataclasses.dataclass
+class _Clock:
+    """Seconds that all segments of this process have taken."""
+
+    seconds: float = 0.0
+
+
 _sessions: dict[tuple[int, int], _Session] = {}
 _lock = threading.Lock()
+_clock = _Clock()
+
+
+def seconds_in_segments() -> float:
+    """Return the seconds that all segments of this process have taken so far."""
+    return _clock.seconds
 
 
 def register_segments() -> None:
     """Register the packed functions; must precede the loading of a library that calls it."""
     import tvm_ffi
 
-    tvm_ffi.register_global_func(FUNCTION, _refusing(_run), override=True)
-    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _refusing(_returned), override=True)
+    tvm_ffi.register_global_func(FUNCTION, _packed(_run), override=True)
+    tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _packed(_returned), override=True)
 
 
 def require_onnxruntime() -> None:
@@ -62,17 +76,21 @@ def require_onnxruntime() -> None:
         )
 
 
-def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with ONNX Runtime's errors as ValueErrors, which TVM passes on as such.
+def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` on the clock, and with ONNX Runtime's errors as ValueErrors.
 
-    The inputs cause them: ONNX Runtime ran the segment when the model was converted.
+    TVM passes a ValueError on as such. The inputs of the call cause it: ONNX Runtime ran the
+    segment when the model was converted.
     """
 
     def run(*arguments: Any) -> Any:
+        start = time.perf_counter()
         try:
             return function(*arguments)
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise ValueError(one_line(str(error))) from error
+        finally:
+            _clock.seconds += time.perf_counter() - start
 
     return run
 

@@ -33,6 +33,7 @@ from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.runtime.segments import seconds_in_segments
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
@@ -45,6 +46,7 @@ REFERENCE = "onnxruntime_fp32"
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
 _COPYING_REPEATS = 50
+_SHARE_REPEATS = 20
 _UNMEASURED = "tvmopt.unmeasured."
 
 
@@ -128,6 +130,8 @@ def evaluate(
             "tvmopt.baseline": f"ONNX Runtime on the CPU, {config.threads} threads",
             "tvmopt.memory_of": "the GPU's memory, taken for the model by a process of its own",
         }
+    if models[CANDIDATE].metadata.segments:
+        metrics["time_compiled_share"] = _compiled_share(calls[CANDIDATE])
     try:
         metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
     except Exception as error:  # the metric is replaced by the reason
@@ -204,6 +208,15 @@ def _gpu_metrics(
         "throughput_per_s": rows / seconds_in_a_row(model.gpu_seconds),
         "latency_ms_with_copies": summarise(seconds).p50,
     }
+
+
+def _compiled_share(call: Callable[[], object]) -> float:
+    """Return the share of a call's time that compiled code takes, not ONNX Runtime."""
+    inside, start = seconds_in_segments(), time.perf_counter()
+    for _ in range(_SHARE_REPEATS):
+        call()
+    whole = time.perf_counter() - start
+    return 1.0 - (seconds_in_segments() - inside) / whole
 
 
 def _unmeasured(reason: str, cure: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
