@@ -60,7 +60,7 @@ def load_external_data(path: Path, model: onnx.ModelProto) -> None:
             f"external tensor data of '{path}' could not be read: {in_one_line(error)}; "
             "copy the data files next to the model"
         ) from error
-    left = next((tensor.name for tensor in _tensors(model) if uses_external_data(tensor)), None)
+    left = next((tensor.name for tensor in tensors(model) if uses_external_data(tensor)), None)
     if left is not None:  # ONNX Runtime would resolve it without our checks
         raise ModelError(
             "external tensor data must belong to initializers or attributes of nodes, but in "
@@ -75,7 +75,7 @@ def external_ranges(path: Path, model: onnx.ModelProto) -> list[ExternalRange]:
         ModelError: When a file is missing or outside the model's folder, when a range exceeds its
             file, or when the total exceeds the limit of a model; many tensors may share bytes.
     """
-    found = [_range(path, tensor) for tensor in _tensors(model) if uses_external_data(tensor)]
+    found = [_range(path, tensor) for tensor in tensors(model) if uses_external_data(tensor)]
     total = sum(external.length for external in found)
     if total > PROTOBUF_LIMIT:
         raise ModelError(
@@ -119,7 +119,8 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(sub)
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a model: of graphs, of attributes, and of functions."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)

@@ -11,7 +11,13 @@ from google.protobuf.message import DecodeError
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.crashing_sizes import check_sizes
-from tvmopt.frontend.external import PROTOBUF_LIMIT, external_ranges, graphs, load_external_data
+from tvmopt.frontend.external import (
+    PROTOBUF_LIMIT,
+    external_ranges,
+    graphs,
+    load_external_data,
+    tensors,
+)  # fmt: skip
 from tvmopt.frontend.names import check_names
 
 
@@ -28,6 +34,9 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     _check_sparse(model)
     _check_defaults(model)
     load_external_data(path, model)
+    for tensor in tensors(model):
+        if tensor.HasField("segment"):  # ONNX Runtime ignores it; numpy_helper refuses it
+            tensor.ClearField("segment")
     check_sizes(model)
     return model
 
