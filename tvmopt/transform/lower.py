@@ -7,9 +7,9 @@ and the build finds its tuning record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from tvmopt.device.cuda import CudaArch
@@ -137,15 +137,14 @@ def check_lowered(lowered: tvm.IRModule) -> None:
 
 def _refuse_cpu_kernels(lowered: tvm.IRModule) -> None:
     """Refuse operators whose only kernel is one for CPUs, with loops over threads."""
-    found: set[str] = set()
+    loops: list[tirx.For] = []
+    found = []
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc) and func.attrs.get(SCHEDULED_ATTR, False):
-
-            def visit(node: Any, name: str = var.name_hint) -> None:
-                if isinstance(node, tirx.For) and node.kind == tirx.ForKind.PARALLEL:
-                    found.add(name)
-
-            tirx.stmt_functor.post_order_visit(func.body, visit)
+            loops.clear()
+            tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+            if any(loop.kind == tirx.ForKind.PARALLEL for loop in loops):
+                found.append(var.name_hint.rstrip("0123456789"))
     if found:
         raise UnsupportedOperatorError(
             "operators must have a kernel for GPUs to be compiled for one, but these have one for "
