@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
     with options.errors_in_one_line(parser):
-        todo = model_files(parser, args, [e.name for e in zoo.ENTRIES if e.status == "ok"])
+        todo = model_files(parser, args, [entry.name for entry in zoo.ENTRIES])
     rows = []
     for file in todo:
         conversions = ModelConversions(file, args.data, args.samples, args.threads)

@@ -65,11 +65,6 @@ class ModelFile:
     shapes: str
     entry: Entry | None = None
 
-    @property
-    def must_fail(self) -> bool:
-        """Whether tvmopt must refuse the model."""
-        return self.entry is not None and self.entry.status == "must_fail"
-
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
@@ -291,8 +286,7 @@ def model_files(
         if args.only:
             parser.error("--only selects models of the zoo, --model a file: give one of both")
         return [ModelFile(Path(args.model).stem, Path(args.model), args.input_shapes)]
-    ok = [entry.name for entry in zoo.ENTRIES if entry.status == "ok"]
-    known = dict.fromkeys([*ok, *models])
+    known = dict.fromkeys([*(entry.name for entry in zoo.ENTRIES), *models])
     names = options.check_names(parser, args.only, known) or models
     return [
         ModelFile(name, zoo.path(name), zoo.entry(name).input_shapes, zoo.entry(name))

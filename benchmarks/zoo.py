@@ -130,13 +130,11 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _print_table() -> None:
-    columns = ("name", "status", "source", "input_shapes", "licence", "task")
+    columns = ("name", "source", "input_shapes", "licence", "task")
     rows = [columns]
     for item in ENTRIES:
         source = " ".join(filter(None, (item.package, item.version))) or "generated"
-        rows.append(
-            (item.name, item.status, source, item.input_shapes or "-", item.licence, item.task)
-        )
+        rows.append((item.name, source, item.input_shapes or "-", item.licence, item.task))
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

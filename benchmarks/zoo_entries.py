@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 IMAGE = "image:1x3x224x224"
 _ONNX_LIGHT = "onnx/backend/test/data/light"
@@ -24,7 +23,6 @@ class Entry:
         input_shapes: Static input shapes, `name:2x3,other:4`; empty for a static model.
         task: Task of the model.
         licence: SPDX identifier of the weights' licence.
-        status: "ok", or "must_fail" for a model with an operator that TVM cannot import.
         integer_ranges: (input, lowest, highest) of integer inputs and of other restricted inputs.
     """
 
@@ -36,7 +34,6 @@ class Entry:
     input_shapes: str
     task: str
     licence: str
-    status: Literal["ok", "must_fail"] = "ok"
     integer_ranges: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -155,7 +152,6 @@ ENTRIES: tuple[Entry, ...] = (
         "input:4x576",
         "voice activity, LSTM over frames",
         "MIT",
-        status="must_fail",
     ),
     Entry(
         "silero_openvino_16k",
@@ -165,7 +161,6 @@ ENTRIES: tuple[Entry, ...] = (
         "",
         "voice activity, LSTM",
         "MIT",
-        status="must_fail",
     ),
     Entry(
         "silero_half",
@@ -175,7 +170,6 @@ ENTRIES: tuple[Entry, ...] = (
         "input:1x576,state:2x1x128",
         "voice activity, dynamic pads",
         "MIT",
-        status="must_fail",
     ),
     _light("squeezenet", "770b0f3c8623e18bf58b53754d710051b4c268248422142980a132bbe6dfe908"),
     _light("shufflenet", "c6f406d62be36d6b4572542c0950a2abd59f56237068793290680bba89fbafe5"),

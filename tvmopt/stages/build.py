@@ -16,7 +16,7 @@ from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.config import BuildConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
-from tvmopt.frontend.reference import Reference
+from tvmopt.frontend.reference import Reference, loses_nan
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
@@ -145,14 +145,16 @@ def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return list(model(dict(zip(names, arrays, strict=True))))
 
+    float_model = onnx.load(str(file))
     return compare_non_finite(
         run,
         reference,
         signature.inputs,
         reference.output_names,
         dtype=signature.dtype,
-        quantised=(convert_dir / QUANTIZED_FILE).is_file() or is_quantized(onnx.load(str(file))),
+        quantised=(convert_dir / QUANTIZED_FILE).is_file() or is_quantized(float_model),
         kind=signature.random_inputs,
+        exact_loses_nan=loses_nan(float_model),
     )
 
 

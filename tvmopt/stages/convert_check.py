@@ -13,7 +13,7 @@ from tvmopt.compare import model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ModelError, TvmoptError, last_line
-from tvmopt.frontend.reference import Reference, tolerance_for
+from tvmopt.frontend.reference import Reference, loses_nan, tolerance_for
 from tvmopt.quantize import is_quantized
 from tvmopt.stages.check import Criteria, Findings, Run, Trial, check_conversion, first_bad_layer
 from tvmopt.stages.float_model import FloatModel
@@ -81,6 +81,7 @@ class Check:
             dtype=self._dtype,
             quantised=is_quantized(self._source),
             kind=self._model.random_inputs,
+            exact_loses_nan=loses_nan(self._source),
         )
 
     def golden_outputs(self, findings: Findings | None) -> list[np.ndarray]:
