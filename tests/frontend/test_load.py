@@ -43,6 +43,21 @@ def external(make_model, tmp_path):
     return write
 
 
+def test_segments_of_tensors_are_ignored_as_in_onnx_runtime(conv_model, tmp_path):
+    model = onnx.ModelProto()
+    model.CopyFrom(conv_model)
+    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(WEIGHT))
+    model.graph.node.append(constant)
+    before = model.SerializeToString()
+    for tensor in (model.graph.initializer[0], constant.attribute[0].t):
+        tensor.segment.begin, tensor.segment.end = 3, -7
+    del model.graph.node[-1]
+    model.graph.node.append(constant)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert load_onnx(path).SerializeToString() == before
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(ModelError, match=r"existing ONNX file, but there is none at '.*no\.onnx'"):
         load_onnx(tmp_path / "no.onnx")

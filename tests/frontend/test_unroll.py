@@ -137,3 +137,11 @@ def test_what_is_left_alone(name) -> None:
     before = model.SerializeToString()
     assert not unroll(model)
     assert model.SerializeToString() == before
+
+
+def test_a_loop_whose_results_nobody_takes_is_left_alone() -> None:
+    model = _model(_LOOP)
+    loop = next(node for node in model.graph.node if node.op_type == "Loop")
+    loop.name = ""
+    del loop.output[:]
+    assert not unroll(model)

@@ -60,7 +60,7 @@ def functions() -> Seed:
     nodes = [
         _node("Block", ["x", "s"], ["b"], name="block", domain="local"),
         _node("Celu", ["b"], ["c"], name="celu", alpha=0.7),
-        _node("MeanVarianceNormalization", ["c"], ["y"], name="norm", axes=[1]),
+        _node("Shrink", ["c"], ["y"], name="shrink", lambd=0.2, bias=0.1),
     ]
     model = make_model(
         nodes, [value("x", [2, 6])], [value("y", [2, 6])], {"s": floats(6)},

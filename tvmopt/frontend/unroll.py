@@ -86,16 +86,13 @@ def _unroll_graph(graph: onnx.GraphProto, version: int, outer: Mapping[str, np.n
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 changed |= _unroll_graph(attribute.g, version, constants)
-        copies = _Copies([], [], version, node.name or node.output[0])
-        done = {"Loop": _loop, "Scan": _scan}.get(node.op_type, _nothing)(
-            node, constants, shapes, copies
-        )
-        if done:
+        copies = _unrolled(node, constants, shapes, version)
+        if copies is None:
+            nodes.append(node)
+        else:
             nodes.extend(copies.nodes)
             graph.initializer.extend(copies.constants)
             changed = True
-        else:
-            nodes.append(node)
     if changed:
         nodes = list(map(_copied, nodes))
         del graph.node[:]
@@ -107,8 +104,16 @@ _Constants = Mapping[str, np.ndarray]
 _Shapes = Mapping[str, list[int | None]]
 
 
-def _nothing(node: onnx.NodeProto, constants: _Constants, shapes: _Shapes, copies: _Copies) -> bool:
-    return False
+def _unrolled(
+    node: onnx.NodeProto, constants: _Constants, shapes: _Shapes, version: int
+) -> _Copies | None:
+    """Return the nodes that take the place of a loop; None for another node, and where it stays."""
+    used = next(filter(None, node.output), "")
+    if node.op_type not in LOOPS or not used:
+        return None
+    copies = _Copies([], [], version, node.name or used)
+    unroll_it = {"Loop": _loop, "Scan": _scan}[node.op_type]
+    return copies if unroll_it(node, constants, shapes, copies) else None
 
 
 def _loop(node: onnx.NodeProto, constants: _Constants, shapes: _Shapes, copies: _Copies) -> bool:
