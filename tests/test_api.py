@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -82,3 +84,25 @@ def test_what_onnx_runtime_refuses_in_its_part_is_one_error(make_model) -> None:
         compiled({"x": x, "axis": np.array(5)})
     assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(compiled({"x": x, "axis": np.array(1)})[0], [[1, 2, 3]] * 2)
+
+
+def test_sessions_of_segments_end_with_their_model(make_model) -> None:
+    node = onnx.helper.make_node("CumSum", ["x", "axis"], ["y"])
+    inputs = {"x": ("float32", [2, 3]), "axis": ("int64", [])}
+    model = make_model([node], inputs, {"y": ("float32", [2, 3])}, {})
+    feed = {"x": np.ones((2, 3), np.float32), "axis": np.array(0)}
+    first, second = (tvmopt.compile(model, threads=threads) for threads in (1, 2))
+    before = _sessions()
+    for compiled in (first, second):
+        np.testing.assert_array_equal(compiled(feed)[0], [[1, 1, 1], [2, 2, 2]])
+        compiled(feed)
+    assert len(_sessions()) == len(before) + 2
+    options = [session.get_session_options() for session in _sessions() if session not in before]
+    assert {option.intra_op_num_threads for option in options} == {1, 2}
+    del first, second, compiled, options
+    gc.collect()
+    assert len(_sessions()) == len(before)
+
+
+def _sessions() -> list[ort.InferenceSession]:
+    return [found for found in gc.get_objects() if isinstance(found, ort.InferenceSession)]

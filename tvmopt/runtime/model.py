@@ -18,7 +18,7 @@ from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
-from tvmopt.runtime.segments import register_segments, require_onnxruntime
+from tvmopt.runtime.segments import Segments, register_segments, require_onnxruntime
 from tvmopt.versions import require_tvm
 
 
@@ -44,7 +44,7 @@ class CompiledModel:
 
         self.metadata = metadata
         if metadata.segments:
-            register_segments()
+            register_segments(metadata.threads)
         self._module = open_library(library)
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self._machine = VirtualMachine(self._module, device)
@@ -53,6 +53,10 @@ class CompiledModel:
         ]
         self._run: Callable[[], Any] = network(self._machine, self._buffers, metadata.gpu)
         self._fallback = fallback(self._machine, self._buffers)
+        if metadata.segments:
+            bound = Segments(metadata.threads).bound
+            self._run = bound(self._run)
+            self._fallback = self._fallback and bound(self._fallback)
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._output_names = tuple(spec.name for spec in metadata.outputs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -38,27 +37,92 @@ class _Session:
     outputs: tuple[str, ...]
 
 
-@dataclasses.dataclass
-class _Clock:
-    """Seconds that all segments of this process have taken."""
+class Segments:
+    """The sessions of one model's segments; they end with this object.
 
+    Args:
+        threads: Threads of each session.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._lock = threading.Lock()
+
+    def bound(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Return ``run``, whose segments run in these sessions."""
+
+        def bound_run() -> Any:
+            before = _active.segments
+            _active.segments = self
+            try:
+                return run()
+            finally:
+                _active.segments = before
+
+        return bound_run
+
+    def session(self, model: Any) -> _Session:
+        """Return the session of a segment; ``model`` is its ONNX model, a tensor of bytes."""
+        content = np.from_dlpack(model)
+        key = (content.__array_interface__["data"][0], content.size)
+        with self._lock:
+            if key not in self._sessions:
+                self._sessions[key] = self._new(model, content)
+            return self._sessions[key]
+
+    def _new(self, model: Any, content: np.ndarray) -> _Session:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        session = ort.InferenceSession(
+            content.tobytes(), options, providers=["CPUExecutionProvider"]
+        )
+        names = (session.get_inputs(), session.get_outputs())
+        inputs, outputs = (tuple(each.name for each in side) for side in names)
+        return _Session(model, session, inputs, outputs)
+
+
+class _Active(threading.local):
+    """Whose sessions the calls of this thread use."""
+
+    segments: Segments | None = None
+
+
+@dataclasses.dataclass
+class _Process:
+    """What this process keeps.
+
+    Attributes:
+        segments: Sessions of libraries that no :class:`Segments` is bound to.
+        seconds: Seconds that all segments have taken.
+    """
+
+    segments: Segments
     seconds: float = 0.0
 
 
-_sessions: dict[tuple[int, int], _Session] = {}
-_lock = threading.Lock()
-_clock = _Clock()
+_active = _Active()
+_process = _Process(Segments(1))
 
 
 def seconds_in_segments() -> float:
     """Return the seconds that all segments of this process have taken so far."""
-    return _clock.seconds
+    return _process.seconds
 
 
-def register_segments() -> None:
-    """Register the packed functions; must precede the loading of a library that calls it."""
+def register_segments(threads: int) -> None:
+    """Register the packed functions; must precede the loading of a library that calls them.
+
+    Args:
+        threads: Threads of the sessions where no :class:`Segments` is bound to the calls.
+    """
     import tvm_ffi
 
+    _process.segments = Segments(threads)
     tvm_ffi.register_global_func(FUNCTION, _packed(_run), override=True)
     tvm_ffi.register_global_func(ALLOCATING_FUNCTION, _packed(_returned), override=True)
 
@@ -90,14 +154,13 @@ def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise ValueError(one_line(str(error))) from error
         finally:
-            _clock.seconds += time.perf_counter() - start
+            _process.seconds += time.perf_counter() - start
 
     return run
 
 
 def _run(model: Any, *tensors: Any) -> None:
-    content = np.from_dlpack(model)
-    found = _session(model, content)
+    found = _session(model)
     arrays = [np.from_dlpack(tensor) for tensor in tensors]
     inputs, outputs = arrays[: len(found.inputs)], arrays[len(found.inputs) :]
     binding = found.session.io_binding()
@@ -113,27 +176,12 @@ def _run(model: Any, *tensors: Any) -> None:
 def _returned(model: Any, *tensors: Any) -> Any:
     import tvm
 
-    found = _session(model, np.from_dlpack(model))
+    found = _session(model)
     arrays = (np.from_dlpack(tensor) for tensor in tensors)
     results = found.session.run(list(found.outputs), dict(zip(found.inputs, arrays, strict=True)))
     made = [tvm.runtime.tensor(np.asarray(result)) for result in results]
     return made[0] if len(made) == 1 else made
 
 
-def _session(model: Any, content: np.ndarray) -> _Session:
-    key = (content.__array_interface__["data"][0], content.size)
-    with _lock:
-        if key not in _sessions:
-            import onnxruntime as ort
-
-            options = ort.SessionOptions()
-            options.log_severity_level = 4
-            options.intra_op_num_threads = int(os.environ.get("TVM_NUM_THREADS", "1"))
-            options.inter_op_num_threads = 1
-            session = ort.InferenceSession(
-                content.tobytes(), options, providers=["CPUExecutionProvider"]
-            )
-            names = (session.get_inputs(), session.get_outputs())
-            inputs, outputs = (tuple(each.name for each in side) for side in names)
-            _sessions[key] = _Session(model, session, inputs, outputs)
-        return _sessions[key]
+def _session(model: Any) -> _Session:
+    return (_active.segments or _process.segments).session(model)

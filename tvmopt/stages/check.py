@@ -78,7 +78,7 @@ class Findings:
 def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     """Compile with the default schedules; return a function from arrays to arrays."""
     set_thread_environment(target.threads)
-    register_segments()
+    register_segments(target.threads)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"

@@ -50,7 +50,7 @@ def measured_seconds(
             built = build_library(module, target, path, database_dir=database_dir)
             libraries[name] = str(built.path)
         inputs = {name: _inputs(module) for name, module in lowered.items()}
-        arguments = {"libraries": libraries, "inputs": inputs}
+        arguments = {"libraries": libraries, "inputs": inputs, "threads": target.threads}
         job = Job("tvmopt.stages.network_timing:time_libraries", arguments, _TIMEOUT_S)
         with WorkerPool(1, target.threads, scratch, "networks") as pool:
             [outcome] = pool.run([job])
@@ -62,15 +62,18 @@ def measured_seconds(
 
 
 def time_libraries(
-    libraries: Mapping[str, str], inputs: Mapping[str, list[list[Any]]]
+    libraries: Mapping[str, str], inputs: Mapping[str, list[list[Any]]], threads: int
 ) -> dict[str, float]:
     """Return the median latency of compiled networks in seconds; runs in a worker process.
 
     Args:
         libraries: Path of each library, by name.
         inputs: Shape and dtype of the inputs of each library: ``[[shape, dtype], ...]``.
+        threads: Threads of segments that run in ONNX Runtime.
     """
     from tvmopt.evaluate.latency import interleave
+
+    register_segments(threads)
 
     def call(path: str, specs: list[list[Any]]) -> Callable[[], object]:
         rng = np.random.default_rng(0)
@@ -78,7 +81,6 @@ def time_libraries(
             tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
             for shape, dtype in specs
         ]
-        register_segments()
         main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())["main"]
         return lambda: main(*tensors)
 
