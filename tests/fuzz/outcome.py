@@ -148,12 +148,13 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     import onnxruntime as ort
 
     from tvmopt.compare import deviation
+    from tvmopt.frontend.old_opsets import at_least_opset_7
     from tvmopt.frontend.prepare import session_options
     from tvmopt.frontend.shapes import fix_input_shapes
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
 
-    model = onnx.load_model(str(path))  # onnx's own reader of external data
+    model = at_least_opset_7(onnx.load_model(str(path)))  # onnx's own reader of external data
     for node in model.graph.node:  # ONNX Runtime crashes on a LayerNormalization bias named ""
         while node.input and not node.input[-1]:
             del node.input[-1]

@@ -37,12 +37,16 @@ def run_case(case: Case, phase: Phase) -> Outcome:
     """Compile one case in this process, and compare its outputs with ONNX Runtime's."""
     import onnxruntime as ort
 
+    from tvmopt.frontend.old_opsets import at_least_opset_7
+
     phase("reference")
     try:
         options = ort.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = 4, 1
         session = ort.InferenceSession(
-            case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            at_least_opset_7(case.model).SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
         )
         expected = session.run(None, case.inputs)
     except Exception as error:

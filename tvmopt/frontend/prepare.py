@@ -20,6 +20,7 @@ from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.old_opsets import at_least_opset_7
 from tvmopt.frontend.operator_sets import is_default, opset
 from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
@@ -32,8 +33,8 @@ class Prepared:
     """A model ready for import.
 
     Attributes:
-        reference: The user's model with static input shapes, otherwise unchanged; the float
-            reference for all comparisons.
+        reference: The user's model with static input shapes and at least opset 7, otherwise
+            unchanged; the float reference for all comparisons.
         model: The same model, folded and with inferred shapes.
         input_shapes: Static shape of every input by name, in graph order.
     """
@@ -48,11 +49,11 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
 
     Raises:
         ConfigError, ModelError: As :func:`tvmopt.frontend.shapes.fix_input_shapes`.
-        ModelError: When ONNX Runtime cannot load the model, or a node such as Concat leaves out one
-            of its inputs.
+        ModelError: When ONNX Runtime cannot load the model, a node such as Concat leaves out one
+            of its inputs, or an old model cannot be converted to opset 7.
     """
     reference = onnx.ModelProto()
-    reference.CopyFrom(model)
+    reference.CopyFrom(at_least_opset_7(model))
     _make_initializers_constant(reference)
     _drop_trailing_empty_inputs(reference)
     _check_variadic_inputs(reference)
