@@ -125,15 +125,16 @@ def _measured(path: Path, shapes: str, threads: int, strategy: str, folder: Path
     got = [answer] if isinstance(answer, np.ndarray) else list(answer)
     segments = champion.get_raw_model().metadata.segments
     with project.served(name, folder / "serve.log") as port:
-        served = _ask(port, inputs, [array.dtype for array in expected])
+        served = _ask(port, inputs, expected)
     return ServedRow(
         path.stem, seconds, segments, _deviation(got, expected), _deviation(served, expected)
     )
 
 
 def _ask(
-    port: int, inputs: Mapping[str, np.ndarray], dtypes: Sequence[np.dtype]
+    port: int, inputs: Mapping[str, np.ndarray], expected: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
+    """Return the server's answer; what is empty has its expected shape, which JSON loses."""
     body = json.dumps({"inputs": {name: array.tolist() for name, array in inputs.items()}})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
@@ -142,10 +143,13 @@ def _ask(
     if response.status != 200:
         raise RuntimeError(f"the server answers {response.status}: {text[:300]}")
     predictions = json.loads(text)["predictions"]
-    values = predictions if len(dtypes) > 1 else [predictions]
+    values = predictions if len(expected) > 1 else [predictions]
     if isinstance(values, dict):
         values = list(values.values())
-    return [np.array(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
+    arrays = [np.array(value, e.dtype) for value, e in zip(values, expected, strict=True)]
+    return [
+        e if array.size == e.size == 0 else array for array, e in zip(arrays, expected, strict=True)
+    ]
 
 
 def _deviation(got: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
