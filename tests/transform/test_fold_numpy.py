@@ -63,6 +63,36 @@ def test_arithmetic_broadcasts(folds_to, name):
     folds_to(getattr(op, name)(const(W), const(small)), getattr(np, name)(W, small))
 
 
+@pytest.mark.parametrize(
+    "name", ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"]
+)
+def test_comparisons(folds_to, name):
+    small = np.array([[1], [5], [-2]], np.float32)
+    folds_to(getattr(op, name)(const(W), const(small)), getattr(np, name)(W, small))
+
+
+def test_take_of_indices_within_range(folds_to):
+    ids = np.array([[1, 0], [0, 1]])
+    for axis in (0, 1):
+        taken = op.take(const(W), relax.const(ids, "int64"), axis, "wrap")
+        folds_to(taken, np.take(W, ids, axis))
+
+
+def test_take_of_indices_out_of_range_stays(relax_main, assert_same):
+    mod = relax_main(
+        lambda emit, x: emit(op.add(x, op.take(const(W), relax.const([7], "int64"), 0, "wrap"))),
+        x=((1, *W.shape[1:]), "float32"),
+    )
+    assert_same(FoldConstantNumpy()(mod), mod)
+
+
+def test_shape_as_a_tensor(relax_main, assert_same):
+    before = relax_main(lambda emit, x: emit(op.shape_to_tensor(op.shape_of(x))), **X)
+    found = FoldConstantNumpy()(before)
+    assert "shape_to_tensor" not in str(found)
+    assert "ir.GenericConst" in str(found)
+
+
 def test_cast(folds_to):
     folds_to(op.astype(const(W), "int64"), W.astype(np.int64))
 

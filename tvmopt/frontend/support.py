@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 
 import onnx
@@ -14,6 +15,7 @@ from tvmopt.frontend.operator_sets import DEFAULT_DOMAINS
 _DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft", "tvmopt")
 _DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
+_LARGE = 64  # elements from which on the values of a constant are not compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,21 +54,52 @@ def failing_nodes(
     """Import every node of ``model`` on its own and return those that fail.
 
     Requires shapes inferred by :func:`tvmopt.frontend.prepare.prepare`. A node with an input of
-    unknown shape is skipped, because its failure would prove nothing.
+    unknown shape is skipped, because its failure would prove nothing. Of nodes that differ in names
+    and in the values of large constants only, the first is imported.
     """
     values = {v.name: v for v in [*model.graph.value_info, *model.graph.input, *model.graph.output]}
     constants = {i.name: i for i in model.graph.initializer}
     found = []
+    reasons: dict[bytes, str | None] = {}
     for index, node in enumerate(model.graph.node):
         single = _single_node_model(model, node, values, constants)
         if single is None:
             continue
-        try:
-            importer(single)
-        except Exception as error:  # any failure of a converter is a finding
-            reason = last_line(error, 160)
+        kind = _kind(single)
+        if kind not in reasons:
+            try:
+                importer(single)
+            except Exception as error:  # any failure of a converter is a finding
+                reasons[kind] = last_line(error, 160)
+            else:
+                reasons[kind] = None
+        reason = reasons[kind]
+        if reason is not None:
             found.append(Unsupported(node.op_type, _name(node, index), reason))
     return found
+
+
+def _kind(single: onnx.ModelProto) -> bytes:
+    """Return what nodes have in common that fail alike: all but names and large constants."""
+    kind = onnx.ModelProto()
+    kind.CopyFrom(single)
+    graph = kind.graph
+    names: dict[str, str] = {}
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        names.setdefault(value.name, str(len(names)))
+        value.name = names[value.name]
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) > _LARGE:
+            shape, data_type, name = list(tensor.dims), tensor.data_type, tensor.name
+            tensor.Clear()
+            tensor.dims.extend(shape)
+            tensor.data_type, tensor.name = data_type, name
+    [node] = graph.node
+    node.name, node.doc_string = "", ""
+    for side in (node.input, node.output):
+        for place, name in enumerate(side):
+            side[place] = names.get(name, name and "?")
+    return kind.SerializeToString(deterministic=True)
 
 
 def describe(found: list[Unsupported]) -> str:

@@ -130,7 +130,7 @@ def evaluate(
             "tvmopt.baseline": f"ONNX Runtime on the CPU, {config.threads} threads",
             "tvmopt.memory_of": "the GPU's memory, taken for the model by a process of its own",
         }
-    if models[CANDIDATE].metadata.segments:
+    elif models[CANDIDATE].metadata.segments:
         metrics["time_compiled_share"] = _compiled_share(calls[CANDIDATE])
     try:
         metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
