@@ -14,9 +14,8 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
 
-_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
 #: Operands behind boxes and scores: dtype of each.
 LIMITS = {"most": "int64", "iou_threshold": "float32", "score_threshold": "float32"}
 
@@ -40,7 +39,7 @@ def non_max_suppression(
     """
     with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
         build.func_name("main")
-        build.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE, SCHEDULED_ATTR: True})
+        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE, SCHEDULED_ATTR: True})
         of = {
             "boxes": build.arg("boxes", build.buffer((images, boxes, 4), "float32")),
             "scores": build.arg("scores", build.buffer((images, classes, boxes), "float32")),

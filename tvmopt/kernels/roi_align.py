@@ -16,9 +16,8 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
 
-_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
 #: Most samples of a bin along each axis.
 MOST_SAMPLES = 4096
 
@@ -55,7 +54,7 @@ def roi_align(spec: RoiAlign) -> tirx.PrimFunc:
     channels = spec.image[1]
     with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
         build.func_name("main")
-        build.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE, SCHEDULED_ATTR: True})
+        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE, SCHEDULED_ATTR: True})
         image = build.arg("image", build.buffer(spec.image, "float32"))
         regions = build.arg("regions", build.buffer((spec.regions, 4), "float32"))
         indices = build.arg("indices", build.buffer((spec.regions,), "int64"))

@@ -1,10 +1,12 @@
-"""The attribute that marks a scheduled PrimFunc."""
+"""Attributes of a PrimFunc: that it is scheduled, and that nothing is fused with it."""
 
 from __future__ import annotations
 
 from tvm import tirx
 
 SCHEDULED_ATTR = "tirx.is_scheduled"
+#: Value of the attribute ``op_pattern`` with which FuseOps fuses nothing.
+OPAQUE = 8  # relax.op.OpPatternKind.kOpaque
 
 
 def marked(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -19,6 +19,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.device import dtypes
+from tvmopt.transform.rewrite import rewrite_functions
 
 _SMALL = 4096
 
@@ -118,8 +119,4 @@ class FoldConstantNumpy:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        fold = _Fold(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                fold.builder_.update_func(var, fold.visit_expr(func))
-        return fold.builder_.get()
+        return rewrite_functions(mod, _Fold(mod))

@@ -16,6 +16,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.rewrite import rewrite_functions
+
 _PAIRWISE = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
 
 
@@ -59,8 +61,4 @@ class PairwiseExtrema:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        pairwise = _Pairwise(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                pairwise.builder_.update_func(var, pairwise.visit_expr(func))
-        return pairwise.builder_.get()
+        return rewrite_functions(mod, _Pairwise(mod))

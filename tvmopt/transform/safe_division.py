@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.precision.anchor_call import constant_data
+from tvmopt.transform.rewrite import rewrite_functions
 
 _QUOTIENTS = {"relax.divide": relax.op.divide, "relax.floor_divide": relax.op.floor_divide}
 _REMAINDERS = {"relax.mod": relax.op.mod, "relax.floor_mod": relax.op.floor_mod}
@@ -27,11 +28,7 @@ class GuardDivision:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        guard = _DivisionGuard(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                guard.builder_.update_func(var, guard.visit_expr(func))
-        return guard.builder_.get()
+        return rewrite_functions(mod, _DivisionGuard(mod))
 
 
 @mutator

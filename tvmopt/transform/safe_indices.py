@@ -21,6 +21,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.precision.anchor_call import constant_data
+from tvmopt.transform.rewrite import rewrite_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="GuardIndices")
@@ -29,11 +30,7 @@ class GuardIndices:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        guard = _IndexGuard(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                guard.builder_.update_func(var, guard.visit_expr(func))
-        return guard.builder_.get()
+        return rewrite_functions(mod, _IndexGuard(mod))
 
 
 @mutator

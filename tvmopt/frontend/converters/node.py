@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from tvmopt.kernels.scheduled import OPAQUE
 from tvmopt.transform.precision.anchor_call import constant_data
 
-_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque
 Inputs = Sequence[relax.Expr | None]
 Attributes = Mapping[str, Any]
 Converter = Callable[[relax.BlockBuilder, Inputs, Attributes], "relax.Expr | None"]
@@ -105,5 +105,5 @@ def first_rows(builder: relax.BlockBuilder, rows: relax.Expr, count: relax.Expr)
         return te.compute((number, columns), lambda i, j: data[i, j], name="first_rows")
 
     # Opaque: fusion would move the call before the binding of its number of rows.
-    attributes = {"op_pattern": _OPAQUE}
+    attributes = {"op_pattern": OPAQUE}
     return builder.emit_te(some, rows, number, primfunc_attrs=attributes)

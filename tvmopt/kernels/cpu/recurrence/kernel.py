@@ -29,8 +29,8 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cpu.recurrence.activations import activated
 from tvmopt.kernels.recurrence import Activation, Recurrence
+from tvmopt.kernels.scheduled import OPAQUE
 
-_OPAQUE = 8  # relax.op.OpPatternKind.kOpaque: FuseOps fuses nothing with it
 # Most rows of the batch in one block.
 _MOST_ROWS = 4
 # Most values of k that are summed apart; independent sums hide the latency of FMA.
@@ -98,7 +98,7 @@ def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.
     """
     with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
         build.func_name("main")
-        build.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE})
+        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
         buffers = {
             name: build.arg(name, build.buffer(shape, dtype))
             for name, shape, dtype in kernel_operands(recurrence, tiling)

@@ -1,0 +1,21 @@
+"""Apply a rewriting of expressions to a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+
+def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
+    """Return the module of ``rewriter`` with every Relax function of ``mod`` rewritten.
+
+    Args:
+        mod: The module before.
+        rewriter: A ``PyExprMutator`` of ``mod``.
+    """
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+    return rewriter.builder_.get()
