@@ -304,21 +304,29 @@ def alias_bomb(checkout: Checkout) -> str:
     )
 
 
+def _said_by_calls(checkout: Checkout, model: onnx.ModelProto, script: str) -> str:
+    """Register a model; return what a script prints that calls it by the name ``model``."""
+    path = checkout.save(model)
+    checkout.run("main", model=path, name="net", strategy="default", threads=1)
+    return checkout.python(
+        "import mlflow.pyfunc, numpy as np\n"
+        "model = mlflow.pyfunc.load_model('models:/net/1')\n" + script
+    )
+
+
 def index_out_of_range(checkout: Checkout) -> str:
     """An index in a call reads the memory of the process, or ends it."""
     node = _node("GatherND", ["t", "i"], ["y"], name="gather")
     model = make_model(
         [node], [value("i", [2, 1], INT64)], [value("y", [2, 5])], {"t": floats(4, 5)}
     )
-    path = checkout.save(model)
-    checkout.run("main", model=path, name="net", strategy="default", threads=1)
-    found = checkout.python(
-        "import mlflow.pyfunc, numpy as np\n"
-        "model = mlflow.pyfunc.load_model('models:/net/1')\n"
+    found = _said_by_calls(
+        checkout,
+        model,
         "y = model.predict(np.array([[4], [9]]))\n"
         "print('reads', np.isfinite(y).sum(), flush=True)\n"
         "model.predict(np.full((2, 1), 2**40))\n"
-        "print('lives')"
+        "print('lives')",
     )
     return "" if found == "reads 0\nlives" else found
 
@@ -327,14 +335,12 @@ def division_by_zero(checkout: Checkout) -> str:
     """A call that divides integers by zero ends the process."""
     node = _node("Div", ["a", "b"], ["y"], name="div")
     inputs = [value("a", [4], INT64), value("b", [4], INT64)]
-    path = checkout.save(make_model([node], inputs, [value("y", [4], INT64)]))
-    checkout.run("main", model=path, name="net", strategy="default", threads=1)
-    found = checkout.python(
-        "import mlflow.pyfunc, numpy as np\n"
-        "model = mlflow.pyfunc.load_model('models:/net/1')\n"
+    found = _said_by_calls(
+        checkout,
+        make_model([node], inputs, [value("y", [4], INT64)]),
         "print('loaded', flush=True)\n"
         "model.predict({'a': np.ones(4, 'int64'), 'b': np.zeros(4, 'int64')})\n"
-        "print('lives')"
+        "print('lives')",
     )
     return "" if found == "loaded\nlives" else f"the process died after {found!r}"
 
