@@ -46,6 +46,7 @@ def _before(
         c[i] = T.max(a[i], T.float32(0))
         c[i] = T.min(a[i], b[i])
         c[0] = T.max(a[i], c[0])
+        c[i] = T.max(c[i], T.float32(0))
         d[i] = T.Cast("int32", T.max(a[i], T.float32(0)))
         d[i] = T.max(d[i], 0)
 
@@ -68,6 +69,8 @@ def _after(
         )
         w = T.float32()
         c[0] = T.Let(T.Select(c[0] > w, c[0], w), where={w: a[i]})
+        v = T.float32()
+        c[i] = T.Let(T.Select(v < T.float32(0), T.float32(0), v), where={v: c[i]})
         d[i] = T.Cast("int32", T.max(a[i], T.float32(0)))
         d[i] = T.max(d[i], 0)
 

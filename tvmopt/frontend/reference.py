@@ -27,7 +27,10 @@ from tvmopt.runtime.metadata import TensorSpec
 
 Arrays = dict[str, np.ndarray]
 _MOST_DIMENSIONS = 64  # of a NumPy array
-_BIAS = 3  # place of B in the inputs of LSTM and GRU
+#: Recurrent layers of ONNX.
+RECURRENT = ("LSTM", "GRU", "RNN")
+_BIAS = 3  # place of B in their inputs
+_LOSSY = (b"Relu", b"HardSigmoid")  # activations in which ONNX Runtime loses NaN
 
 
 class Reference:
@@ -110,15 +113,21 @@ def working_random_inputs(
 
 
 def loses_nan(model: onnx.ModelProto) -> bool:
-    """Return whether ONNX Runtime turns NaN into numbers: it does in LSTM and GRU with a bias.
+    """Return whether ONNX Runtime turns NaN into numbers in a recurrent layer of ``model``.
 
-    Without a bias it keeps NaN, as ONNX's own reference does in both cases.
+    It does in LSTM and GRU with a bias, and in the activations Relu and HardSigmoid. Elsewhere it
+    keeps NaN, as ONNX's own reference does in all these cases.
     """
-    return any(
-        node.op_type in ("LSTM", "GRU") and len(node.input) > _BIAS and node.input[_BIAS]
-        for graph in graphs(model.graph)
-        for node in graph.node
-    )
+    return any(_is_lossy(node) for graph in graphs(model.graph) for node in graph.node)
+
+
+def _is_lossy(node: onnx.NodeProto) -> bool:
+    if node.op_type not in RECURRENT:
+        return False
+    if node.op_type != "RNN" and len(node.input) > _BIAS and node.input[_BIAS]:
+        return True
+    given = [word for a in node.attribute if a.name == "activations" for word in a.strings]
+    return any(word in _LOSSY for word in given)
 
 
 def tolerance_for(model: onnx.ModelProto) -> Tolerance:

@@ -161,7 +161,7 @@ def _in_words(differs: Sequence[str], overflows: Sequence[str], lost: Sequence[s
     """Format the inputs that differ, and those that differ for a reason that is known."""
     but = f", but for sums that overflow: {'; '.join(overflows)}" if overflows else ""
     if lost:
-        but += f", but for NaN that ONNX Runtime loses in LSTM and GRU: {'; '.join(lost)}"
+        but += f", but for NaN that ONNX Runtime loses in recurrent layers: {'; '.join(lost)}"
     if not differs:
         line = "non-finite: NaN and infinities are where ONNX Runtime has them"
         return NonFinite(f"{AGREES}{but}"[:250], f"{line}{but}")

@@ -11,7 +11,8 @@ floating-point Max (and Min, with ``>`` for ``<``)::
     m[i] = Max(x, m[i])      m[i] = Select(m[i] > x, m[i], x)   m[i] = llvm.maximum(x, m[i])
 
 The first line is one ``vmaxps`` on x86, which returns its second operand if unordered, and one
-``fmax`` on AArch64. The third line, a reduction, returns NaN only if all elements are NaN: full
+``fmax`` on AArch64; it holds in place, too, for ``x[i] = Max(x[i], 0.0)``. The third line, a
+reduction, returns NaN only if all elements are NaN: full
 propagation takes three instructions on x86, and ONNX Runtime's MaxPool and ReduceMax do not do it
 either. In a padded buffer, elements that hold the padding value leave the running value alone,
 since padding after a NaN would replace it (see :mod:`tvmopt.kernels.passes.skip_padding`). An
@@ -139,6 +140,8 @@ def _reduction(
     elif is_read(extremum.b, store):
         so_far, element = extremum.b, extremum.a
     else:
+        return store
+    if _is_constant(element):  # a clip in place: no reduction
         return store
     larger = isinstance(extremum, tirx.Max)
     stays = keeps(so_far, element, type(extremum))
