@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.frontend.recurrent_models import RecurrentModel, recurrent_models
 from tvmopt.device.target import resolve_target
@@ -141,3 +141,30 @@ def test_bfloat16_narrows_the_recurrent_weight(skipped, dtype) -> None:
     got = compile_for_check(mod, resolve_target("host", 1))(list(inputs.values()))
     for ours, theirs in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6 if skipped else 2e-2)
+
+
+def _gru(x: np.ndarray, w: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Compute a GRU of 4 units in float64: hidden states of shape (steps, batch, 4)."""
+    hidden, states = np.zeros((x.shape[1], 4)), []
+    with np.errstate(over="ignore"):
+        for now in x.astype("float64"):
+            inner, outer = now @ w[0].T.astype("float64"), hidden @ r[0].T.astype("float64")
+            update, reset = (1 / (1 + np.exp(-(inner + outer)[:, at : at + 4])) for at in (0, 4))
+            new = np.tanh(inner[:, 8:] + reset * outer[:, 8:])
+            hidden = (1 - update) * new + update * hidden
+            states.append(hidden)
+    return np.array(states)
+
+
+def test_gates_are_zero_for_huge_weights() -> None:
+    """ONNX Runtime's sigmoid of -1e37 is not 0: its reset gate lets the huge product through."""
+    attributes = {"linear_before_reset": 1}
+    model, inputs = RecurrentModel("GRU", 2, 3, 6, 4, (), attributes).build()
+    [w, r] = model.graph.initializer
+    recurrent = np.full((1, 12, 4), -1e38, "float32")
+    r.CopyFrom(numpy_helper.from_array(recurrent, r.name))
+    exact = _gru(inputs["X"], numpy_helper.to_array(w), recurrent)
+    run = compile_for_check(_imported(model), resolve_target("host", 1))
+    np.testing.assert_allclose(run([inputs["X"]])[0][:, 0], exact, atol=1e-5)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert np.abs(session.run(None, inputs)[0][:, 0] - exact).max() > 0.1

@@ -150,6 +150,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     from tvmopt.compare import deviation
     from tvmopt.frontend.old_opsets import at_least_opset_7
     from tvmopt.frontend.prepare import session_options
+    from tvmopt.frontend.reference import RECURRENT
     from tvmopt.frontend.shapes import fix_input_shapes
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
@@ -179,6 +180,8 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
             return f"{len(expected)} outputs, but got {len(got)}"
         if nan_reaches(model, inputs, _UNDEFINED_FOR_NAN):
             continue
+        if has_huge_weights(model) and any(n.op_type in RECURRENT for n in model.graph.node):
+            continue  # ONNX Runtime's sigmoid of -1e37 is not 0 there (test_recurrent.py)
         lost = nan_reaches(model, inputs, _QUANTISERS) or nan_is_lost(model, inputs)
         overflows = has_huge_weights(model)
         for spec, actual, wanted in zip(metadata.outputs, got, expected, strict=True):
