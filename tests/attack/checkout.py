@@ -50,7 +50,7 @@ class Checkout:
         )  # fmt: skip
 
     def run(
-        self, entry: str, user: str = "", seconds: float = 120, **parameters: object
+        self, entry: str, user: str = "", seconds: float = 300, **parameters: object
     ) -> tuple[int | None, str]:
         """Run an entry point; return its exit code, or None if it was killed, and its output."""
         process = self.start(entry, user, **parameters)

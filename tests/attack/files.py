@@ -18,7 +18,7 @@ from .victim import is_unclear, network
 def code_in_a_name(checkout: Checkout) -> str:
     """An input's name ends the comment that it is written into, and is run by ``pull``."""
     mark = checkout.folder / "mark"
-    name = f"x\nopen({str(mark)!r}, 'w').close()\n#"
+    name = f"x\n__import__('os').mkdir({str(mark)!r})\n#"  # no comma, which separates inputs
     node = make_node("Add", [name, "other"], ["y"], name="add")
     inputs = [value(name, [2]), value("other", [2])]  # a single input's name is not written
     path = checkout.save(make_model([node], inputs, [value("y", [2])]))
@@ -49,21 +49,21 @@ def endless_loop(checkout: Checkout) -> str:
     node = make_node("Loop", ["", "go", "x"], ["y"], name="loop", body=body)
     model = make_model([node], [value("x", [2])], [value("y", [2])], {"go": np.array(True)})
     limit: dict[str, Any] = {"stage_timeout": 15} if checkout.has_limits else {}
-    code, _ = checkout.run("main", seconds=60, model=checkout.save(model), name="loop", **limit)
-    return "still running after 60 s" if code is None else ""
+    code, _ = checkout.run("main", seconds=120, model=checkout.save(model), name="loop", **limit)
+    return "still running after 120 s" if code is None else ""
 
 
 def fifo_as_model(checkout: Checkout) -> str:
     """A model that is a fifo is waited for."""
     os.mkfifo(checkout.folder / "pipe.onnx")
-    return is_unclear(*checkout.run("convert", seconds=30, model=checkout.folder / "pipe.onnx"))
+    return is_unclear(*checkout.run("convert", seconds=90, model=checkout.folder / "pipe.onnx"))
 
 
 def huge_dimension(checkout: Checkout) -> str:
     """A dimension of 10^20."""
     path = checkout.save(network())
     return is_unclear(
-        *checkout.run("convert", seconds=60, model=path, input_shapes=f"x:1x3x8x{10**20}")
+        *checkout.run("convert", seconds=120, model=path, input_shapes=f"x:1x3x8x{10**20}")
     )
 
 
@@ -71,7 +71,7 @@ def loop_of_links(checkout: Checkout) -> str:
     """A model that is a loop of symbolic links."""
     path = checkout.folder / "loop.onnx"
     path.symlink_to(path)
-    return is_unclear(*checkout.run("convert", seconds=30, model=path))
+    return is_unclear(*checkout.run("convert", seconds=90, model=path))
 
 
 def damaged_data(checkout: Checkout) -> str:
@@ -121,5 +121,5 @@ def alias_bomb(checkout: Checkout) -> str:
     space, path = checkout.folder / "space.yaml", checkout.save(network())
     space.write_text("\n".join(lines))
     return is_unclear(
-        *checkout.run("search", seconds=60, model=path, name="s", space=space, trials=1)
+        *checkout.run("search", seconds=120, model=path, name="s", space=space, trials=1)
     )

@@ -39,6 +39,7 @@ def _long_work(
 ) -> subprocess.Popen[str]:
     """Start what takes minutes; return when it has begun to work."""
     path = checkout.save(network())
+    checkout.run("convert", model=path)  # makes the store
     process = start("main", model=path, name="net", threads=1, strategy="metaschedule", trials=4000)
     for _ in range(300):
         if any(path.name.startswith("tvmopt") for path in checkout.temporary.iterdir()):

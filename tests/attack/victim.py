@@ -34,4 +34,6 @@ def is_unclear(code: int | None, said: str) -> str:
         return "hangs"
     if code < 0:
         return f"dies of signal {-code}"
-    return "a traceback" if "Traceback" in said else ""
+    if "Traceback" in said:
+        return "a traceback"
+    return "an unexpected error" if "unexpected error" in said else ""

@@ -6,12 +6,15 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
-from onnx import helper, numpy_helper
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+import tvmopt
 from tests.frontend.recurrent_models import RecurrentModel, recurrent_models
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.frontend import import_onnx, layer_table, prepare
+from tvmopt.runtime import CompiledModel
 from tvmopt.stages.check import compile_for_check
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.conversion import convert_module
@@ -168,3 +171,35 @@ def test_gates_are_zero_for_huge_weights() -> None:
     np.testing.assert_allclose(run([inputs["X"]])[0][:, 0], exact, atol=1e-5)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert np.abs(session.run(None, inputs)[0][:, 0] - exact).max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def with_lengths() -> CompiledModel:
+    """A layer of both directions, whose lengths are an input."""
+    rng = np.random.default_rng(0)
+    node = helper.make_node(
+        "GRU", ["x", "w", "r", "", "lengths"], ["y", "h"], hidden_size=4, direction="bidirectional"
+    )
+    weights = {name: rng.standard_normal((2, 12, 4)).astype("float32") for name in "wr"}
+    made = helper.make_tensor_value_info
+    kind, length = TensorProto.FLOAT, TensorProto.INT32
+    graph = helper.make_graph(
+        [node], "lengths", [made("x", kind, [6, 3, 4]), made("lengths", length, [3])],
+        [made("y", kind, [6, 2, 3, 4]), made("h", kind, [2, 3, 4])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return tvmopt.compile(model, fallback="refuse")
+
+
+_LENGTHS = st.one_of(st.integers(-2, 9), st.integers(-(2**31), 2**31 - 1))
+
+
+@given(lengths=st.lists(_LENGTHS, min_size=3, max_size=3))
+@settings(max_examples=50, deadline=None)
+def test_lengths_count_as_the_nearest_possible_ones(with_lengths, lengths) -> None:
+    x = np.arange(72, dtype="float32").reshape(6, 3, 4) / 72
+    given, nearest = (np.array(v, "int32") for v in (lengths, np.clip(lengths, 0, 6)))
+    found = (with_lengths({"x": x, "lengths": each}) for each in (given, nearest))
+    for ours, wanted in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, wanted)

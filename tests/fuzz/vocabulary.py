@@ -18,7 +18,7 @@ NAMES = (
 )  # fmt: skip
 TEXTS = (*NAMES, "constant", "edge", "reflect", "linear", "cubic", "SAME_UPPER", "VALID", "NOTSET")
 UNARY = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Elu", "Erf",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Ceil", "Cos", "Cosh", "Elu", "Erf",
     "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "IsInf", "IsNaN",
     "LeakyRelu", "Log", "LogSoftmax", "Mish", "Neg", "NonZero", "Not", "Reciprocal", "Relu",
     "Round", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Softmax",

@@ -7,6 +7,7 @@ import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
+from tvmopt.kernels.passes.clamp_indices import clamp_indices
 from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 
@@ -24,7 +25,7 @@ def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transfor
         for var, func in out.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 out.update_func(var, reduce_from_infinity(func))
-        return keep_nan(out)
+        return clamp_indices(keep_nan(out))
 
     return run, host, device
 

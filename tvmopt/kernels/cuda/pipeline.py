@@ -23,6 +23,7 @@ from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS, launched_ea
 from tvmopt.kernels.cuda.toolchain.interleave import interleave_copies
 from tvmopt.kernels.cuda.toolchain.one_barrier import remove_second_barrier
 from tvmopt.kernels.cuda.toolchain.zero_fill import fill_with_zeros
+from tvmopt.kernels.passes.clamp_indices import clamp_indices
 from tvmopt.kernels.passes.keep_nan import keep_nan, keep_nan_in_source
 
 #: Name for ``tvm.compile(..., tir_pipeline=PIPELINE)``; importing this module registers it.
@@ -46,10 +47,11 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
         for functions, overlaps in ((others, False), (ours, True)):
             if functions:
                 lowered = blocks(tvm.IRModule(functions, attrs=mod.attrs))
-                lowered = write_splats(round_widely(keep_nan(lowered)))
+                lowered = write_splats(round_widely(clamp_indices(keep_nan(lowered))))
                 out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
-            lowered = keep_nan(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
+            lowered = kernels(tvm.IRModule(generated, attrs=mod.attrs))
+            lowered = clamp_indices(keep_nan(lowered))
             out.update(_each(lowered, launched_early))
         return out
 

@@ -438,15 +438,18 @@ class _Row:
         self._each(n, value)
 
     def _valid(self) -> Expr | None:
-        lengths = self._of.get("lengths")
-        return None if lengths is None else self._place.step < lengths[self._row]
+        return None if "lengths" not in self._of else self._place.step < self._length()
+
+    def _length(self) -> Expr:
+        """Return the length of the row's sequence; one that is too long counts as all steps."""
+        return tirx.min(self._of["lengths"][self._row], self._r.steps)
 
     def _time(self) -> Expr:
         """Return the step of the sequence that this step reads and writes."""
         step, valid = self._place.step, self._valid()
         if not any(self._r.reverse):
             return step
-        end = self._r.steps if valid is None else self._of["lengths"][self._row]
+        end = self._r.steps if valid is None else self._length()
         back = end - 1 - step
         if valid is not None:
             back = tirx.Select(valid, back, step)
