@@ -50,8 +50,8 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
                 lowered = write_splats(round_widely(clamp_indices(keep_nan(lowered))))
                 out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
-            lowered = kernels(tvm.IRModule(generated, attrs=mod.attrs))
-            lowered = clamp_indices(keep_nan(lowered))
+            # Their indices are the generator's, kept in variables: they come from no input.
+            lowered = keep_nan(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
             out.update(_each(lowered, launched_early))
         return out
 
