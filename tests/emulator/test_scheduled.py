@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from tests.emulator import find_tools, run
+from tests.sampling import sampled
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.first_choice import schedule_module
@@ -84,7 +85,7 @@ def compiled(func, spec):
         return tvm.tirx.build(tvm.IRModule({"main": func}), target=spec.to_tvm())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, 2))
 @pytest.mark.parametrize("cpu", CPUS)
 def test_results(cpu, case):
     spec = resolve_target(cpu, 2)

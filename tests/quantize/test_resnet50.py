@@ -27,7 +27,10 @@ def prepared():
 @pytest.mark.parametrize(
     ("layout", "skip"),
     [
-        *(("NCHW", ()), ("NHWC", ()), ("NCHW16c", ()), ("NHWC", (0, 5, 53))),
+        ("NCHW16c", ()),
+        ("NHWC", (0, 5, 53)),
+        pytest.param("NCHW", (), marks=pytest.mark.slow),
+        pytest.param("NHWC", (), marks=pytest.mark.slow),
         pytest.param("NCHW", (0, 5, 53), marks=pytest.mark.slow),
         pytest.param("NCHW16c", (0, 5, 53), marks=pytest.mark.slow),
     ],

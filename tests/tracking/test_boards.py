@@ -70,6 +70,7 @@ def test_a_model_for_another_cpu_is_built_and_not_measured(folder, mlflow_run, p
     assert (pulled / "model.so").read_bytes()[18] == 183  # ELF machine number of AArch64
 
 
+@pytest.mark.slow
 def test_board_measures_and_earns_the_champion(folder, run_flow, board):
     done = run_flow(folder, "main", strategy="default", repeats=20, name="there", **board)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,6 +27,7 @@ from tests.kernels.cpu.drawn import BFLOAT16, BYTES, Drawn, Operand, Types
 from tests.kernels.cpu.drawn_products import conv2d_numpy
 from tests.kernels.cpu.intrinsics.amx.kernels import FEATURES, NO_FEATURES, on_amx
 from tests.kernels.cpu.kinds import NARROW
+from tests.sampling import sampled
 from tvmopt import host
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
@@ -263,7 +264,10 @@ def count(case: Case, hint: ContractionConfig, cpu: Cpu, instruction: str) -> in
 @needs_instructions
 @pytest.mark.parametrize(
     ("name", "types"),
-    [*((name, "bytes") for name in PRODUCTS), *((name, "bfloat16") for name in ALSO_BFLOAT16)],
+    sampled(
+        [*((name, "bytes") for name in PRODUCTS), *((name, "bfloat16") for name in ALSO_BFLOAT16)],
+        2,
+    ),
 )
 def test_the_first_choice_multiplies_by_the_instruction(
     name: str, types: str, native: Cpu, two_threads: Any
@@ -304,7 +308,7 @@ def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu
 
 
 @needs_emulator
-@pytest.mark.parametrize(("name", "types"), ON_TILES)
+@pytest.mark.parametrize(("name", "types"), sampled(ON_TILES, 2))
 def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> None:
     instruction = {"bytes": "tdpbusd", "bfloat16": "tdpbf16ps"}[types]
     case = whole(PRODUCTS[name], TYPES[types], tiles)

@@ -11,6 +11,7 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, assert_same, hint
+from tests.sampling import sampled
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.elementwise.config import CudaElementwiseConfig
 from tvmopt.kernels.cuda.toolchain import modules
@@ -69,7 +70,7 @@ SMALL: dict[str, Callable[[], tirx.PrimFunc]] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", sampled(SMALL, 2))
 def test_small_functions_get_one_kernel_that_is_right(name: str) -> None:
     func = SMALL[name]()
     policy = policy_of(func, H200)

@@ -54,7 +54,7 @@ def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]
         assert np.all(np.abs(got - expected) <= TOLERANCE * size)
 
 
-@pytest.mark.parametrize("unrolled", [False, True])
+@pytest.mark.parametrize("unrolled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_numbers(runnable, unrolled):
     dense = Dense(runnable)
     operands = dense.operands()

@@ -13,6 +13,7 @@ from tvm.script import tirx as T  # noqa: N812
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import H200, conv_config, fitted, gemm_config
+from tests.sampling import sampled
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
@@ -166,13 +167,7 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("fields", "config"),
-    [
-        pytest.param(*each, marks=pytest.mark.slow if number % 2 else [])
-        for number, each in enumerate(GEMMS)
-    ],
-)
+@pytest.mark.parametrize(("fields", "config"), sampled(GEMMS, 2))
 def test_gemms(fields, config, device):
     p = gemm_problem(fields)
     front = (p.batch,) if p.batch > 1 else ()

@@ -20,6 +20,7 @@ from tests.kernels.cpu.intrinsics.amx.kernels import (
     random,
     shaped,
 )
+from tests.sampling import sampled
 
 pytestmark = on_x86_64
 
@@ -42,7 +43,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", sampled(SHAPES, 2))
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_dense(target, kind, shape):
     tile = shaped(BY_NAME[kind], **SHAPES[shape])
