@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,13 @@ def run(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
     """Call each case in a child; yield its record."""
     import_all()
     for case in cases:
+        start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="tvmopt-calls-") as name:
             outcome, used = in_child(Path(name), lambda phase, case=case: _outcome(case, phase))
-        yield {"name": case.name, **dataclasses.asdict(outcome), "cpu_s": round(used, 2)}
+        yield {
+            "name": case.name, **dataclasses.asdict(outcome), "cpu_s": round(used, 2),
+            "wall_s": round(time.monotonic() - start, 2),
+        }  # fmt: skip
 
 
 def hostile_cases(words: Iterable[str] = ()) -> Iterator[Case]:

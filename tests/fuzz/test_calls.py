@@ -7,8 +7,8 @@ import pytest
 from .commands import judged_by
 
 _SAMPLE = (
-    "test_scatternd_add", "test_gather_elements_1", "test_reversesequence_time",
-    "test_onehot_out_of_range_indices", "test_div_int8",
+    "test_scatternd_add", "test_gather_elements_1", "test_gathernd_example_int32_batch_dim1",
+    "test_div_int8", "test_basic_deform_conv_with_padding",
 )  # fmt: skip
 
 
@@ -21,7 +21,7 @@ def _check(records: list[dict]) -> None:
 @pytest.mark.timeout(280)
 def test_a_sample() -> None:
     records = judged_by(["tests.fuzz.calls", "--only", ",".join(_SAMPLE)], seconds=270)
-    assert len(records) >= len(_SAMPLE)
+    assert len(records) == len(_SAMPLE)
     assert all(record["phase"] == "call" for record in records)
     _check(records)
 
