@@ -62,7 +62,8 @@ def partition(
         unsupported: Nodes that cannot be compiled; one in a subgraph stands for the whole node.
 
     Raises:
-        UnsupportedOperatorError: When a value between a segment and the rest has no known type.
+        UnsupportedOperatorError: When a value between a segment and the rest has no known type, or
+            a call could end the process in ONNX Runtime.
     """
     why = {item.node: f"{item.op}: {item.reason}" for item in unsupported}
     reasons: dict[int, str] = {}
@@ -72,6 +73,7 @@ def partition(
             reasons[at] = found[0]
     values = _values(model.graph)
     outside = _spread(model.graph, set(reasons), values)
+    _require_constant_steps(model.graph, outside)
     levels = _levels(model.graph, outside)
     order = sorted(range(len(model.graph.node)), key=lambda at: (levels[at], at))
     out = onnx.ModelProto()
@@ -90,6 +92,18 @@ def partition(
     if not any(entry.domain == DOMAIN for entry in out.opset_import):
         out.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return out, segments
+
+
+def _require_constant_steps(graph: onnx.GraphProto, outside: Collection[int]) -> None:
+    """Refuse an STFT whose step a call may set to 0, by which ONNX Runtime 1.31 divides."""
+    constants = {tensor.name for tensor in graph.initializer}
+    for at in sorted(outside):
+        node = graph.node[at]
+        if node.op_type == "STFT" and node.input[1] not in constants:
+            raise UnsupportedOperatorError(
+                f"frame_step of STFT must be constant, but that of node {node.name!r} is a value "
+                "of the call: a step of 0 ends the process in ONNX Runtime; make it an initializer"
+            )
 
 
 def dynamic_nodes(model: onnx.ModelProto) -> list[Unsupported]:

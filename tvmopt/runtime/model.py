@@ -95,7 +95,7 @@ class CompiledModel:
                 values = [] if direct else self._values(self._run())
                 if self._fallback is not None and (direct or holds_nan(values)):
                     values = self._values(self._fallback())
-            except ValueError as error:
+            except (ValueError, RuntimeError, MemoryError) as error:
                 if not self.metadata.segments:
                     raise
                 raise ConfigError(

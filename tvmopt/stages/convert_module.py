@@ -33,6 +33,8 @@ from tvmopt.stages.convert_check import compiler_errors
 from tvmopt.stages.result import Progress
 from tvmopt.transform.conversion import Conversion, convert_module
 from tvmopt.transform.plan import free_layouts
+from tvmopt.transform.shapes_of_values import require_counted_shapes
+from tvmopt.transform.simplify import simplify
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +124,9 @@ class Importer:
 
     def _check_alone(self, node: onnx.ModelProto) -> None:
         """Compile a model of one node, and compare it with ONNX Runtime where that takes inputs."""
-        run = compile_for_check(import_onnx(node), self._target)
+        mod = import_onnx(node)
+        require_counted_shapes(simplify(mod))
+        run = compile_for_check(mod, self._target)
         reference = Reference(node, self._target.threads)
         try:
             _, inputs, expected = working_random_inputs(reference, input_specs(node), seed=0)
@@ -160,6 +164,7 @@ def converted_module(
         conversions = Conversions(parted.mod, config.dtype, skipped)
         chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
         converted = conversions(chosen.layout)
+        require_counted_shapes(converted.mod)
         progress(3, 5, "compile check")
         run = None
         if not target.missing_on_host():
