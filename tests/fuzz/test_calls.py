@@ -13,7 +13,9 @@ _SAMPLE = (
 
 
 def _check(records: list[dict]) -> None:
-    hangs = [r for r in records if (r["kind"], r["phase"]) == ("limit", "call")]
+    # A call may ask a part that runs in ONNX Runtime for memory (SECURITY.md), but not hang.
+    calls = [r for r in records if (r["kind"], r["phase"]) == ("limit", "call")]
+    hangs = [r for r in calls if r["text"].startswith("it had not ended")]
     bad = [r for r in records if r["kind"] not in ("refused", "right", "limit")] + hangs
     assert not bad, "\n".join(f"{r['name']}: {r}" for r in bad)
 

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.transform.precision.anchor_call import constant_data
 
 _TO_SHAPE = "tensor_to_shape"  # end of the operator's name, and of the packed function's
 
@@ -60,4 +61,4 @@ def _is_counted(value: relax.Expr, bound: dict[relax.Var, relax.Expr]) -> bool:
         return _is_counted(value.tuple_value, bound)
     if isinstance(value, relax.Call):
         return getattr(value.op, "name", "") == "relax.call_tir"
-    return isinstance(value, relax.Constant)
+    return constant_data(value) is not None
