@@ -9,6 +9,8 @@ from ..fuzz.seed import INT64, floats, make_model, value
 from .checkout import Checkout
 from .victim import registered
 
+_NOT_TAKEN = "the model is refused"
+
 
 def nan_becomes_a_number(checkout: Checkout) -> str:
     """A champion answers NaN with numbers."""
@@ -35,7 +37,7 @@ def index_out_of_range(checkout: Checkout) -> str:
         "model.predict(np.full((2, 1), 2**40))\n"
         "print('lives')",
     )
-    return "" if found == "reads 0\nlives" else found
+    return "" if found in (_NOT_TAKEN, "reads 0\nlives") else found
 
 
 def division_by_zero(checkout: Checkout) -> str:
@@ -49,13 +51,33 @@ def division_by_zero(checkout: Checkout) -> str:
         "model.predict({'a': np.ones(4, 'int64'), 'b': np.zeros(4, 'int64')})\n"
         "print('lives')",
     )
-    return "" if found == "loaded\nlives" else f"the process died after {found!r}"
+    lives = found in (_NOT_TAKEN, "loaded\nlives")
+    return "" if lives else f"the process died after {found!r}"
+
+
+def size_that_overflows(checkout: Checkout) -> str:
+    """Repeats in a call, whose product overflows, make a kernel write over other memory."""
+    node = make_node("Tile", ["x", "n"], ["y"], name="tile")
+    inputs = [value("x", [2, 3]), value("n", [2], INT64)]
+    found = _said_by_calls(
+        checkout,
+        make_model([node], inputs, [value("y", [4, 9])]),
+        "print('loaded', flush=True)\n"
+        "try:\n"
+        "    model.predict({'x': np.ones((2, 3), 'f'), 'n': np.array([2**59, 8])})\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, end=' ')\n"
+        "print('lives')",
+    )
+    return "" if found == _NOT_TAKEN or found.endswith("lives") else f"the process died: {found!r}"
 
 
 def _said_by_calls(checkout: Checkout, model: onnx.ModelProto, script: str) -> str:
     """Register a model; return what a script prints that calls it by the name ``model``."""
     path = checkout.save(model)
-    checkout.run("main", model=path, name="net", strategy="default", threads=1)
+    code, _ = checkout.run("main", model=path, name="net", strategy="default", threads=1)
+    if code:
+        return _NOT_TAKEN
     return checkout.python(
         "import mlflow.pyfunc, numpy as np\n"
         "model = mlflow.pyfunc.load_model('models:/net/1')\n" + script
