@@ -37,7 +37,10 @@ def foreign_library(checkout: Checkout) -> str:
 
 
 def password_in_a_run(checkout: Checkout) -> str:
-    """A password in the URL of a study's storage is kept by MLflow, or printed."""
+    """A password in the URL of a study's storage is kept by MLflow without a word.
+
+    ``mlflow run`` itself stores the parameter first, so that the advice is what can be held.
+    """
     url = f"postgresql://optuna:{_PASSWORD}@127.0.0.1:9/studies"
     process = checkout.start_by_mlflow(
         "search", model=checkout.save(network()), name="s", storage=url, trials=1
@@ -47,6 +50,8 @@ def password_in_a_run(checkout: Checkout) -> str:
     except subprocess.TimeoutExpired:
         checkout.kill(process)
         said = "".join(process.communicate())
+    if process.returncode and "delete the run and change the password" in said:
+        return ""
     kept = any(
         _PASSWORD.encode() in path.read_bytes()
         for path in checkout.folder.rglob("*")
