@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 
 class Checkout:
-    """A checkout with a store, a temporary folder and an environment of its own."""
+    """A checkout with a store, a temporary folder and an environment that only it uses."""
 
     def __init__(self, project: Path, python: Path, folder: Path) -> None:
         self.folder, self._project, self._python = folder, project, python
@@ -28,7 +28,7 @@ class Checkout:
         self.has_limits = "stage_timeout" in (project / "MLproject").read_text()
 
     def start(self, entry: str, user: str = "", **parameters: object) -> subprocess.Popen[str]:
-        """Start an entry point in a session of its own."""
+        """Start an entry point in a new session."""
         given = [word for name, v in parameters.items() for word in (f"--{name}", str(v))]
         env = {**self.env, "LOGNAME": user, "USER": user} if user else self.env
         if user:
@@ -36,7 +36,7 @@ class Checkout:
         return self._start([f"flows.{entry}", *given], env)
 
     def start_by_mlflow(self, entry: str, **parameters: object) -> subprocess.Popen[str]:
-        """Start an entry point by ``mlflow run``, in a session of its own."""
+        """Start an entry point by ``mlflow run``, in a new session."""
         given = [word for name, v in parameters.items() for word in ("-P", f"{name}={v}")]
         words = ["mlflow", "run", ".", "--env-manager", "local", "-e", entry, *given]
         path = f"{self._python.parent}{os.pathsep}{os.environ['PATH']}"

@@ -150,8 +150,8 @@ def _gru(x: np.ndarray, w: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Compute a GRU of 4 units in float64: hidden states of shape (steps, batch, 4)."""
     hidden, states = np.zeros((x.shape[1], 4)), []
     with np.errstate(over="ignore"):
-        for now in x.astype("float64"):
-            inner, outer = now @ w[0].T.astype("float64"), hidden @ r[0].T.astype("float64")
+        for inputs in x.astype("float64"):
+            inner, outer = inputs @ w[0].T.astype("float64"), hidden @ r[0].T.astype("float64")
             update, reset = (1 / (1 + np.exp(-(inner + outer)[:, at : at + 4])) for at in (0, 4))
             new = np.tanh(inner[:, 8:] + reset * outer[:, 8:])
             hidden = (1 - update) * new + update * hidden

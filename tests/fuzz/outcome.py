@@ -150,8 +150,8 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
     from tvmopt.compare import deviation
     from tvmopt.frontend.old_opsets import at_least_opset_7
     from tvmopt.frontend.prepare import session_options
-    from tvmopt.frontend.reference import RECURRENT
     from tvmopt.frontend.shapes import fix_input_shapes
+    from tvmopt.kernels.recurrence import GATES
     from tvmopt.random_inputs import random_arrays
     from tvmopt.stages.signature import Signature
 
@@ -180,7 +180,7 @@ def wrong_numbers(compiled, path: Path, converted: Path) -> str:
             return f"{len(expected)} outputs, but got {len(got)}"
         if nan_reaches(model, inputs, _UNDEFINED_FOR_NAN):
             continue
-        if has_huge_weights(model) and any(n.op_type in RECURRENT for n in model.graph.node):
+        if has_huge_weights(model) and any(n.op_type in GATES for n in model.graph.node):
             continue  # ONNX Runtime's sigmoid of -1e37 is not 0 there (test_recurrent.py)
         lost = nan_reaches(model, inputs, _QUANTISERS) or nan_is_lost(model, inputs)
         overflows = has_huge_weights(model)
@@ -230,11 +230,12 @@ def nan_is_lost(model, inputs: dict[str, np.ndarray]) -> bool:
 
     Infinities in its weights or its input make NaN in it.
     """
-    from tvmopt.frontend.reference import RECURRENT, loses_nan
+    from tvmopt.frontend.reference import loses_nan
+    from tvmopt.kernels.recurrence import GATES
 
     if not loses_nan(model):
         return False
-    cells = [node for node in model.graph.node if node.op_type in RECURRENT]
+    cells = [node for node in model.graph.node if node.op_type in GATES]
     names = {name for node in cells for name in node.input if name}
     values = values_of(model, inputs, names)
     return any(v.dtype.kind == "f" and not np.isfinite(v).all() for v in values)

@@ -22,14 +22,13 @@ from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.external import graphs
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
+from tvmopt.kernels.recurrence import GATES
 from tvmopt.random_inputs import KINDS, random_arrays
 from tvmopt.runtime.metadata import TensorSpec
 
 Arrays = dict[str, np.ndarray]
 _MOST_DIMENSIONS = 64  # of a NumPy array
-#: Recurrent layers of ONNX.
-RECURRENT = ("LSTM", "GRU", "RNN")
-_BIAS = 3  # place of B in their inputs
+_BIAS = 3  # place of B in the inputs of recurrent layers
 _LOSSY = (b"Relu", b"HardSigmoid")  # activations in which ONNX Runtime loses NaN
 
 
@@ -122,7 +121,7 @@ def loses_nan(model: onnx.ModelProto) -> bool:
 
 
 def _is_lossy(node: onnx.NodeProto) -> bool:
-    if node.op_type not in RECURRENT:
+    if node.op_type not in GATES:
         return False
     if node.op_type != "RNN" and len(node.input) > _BIAS and node.input[_BIAS]:
         return True

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.runtime.segments import ALLOCATING_FUNCTION, FUNCTION
+from tvmopt.transform.called_name import called_name
 
 
 def count_segments(mod: tvm.IRModule) -> int:
@@ -13,12 +14,8 @@ def count_segments(mod: tvm.IRModule) -> int:
     found: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        if not isinstance(expr, relax.Call):
-            return
-        function = expr.op
-        if isinstance(function, tvm.ir.Op) and expr.args:  # call_dps_packed, call_pure_packed
-            function = expr.args[0]
-        if getattr(function, "global_symbol", "") in (FUNCTION, ALLOCATING_FUNCTION):
+        segments = (FUNCTION, ALLOCATING_FUNCTION)
+        if isinstance(expr, relax.Call) and called_name(expr) in segments:
             found.append(expr)
 
     for _, func in mod.functions_items():

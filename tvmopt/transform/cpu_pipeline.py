@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tvm
 import tvm.s_tir  # registers the pipeline "s_tir"
-from tvm import tirx
 from tvm.tirx import compilation_pipeline
 
 from tvmopt.kernels.passes.clamp_indices import clamp_indices
+from tvmopt.kernels.passes.each_function import change_each
 from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 
@@ -21,11 +21,7 @@ def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transfor
 
     @tvm.transform.module_pass(opt_level=0, name="CpuPipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        out = lowering(mod)
-        for var, func in out.functions_items():
-            if isinstance(func, tirx.PrimFunc):
-                out.update_func(var, reduce_from_infinity(func))
-        return clamp_indices(keep_nan(out))
+        return clamp_indices(keep_nan(change_each(lowering(mod), reduce_from_infinity)))
 
     return run, host, device
 

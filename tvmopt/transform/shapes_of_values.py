@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.transform.called_name import called_name
 from tvmopt.transform.precision.anchor_call import constant_data
 
 _TO_SHAPE = "tensor_to_shape"  # end of the operator's name, and of the packed function's
@@ -40,17 +41,10 @@ def _from_values(func: relax.Function) -> int:
     values: list[relax.Expr] = []
     for block in func.body.blocks:
         for binding in block.bindings:
-            bound[binding.var] = binding.value
-            if isinstance(binding.value, relax.Call) and _makes_a_shape(binding.value):
-                values.append(binding.value.args[-1])
+            bound[binding.var] = value = binding.value
+            if isinstance(value, relax.Call) and called_name(value).endswith(_TO_SHAPE):
+                values.append(value.args[-1])
     return sum(not _is_counted(value, bound) for value in values)
-
-
-def _makes_a_shape(call: relax.Call) -> bool:
-    name = getattr(call.op, "name", "") or getattr(call.op, "global_symbol", "")
-    if name.endswith("call_pure_packed"):
-        name = getattr(call.args[0], "global_symbol", "")
-    return name.endswith(_TO_SHAPE)
 
 
 def _is_counted(value: relax.Expr, bound: dict[relax.Var, relax.Expr]) -> bool:

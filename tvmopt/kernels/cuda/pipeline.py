@@ -8,7 +8,6 @@ pipeline rejects TIRx kernels, and its "tirx" pipeline rejects TensorIR blocks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tvm
@@ -24,6 +23,7 @@ from tvmopt.kernels.cuda.toolchain.interleave import interleave_copies
 from tvmopt.kernels.cuda.toolchain.one_barrier import remove_second_barrier
 from tvmopt.kernels.cuda.toolchain.zero_fill import fill_with_zeros
 from tvmopt.kernels.passes.clamp_indices import clamp_indices
+from tvmopt.kernels.passes.each_function import change_each
 from tvmopt.kernels.passes.keep_nan import keep_nan, keep_nan_in_source
 
 #: Name for ``tvm.compile(..., tir_pipeline=PIPELINE)``; importing this module registers it.
@@ -48,11 +48,11 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
             if functions:
                 lowered = blocks(tvm.IRModule(functions, attrs=mod.attrs))
                 lowered = write_splats(round_widely(clamp_indices(keep_nan(lowered))))
-                out.update(_each(lowered, functools.partial(_finished, overlaps=overlaps)))
+                out.update(change_each(lowered, functools.partial(_finished, overlaps=overlaps)))
         if generated:
             # Their indices are the generator's, kept in variables: they come from no input.
             lowered = keep_nan(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
-            out.update(_each(lowered, launched_early))
+            out.update(change_each(lowered, launched_early))
         return out
 
     return run, host, device
@@ -68,15 +68,6 @@ def _kinds(mod: tvm.IRModule) -> tuple[_Functions, _Functions, _Functions]:
         overlaps = isinstance(func, tirx.PrimFunc) and OVERLAPS in (func.attrs or {})
         kinds[0 if is_generated(func) else 1 if overlaps else 2][var] = func
     return kinds
-
-
-def _each(mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.IRModule:
-    """Return ``mod`` with ``change`` applied to every PrimFunc."""
-    out = mod.clone()
-    for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            out.update_func(out.get_global_var(var.name_hint), change(func))
-    return out
 
 
 def _finished(func: tirx.PrimFunc, overlaps: bool) -> tirx.PrimFunc:

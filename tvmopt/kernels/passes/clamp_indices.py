@@ -19,14 +19,12 @@ import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvmopt.kernels.passes.each_function import change_each
+
 
 def clamp_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """Clamp the indices of every lowered TensorIR function of ``mod``."""
-    out = mod.clone()
-    for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            out.update_func(out.get_global_var(var.name_hint), clamp_indices_in(func))
-    return out
+    return change_each(mod, clamp_indices_in)
 
 
 def clamp_indices_in(func: tirx.PrimFunc) -> tirx.PrimFunc:

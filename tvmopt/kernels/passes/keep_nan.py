@@ -37,6 +37,7 @@ from tvm import ir, tirx
 
 from tvmopt import host
 from tvmopt.device import dtypes
+from tvmopt.kernels.passes.each_function import change_each
 from tvmopt.kernels.passes.skip_padding import (
     constant_of,
     identity,
@@ -63,13 +64,7 @@ def keep_nan_in_source(source: str) -> str:
 
 def keep_nan(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite the floating-point Max and Min of every lowered TensorIR function of ``mod``."""
-    updates = {}
-    for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            updates[var] = keep_nan_in(func, _kind(func))
-    out = mod.clone()
-    out.update(tvm.IRModule(updates))
-    return out
+    return change_each(mod, lambda func: keep_nan_in(func, _kind(func)))
 
 
 def keep_nan_in(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:

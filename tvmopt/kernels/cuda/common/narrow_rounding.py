@@ -13,18 +13,16 @@ from tvm import ir, tirx
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.kernels.cpu.intrinsics.calls import called
+from tvmopt.kernels.passes.each_function import change_each
 
 
 def round_widely(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite every PrimFunc of a module, before its intrinsics are lowered."""
-    updates = {}
-    for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(func.body, (ir.Call, _wide), order="post")
-            updates[var] = func.with_body(body)
-    out = mod.clone()
-    out.update(tvm.IRModule(updates))
-    return out
+
+    def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _wide), order="post"))
+
+    return change_each(mod, change)
 
 
 def _wide(call: ir.Call) -> ir.Expr:

@@ -20,20 +20,20 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmopt.device.dtypes import BYTE_INTEGERS
+from tvmopt.kernels.passes.each_function import change_each
 
 _WORDS = ("float32", "int32", "uint32")
 
 
 def write_splats(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite every PrimFunc of a module, after vectorisation."""
-    updates = {}
-    for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(func.body, (tirx.Broadcast, _packed), order="post")
-            updates[var] = func.with_body(body)
-    out = mod.clone()
-    out.update(tvm.IRModule(updates))
-    return out
+
+    def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(
+            tvm_ffi.structural_map(func.body, (tirx.Broadcast, _packed), order="post")
+        )
+
+    return change_each(mod, change)
 
 
 def _packed(vector: tirx.Broadcast) -> ir.Expr:
