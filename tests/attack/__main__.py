@@ -19,10 +19,11 @@ from .checkout import Checkout
 ATTACKS: tuple[Callable[[Checkout], str], ...] = (
     files.code_in_a_name, files.escapes_in_a_name, files.endless_loop, files.fifo_as_model,
     files.huge_dimension, files.loop_of_links, files.damaged_data, files.absurd_threads,
-    files.alias_bomb, store.exchanged_tolerance, store.exchanged_code, store.foreign_library,
-    store.password_in_a_run, processes.ended_by_a_signal, processes.ended_mlflow_run,
-    processes.folders_of_the_killed, processes.two_first_commands, calls.nan_becomes_a_number,
-    calls.index_out_of_range, calls.division_by_zero, calls.size_that_overflows,
+    files.nested_yaml, files.alias_bomb, store.exchanged_tolerance, store.exchanged_code,
+    store.foreign_library, store.password_in_a_run, processes.ended_by_a_signal,
+    processes.ended_mlflow_run, processes.folders_of_the_killed, processes.two_first_commands,
+    calls.nan_becomes_a_number, calls.index_out_of_range, calls.division_by_zero,
+    calls.size_that_overflows,
 )  # fmt: skip
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx.helper import make_node
 
 from ..fuzz.seed import INT64, floats, make_model, value
@@ -50,6 +55,7 @@ def division_by_zero(checkout: Checkout) -> str:
         "print('loaded', flush=True)\n"
         "model.predict({'a': np.ones(4, 'int64'), 'b': np.zeros(4, 'int64')})\n"
         "print('lives')",
+        {"a": np.arange(32).reshape(8, 4), "b": np.full((8, 4), 3)},  # random inputs hold zeros
     )
     lives = found in (_NOT_TAKEN, "loaded\nlives")
     return "" if lives else f"the process died after {found!r}"
@@ -72,10 +78,18 @@ def size_that_overflows(checkout: Checkout) -> str:
     return "" if found == _NOT_TAKEN or found.endswith("lives") else f"the process died: {found!r}"
 
 
-def _said_by_calls(checkout: Checkout, model: onnx.ModelProto, script: str) -> str:
+def _said_by_calls(
+    checkout: Checkout,
+    model: onnx.ModelProto,
+    script: str,
+    data: Mapping[str, NDArray[np.int64]] | None = None,
+) -> str:
     """Register a model; return what a script prints that calls it by the name ``model``."""
-    path = checkout.save(model)
-    code, _ = checkout.run("main", model=path, name="net", strategy="default", threads=1)
+    given: dict[str, Any] = {"model": checkout.save(model), "strategy": "default", "threads": 1}
+    if data:
+        given["data"] = checkout.folder / "data.npz"
+        np.savez(given["data"], allow_pickle=False, **data)
+    code, _ = checkout.run("main", name="net", **given)
     if code:
         return _NOT_TAKEN
     return checkout.python(

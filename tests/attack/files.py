@@ -107,19 +107,30 @@ def _archive(shape: bytes) -> bytes:
 
 
 def absurd_threads(checkout: Checkout) -> str:
-    """A thread count of 999,999,999."""
+    """A thread count of 5,000 starts as many threads, and work that does not end."""
     path = checkout.save(network())
     return is_unclear(
-        *checkout.run("main", model=path, name="net", threads=999_999_999, strategy="default")
+        *checkout.run("main", seconds=90, model=path, name="net", threads=5_000, strategy="default")
     )
 
 
+def nested_yaml(checkout: Checkout) -> str:
+    """A YAML file whose lists lie 2,000 deep."""
+    return _searched(checkout, f"topk: {'[' * 2_000}{']' * 2_000}")
+
+
 def alias_bomb(checkout: Checkout) -> str:
-    """A YAML file of nested aliases."""
-    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    """A YAML file of nested aliases: 9^10 texts, all of which the refusal writes to quote it."""
+    text = "[float8]"
+    for n in range(10):
+        text = f"[&a{n} {text}{f', *a{n}' * 8}]"
+    return _searched(checkout, f"dtypes: {text}")
+
+
+def _searched(checkout: Checkout, text: str) -> str:
+    """Search a space that must be refused; say what is wrong with the refusal."""
     space, path = checkout.folder / "space.yaml", checkout.save(network())
-    space.write_text("\n".join(lines))
+    space.write_text(text)
     return is_unclear(
-        *checkout.run("search", seconds=120, model=path, name="s", space=space, trials=1)
+        *checkout.run("search", seconds=40, model=path, name="s", space=space, trials=1)
     )

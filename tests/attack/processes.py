@@ -74,13 +74,11 @@ def _session(process: psutil.Process) -> int:
 
 def folders_of_the_killed(checkout: Checkout) -> str:
     """Commands killed by SIGKILL leave folders that no later command removes."""
-    path = checkout.save(network())
-    for seconds in (4, 6, 8):
-        process = checkout.start("main", model=path, name="net", threads=1, no_cache="true")
-        time.sleep(seconds)
+    for _ in range(2):
+        process = _long_work(checkout, checkout.start)
         checkout.kill(process)
         process.communicate()
-    checkout.run("convert", model=path)
+    checkout.run("convert", model=checkout.save(network()))
     left = [path.name for path in checkout.temporary.iterdir() if path.name.startswith("tvmopt")]
     return f"{len(left)} folders" if left else ""
 

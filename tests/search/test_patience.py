@@ -16,7 +16,7 @@ from tvmopt.search import patience
 from tvmopt.search.patience import patient
 from tvmopt.search.study import open_study
 
-from .test_study import BUDGET, DECLARATION, _claim, _finish
+from .small_study import BUDGET, DECLARATION, claim_next, finish_with_latency
 
 
 def _error(kind: type[Exception]) -> StorageInternalError:
@@ -99,7 +99,7 @@ def test_work_goes_on_when_the_database_was_locked_for_a_while(tmp_path) -> None
     holder.execute("BEGIN EXCLUSIVE")
     release = threading.Timer(1.0, holder.rollback)
     release.start()
-    _finish(_claim(study), 1.0)
+    finish_with_latency(claim_next(study), 1.0)
     release.join()
     holder.close()
     assert [r.feasible for r in study.records()] == [True]

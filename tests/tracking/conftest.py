@@ -18,6 +18,7 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 from tests.mlflow_runs import client_of, runs_of
+from tests.tracking.registered_model import Registered, in_store, register_bundle
 from tests.tracking.serving import NAME, SHAPE, Server
 from tvmopt.cli import command_line
 from tvmopt.cli.commands import function as find_function
@@ -300,3 +301,16 @@ def _announced_port(process: subprocess.Popen, log: Path) -> int:
             return int(text.partition("http://127.0.0.1:")[2].partition("/")[0])
         time.sleep(0.1)
     raise AssertionError(f"the server did not start: {log.read_text()}")
+
+
+@pytest.fixture
+def register(store_uri, tmp_path):
+    """Register a bundle under a new name."""
+    with in_store(store_uri, tmp_path) as client:
+        yield lambda bundle: register_bundle(client, tmp_path, bundle)
+
+
+@pytest.fixture
+def registered(register, conv_bundle) -> Registered:
+    """Register the single-input bundle."""
+    return register(conv_bundle)

@@ -1,11 +1,7 @@
-"""Tampering with a registered model is detected, and pulling a model file never runs code."""
+"""Tampering with a registered model is detected."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import hashlib
-import json
 import os
 import shutil
 import stat
@@ -18,13 +14,9 @@ import mlflow
 import numpy as np
 import pytest
 import yaml
-from mlflow import MlflowClient
 
-from tests.mlflow_runs import client_of
 from tvmopt.errors import ArtifactError, ConfigError, PromotionRefusedError
-from tvmopt.runtime import ModelMetadata, load
-from tvmopt.runtime.checks import sealed_copy
-from tvmopt.runtime.library import open_library
+from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor
 from tvmopt.tracking.flavor.verify import generic_sha256, read_mlmodel, verify_model
@@ -33,78 +25,15 @@ from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.registry.promotion import promote_version
 from tvmopt.tracking.serving.serve import serve
 
-
-@dataclasses.dataclass
-class Registered:
-    """A registered model, and the folder of its artifacts, which a test may change."""
-
-    client: MlflowClient
-    name: str
-    saved: Path
-
-    @property
-    def uri(self) -> str:
-        return f"models:/{self.name}/1"
-
-    def edit_mlmodel(self, **changes: object) -> None:
-        """Change the flavor section of MLmodel."""
-        path = self.saved / "MLmodel"
-        data = yaml.safe_load(path.read_text())
-        data["flavors"]["tvmopt"].update(changes)
-        path.write_text(yaml.safe_dump(data))
-
-    def edit_metadata(self, **changes: object) -> str:
-        """Change model.json; return its new hash."""
-        path = self.saved / "compiled" / METADATA_FILE
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@contextlib.contextmanager
-def _in_store(uri: str, folder: Path) -> Iterator[MlflowClient]:
-    """Work in ``folder`` with the store at ``uri``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
-        patch.chdir(folder)
-        mlflow.set_tracking_uri(uri)
-        mlflow.set_registry_uri(uri)  # other tests of this process may have set a URI
-        try:
-            yield client_of(uri)
-        finally:
-            # None, not the value before: a URI that is set takes precedence over the environment.
-            mlflow.set_tracking_uri(None)
-            mlflow.set_registry_uri(None)
-
-
-def _register(client: MlflowClient, folder: Path, bundle: Path) -> Registered:
-    """Register a bundle under the name of ``folder``, with its artifacts in there."""
-    experiment = client.create_experiment(folder.name, (folder / "artifacts").as_uri())
-    run = client.create_run(experiment)
-    made = registry.register(client, folder.name, bundle, run.info.run_id, {})
-    assert made.version == "1"
-    [saved] = [p.parent for p in (folder / "artifacts").rglob("MLmodel")]
-    return Registered(client, folder.name, saved)
-
-
-@pytest.fixture
-def register(store_uri, tmp_path):
-    """Register a bundle under a new name."""
-    with _in_store(store_uri, tmp_path) as client:
-        yield lambda bundle: _register(client, tmp_path, bundle)
-
-
-@pytest.fixture
-def registered(register, conv_bundle) -> Registered:
-    """Register the single-input bundle."""
-    return register(conv_bundle)
+from .registered_model import Registered, in_store, register_bundle
 
 
 @pytest.fixture(scope="module")
 def shared(store_uri, tmp_path_factory, conv_bundle) -> tuple[Registered, Path]:
     """Return the single-input bundle, registered once, and a copy of its files."""
     folder = tmp_path_factory.mktemp("shared")
-    with _in_store(store_uri, folder) as client:
-        made = _register(client, folder, conv_bundle)
+    with in_store(store_uri, folder) as client:
+        made = register_bundle(client, folder, conv_bundle)
     shutil.copytree(made.saved, folder / "copy", symlinks=True)
     return made, folder / "copy"
 
@@ -183,7 +112,7 @@ class TestNothingIsExchangedUnseen:
     def registered(self, store_uri, shared, tmp_path) -> Iterator[Registered]:
         """Return the shared model; whatever a test changes is undone."""
         made, copy = shared
-        with _in_store(store_uri, tmp_path):
+        with in_store(store_uri, tmp_path):
             yield made
         _restore(made.saved, copy)
 
@@ -367,89 +296,6 @@ def test_registering_again_keeps_the_hashes(registered, conv_bundle):
     tags = registered.client.get_model_version(name, again.version).tags
     assert tags["note"] == "new"
     assert tags["sha256"] == ModelMetadata.read(conv_bundle).library_sha256
-
-
-def test_library_exchanged_after_the_check_is_not_opened(conv_bundle, two_input_bundle, tmp_path):
-    bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
-    metadata = ModelMetadata.read(bundle)
-    with sealed_copy(bundle / LIBRARY_FILE, metadata.library_sha256) as file:
-        other = tmp_path / "other.so"
-        shutil.copyfile(two_input_bundle / LIBRARY_FILE, other)
-        other.replace(bundle / LIBRARY_FILE)
-        module = open_library(file)
-    assert module.implements_function("vm_load_executable")
-    with pytest.raises(ArtifactError, match="must have sha256"):
-        load(bundle)
-
-
-def test_library_overwritten_after_the_check_is_not_opened(conv_bundle, two_input_bundle, tmp_path):
-    """The file keeps its inode, as when an attacker writes to the artifact store in place."""
-    bundle = Path(shutil.copytree(conv_bundle, tmp_path / "bundle"))
-    metadata = ModelMetadata.read(bundle)
-    with sealed_copy(bundle / LIBRARY_FILE, metadata.library_sha256) as file:
-        (bundle / LIBRARY_FILE).write_bytes((two_input_bundle / LIBRARY_FILE).read_bytes())
-        assert hashlib.file_digest(file, "sha256").hexdigest() == metadata.library_sha256
-        with pytest.raises(OSError, match="not permitted"):
-            os.write(file.fileno(), b"x")
-        assert open_library(file).implements_function("vm_load_executable")
-
-
-def test_libraries_open_without_a_temporary_folder(conv_bundle, monkeypatch):
-    monkeypatch.setattr("tempfile.mkdtemp", None)
-    assert load(conv_bundle).check_golden(conv_bundle) <= 1e-3
-
-
-def test_two_libraries_in_a_row_are_not_taken_for_one(conv_bundle, two_input_bundle):
-    first, second = load(conv_bundle), load(two_input_bundle)
-    assert first.check_golden(conv_bundle) <= first.metadata.tolerance
-    assert second.check_golden(two_input_bundle) <= second.metadata.tolerance
-
-
-_NAME = 'a\nimport pathlib; pathlib.Path("{}").write_text("ran")\n#'
-
-
-def test_names_of_inputs_do_not_run_as_code(register, two_input_bundle, tmp_path, monkeypatch):
-    marker = tmp_path / "marker"
-    bundle = Path(shutil.copytree(two_input_bundle, tmp_path / "bundle"))
-    data = json.loads((bundle / METADATA_FILE).read_text())
-    data["inputs"][0]["name"] = _NAME.format(marker)
-    data["inputs"][1]["name"] = "| a | <b>"
-    (bundle / METADATA_FILE).write_text(json.dumps(data))
-    # Reading a model rejects the name; here the model is already in the registry.
-    with pytest.raises(ArtifactError, match="holds control characters"):
-        ModelMetadata.read(bundle)
-    monkeypatch.setattr("tvmopt.runtime.metadata.is_printable", lambda text: True)
-    monkeypatch.setattr(pull, "_run_sample", lambda folder: "")
-    registered = register(bundle)
-    folder = pull.pull(registered.name, "1", str(tmp_path / "pulled"))
-    subprocess.run([sys.executable, "-I", str(folder / "sample.py")], check=False)
-    assert not marker.exists()
-    assert str(marker) not in (folder / "sample.py").read_text()
-    rows = [r for r in (folder / "README.md").read_text().splitlines() if r.startswith("| input")]
-    assert len(rows) == 2
-    assert "\\| a \\| \\<b\\>" in rows[1]
-
-
-def test_two_pulls_into_one_folder(registered, tmp_path, monkeypatch):
-    output = tmp_path / "pulled"
-
-    def other_is_faster(bundle: Path) -> str:
-        output.mkdir()
-        (output / "theirs").touch()
-        return ""
-
-    monkeypatch.setattr(pull, "_run_sample", other_is_faster)
-    with pytest.raises(ConfigError, match="another command has filled"):
-        pull.pull(registered.name, "1", str(output))
-    assert [path.name for path in output.iterdir()] == ["theirs"]
-    assert not list(tmp_path.glob(".tvmopt-pull-*"))
-
-
-def test_sample_that_does_not_end_is_one_line(conv_bundle, tmp_path, monkeypatch):
-    (tmp_path / "sample.py").write_text("while True: pass")
-    monkeypatch.setattr(pull, "_TIMEOUT_S", 1.0)
-    with pytest.raises(ArtifactError, match=r"may take 1 s, and had not ended"):
-        pull._run_sample(tmp_path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
