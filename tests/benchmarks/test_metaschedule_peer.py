@@ -36,6 +36,7 @@ def untuned(monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_both_are_tuned_replayed_checked_and_timed(task, monkeypatch):
     monkeypatch.setattr(metaschedule_peer, "_TRIALS", 4)
     row = compare(task, TARGET, topk=2, seconds=0.2)

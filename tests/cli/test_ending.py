@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.mlflow_runs import client_of, runs_of
+from tests.sampling import sampled
 from tvmopt.cli import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def test_a_signal_ends_a_command_cleanly(place, numbers):
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    sampled([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], 3),
 )
 def test_the_work_ends_with_mlflow_run(place, number):
     folder, uri, env = place

@@ -27,7 +27,7 @@ def prepared():
 @pytest.mark.parametrize(
     ("layout", "skip"),
     [
-        ("NCHW16c", ()),
+        pytest.param("NCHW16c", (), marks=pytest.mark.slow),
         ("NHWC", (0, 5, 53)),
         pytest.param("NCHW", (), marks=pytest.mark.slow),
         pytest.param("NHWC", (), marks=pytest.mark.slow),

@@ -90,6 +90,7 @@ def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path)
     np.testing.assert_allclose(got, residual_net_numpy(inputs()), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypatch) -> None:
     """The plan with the faster network is kept, whatever the sum of its parts predicts."""
     _, out = tuned

@@ -116,6 +116,7 @@ def test_another_cpu_is_refused(conv_bundle, tmp_path, never_opened):
         mlflow.pyfunc.load_model(str(tmp_path / "model"))
 
 
+@pytest.mark.slow  # test_serve.py asks as many of `-e serve`
 def test_served_model_answers_many_clients(example, project_env, root):
     port = free_port()
     argv = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]

@@ -109,6 +109,7 @@ def test_it_can_be_pulled_but_not_loaded(built, root, project_env) -> None:
 
 
 @only_one
+@pytest.mark.slow
 def test_promotion_is_refused(built, root, project_env) -> None:
     folder, _, name, *_ = built
     done = subprocess.run(

@@ -147,7 +147,7 @@ def test_both_granularities_are_tried_compared_and_explained(tmp_path, mlflow_ru
             for stage in ("tune", "build")
         )  # fmt: skip
         assert tune.data.tags["tvmopt.granularity"] == granularity
-        assert f" {granularity}; " in build.data.tags["tvmopt.records"]
+        assert build.data.tags["tvmopt.records"].split(";")[0].endswith(f" {granularity}")
     won = found.champion().tags
     other = "subgraph" if won["granularity"] == "operator" else "operator"
     assert by[won["granularity"]].data.tags["tvmopt.trial"] == won["trial"]
@@ -156,6 +156,7 @@ def test_both_granularities_are_tried_compared_and_explained(tmp_path, mlflow_ru
     assert f"; by {other} the same variant took " in note
 
 
+@pytest.mark.slow
 def test_the_benchmark_sets_the_champion_beside_its_peers(searched, project_env, root) -> None:
     folder, _, _ = searched
     done = subprocess.run(

@@ -30,7 +30,11 @@ TRIALS = 10
 LOG_FIELDS = {"elapsed_s", "task", "trial", "latency_us", "error", "best_total_us"}
 
 
-@pytest.fixture(scope="module", params=sorted(STRATEGIES))
+# test_metaschedule.py runs MetaSchedule by default.
+_SLOW = [pytest.param("metaschedule", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=[*sorted(set(STRATEGIES) - {"metaschedule"}), *_SLOW])
 def ran(request, tmp_path_factory):
     """Run a strategy; return result, directory, progress calls and initial hash of the module."""
     work_dir = tmp_path_factory.mktemp(request.param)

@@ -9,6 +9,7 @@ from tvm import te, tirx
 from benchmarks.cuda_rows import row
 from tests.emulator.cuda import run
 from tests.emulator.cuda.tensor_map import encode_tiled
+from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ArtifactError, BuildError, ConfigError, LimitError
 from tvmopt.kernels.first_choice import schedule_function
@@ -43,7 +44,7 @@ def _calling(text: str) -> tirx.PrimFunc:
     return kernel
 
 
-@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+@pytest.mark.parametrize("narrow", sampled(["bfloat16", "float16"], 2))
 def test_casts_round_every_value_as_numpy_does(narrow: str) -> None:
     dtype = np.dtype(narrow)
     every = np.arange(65536, dtype=np.uint16).view(dtype)

@@ -63,7 +63,7 @@ def _draw(kind: str, examples: int, executor) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_template_keeps_the_contract(kind: str, two_threads) -> None:
-    _draw(kind, 3 if kind == "winograd" else 6, two_threads)
+    _draw(kind, 2 if kind == "winograd" else 6, two_threads)
 
 
 @pytest.mark.slow
