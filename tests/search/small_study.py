@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tvmopt.search.budget import Budget
@@ -45,3 +48,10 @@ def run_all(study: SearchStudy, budget: Budget) -> None:
     study.beat()
     while (claimed := claim_next(study, budget)) is not None:
         finish_with_latency(claimed, 1.0)
+
+
+def start_python(code: str) -> subprocess.Popen[bytes]:
+    """Start Python code that may import the tests; its output is a pipe."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,11 +17,10 @@ from tvmopt.search.plan import RUNNING
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy
 
-from .small_study import claim_next, finish_with_latency, open_small_study
+from .small_study import claim_next, finish_with_latency, open_small_study, start_python
 
 _CHILD = """
-import sys, time
-sys.path.insert(0, {root!r})
+import time
 from pathlib import Path
 from tests.search.small_study import claim_next, finish_with_latency, open_small_study
 study = open_small_study(Path({folder!r}))
@@ -38,9 +34,7 @@ time.sleep(60)
 
 def _killed_child(folder: Path) -> None:
     """Return a killed process that had finished one trial and claimed another."""
-    code = _CHILD.format(root=str(Path(__file__).parents[2]), folder=str(folder))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)
+    child = start_python(_CHILD.format(folder=str(folder)))
     assert child.stdout is not None
     assert child.stdout.readline() == b"claimed\n"
     child.send_signal(signal.SIGKILL)

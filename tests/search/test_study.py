@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +17,15 @@ from tvmopt.search.space import BASELINE, Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import find_study
 
-from .small_study import BUDGET, SPACE, claim_next, finish_with_latency, open_small_study, run_all
+from .small_study import (
+    BUDGET,
+    SPACE,
+    claim_next,
+    finish_with_latency,
+    open_small_study,
+    run_all,
+    start_python,
+)
 
 
 def test_trial_zero_is_the_baseline_and_the_rest_fill_the_budget(tmp_path) -> None:
@@ -158,8 +163,6 @@ def test_a_wrong_storage_is_one_clear_error_without_the_password(url: str) -> No
 
 
 _WORKER = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.search.test_study import _work
 _work({folder!r}, {seed})
 """
@@ -184,12 +187,8 @@ def _work(folder: str, seed: int) -> None:
 @pytest.mark.timeout(200)
 def test_several_processes_share_the_work_and_double_none(tmp_path) -> None:
     open_small_study(tmp_path)
-    root, env = (
-        str(Path(__file__).parents[2]),
-        {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    codes = [_WORKER.format(root=root, folder=str(tmp_path), seed=seed) for seed in range(4)]
-    workers = [subprocess.Popen([sys.executable, "-c", code], env=env) for code in codes]
+    codes = [_WORKER.format(folder=str(tmp_path), seed=seed) for seed in range(4)]
+    workers = [start_python(code) for code in codes]
     for worker in workers:
         assert worker.wait(150) == 0
     study = open_small_study(tmp_path)
