@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cpu.recurrence.activations import activated
-from tvmopt.kernels.recurrence import Activation, Recurrence
+from tvmopt.kernels.cpu.passes.prefetch import prefetch_call, prefetch_source
+from tvmopt.kernels.cpu.recurrence.cell import CellRow, RowBlock
+from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.scheduled import OPAQUE
 
 # Most rows of the batch in one block.
@@ -54,12 +55,15 @@ class RecurrenceTiling:
         threads: Threads that share a step.
         spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
             barrier calls the system at every step, which takes microseconds.
+        prefetch_bytes: How far ahead of its loads the weight is prefetched into L1, on x86; 0: it is
+            not.
     """
 
     lanes: int
     accumulators: int
     threads: int
     spins: bool = False
+    prefetch_bytes: int = 0
 
 
 def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
@@ -107,17 +111,6 @@ def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.
     return builder.get()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a block of rows of one tile is: all expressions but the number of rows."""
-
-    step: Expr
-    direction: Expr
-    tile: Expr
-    first_row: Expr
-    rows: int
-
-
 class _Kernel:
     def __init__(
         self, recurrence: Recurrence, tiling: RecurrenceTiling, buffers: dict[str, tirx.Buffer]
@@ -142,7 +135,7 @@ class _Kernel:
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
-        with self._launch(), build.serial(r.steps) as step:
+        with self._prefetches(), self._launch(), build.serial(r.steps) as step:
             for phase in range(len(r.phases)):
                 with self._threads(step * len(r.phases) + phase + 1) as thread:
                     self._tasks(phase, step, thread)
@@ -173,6 +166,25 @@ class _Kernel:
             return
         with build.attr(0, "pragma_parallel_launch_point", 1):
             yield
+
+    @contextlib.contextmanager
+    def _prefetches(self) -> Iterator[None]:
+        """Define the functions that prefetch the weight of each phase."""
+        with contextlib.ExitStack() as stack:
+            if self._tiling.prefetch_bytes:
+                for lines in {self._lines(phase) for phase in range(len(self._r.phases))}:
+                    text = ir.StringImm(prefetch_source(lines))
+                    stack.enter_context(build.attr(0, "pragma_import_llvm", text))
+            yield
+
+    def _lines(self, phase: int) -> int:
+        """Return the cache lines of the weight that one value of k reads."""
+        size = (
+            len(self._r.phases[phase])
+            * self._tiling.lanes
+            * self._of[f"weight{phase}"].dtype.itemsize
+        )
+        return -(-size // 64)
 
     @contextlib.contextmanager
     def _threads(self, turn: Expr) -> Iterator[Expr]:
@@ -231,25 +243,25 @@ class _Kernel:
         blocks, rest = divmod(self._r.batch, most)
         if blocks:
             with build.serial(blocks) as block:
-                self._block(phase, _Place(step, direction, tile, block * most, most))
+                self._block(phase, RowBlock(step, direction, tile, block * most, most))
         if rest:
             first = tirx.IntImm("int32", blocks * most)
-            self._block(phase, _Place(step, direction, tile, first, rest))
+            self._block(phase, RowBlock(step, direction, tile, first, rest))
 
-    def _block(self, phase: int, place: _Place) -> None:
+    def _block(self, phase: int, place: RowBlock) -> None:
         sums = self._products(phase, place)
         variants = dict.fromkeys(self._r.activations)
         for row in range(place.rows):
             if len(variants) == 1:
-                _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 0)
+                CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 0)
                 continue
             with build.If(place.direction == 0):
                 with build.Then():
-                    _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 0)
+                    CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 0)
                 with build.Else():
-                    _Row(self._r, self._tiling, self._of, place, row, sums).emit(phase, 1)
+                    CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 1)
 
-    def _products(self, phase: int, place: _Place) -> tirx.Buffer:
+    def _products(self, phase: int, place: RowBlock) -> tirx.Buffer:
         """Emit the products of the state and the weight; return the sums (row, gate, unit)."""
         lanes, gates = self._tiling.lanes, len(self._r.phases[phase])
         used = place.rows * gates
@@ -280,6 +292,9 @@ class _Kernel:
         whole = self._r.hidden // apart
         if whole:
             with build.serial(whole) as block:
+                if self._tiling.prefetch_bytes:
+                    for part in range(apart):
+                        self._prefetch(phase, place, block * apart + part)
                 every(lambda part, *at: add(block * apart + part, part, *at))
         for k in range(whole * apart, self._r.hidden):
             for row in range(place.rows):
@@ -297,7 +312,15 @@ class _Kernel:
             )
         return sums
 
-    def _state(self, phase: int, place: _Place, row: int, k: Expr) -> Expr:
+    def _prefetch(self, phase: int, place: RowBlock, k: Expr) -> None:
+        weight = self._of[f"weight{phase}"]
+        step = weight.shape[3] * weight.shape[4] * weight.dtype.itemsize
+        ahead = max(1, self._tiling.prefetch_bytes // int(step))
+        at = [place.direction, place.tile, k + ahead, 0, 0]
+        address = tirx.address_of(tirx.BufferLoad(weight, at))
+        build.evaluate(prefetch_call(address, self._lines(phase)))
+
+    def _state(self, phase: int, place: RowBlock, row: int, k: Expr) -> Expr:
         at = (place.direction, place.first_row + row, k)
         return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
 
@@ -305,176 +328,3 @@ class _Kernel:
 def _x86(name: str) -> None:
     """Emit an instruction that orders memory; the compiler moves no load or store across it."""
     build.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}"))
-
-
-class _Row:
-    """Gates and state of the units of a tile, for one row of the batch."""
-
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        tiling: RecurrenceTiling,
-        buffers: dict[str, tirx.Buffer],
-        place: _Place,
-        row: int,
-        sums: tirx.Buffer,
-    ) -> None:
-        self._r, self._lanes, self._of = recurrence, tiling.lanes, buffers
-        self._place, self._row_in_block, self._sums = place, row, sums
-        self._row = place.first_row + row
-        self._unit = place.tile * tiling.lanes
-
-    def emit(self, phase: int, direction: int) -> None:
-        emit = {"LSTM": self._lstm, "RNN": self._rnn}.get(self._r.cell, self._gru)
-        emit(self._r.activations[direction], phase)
-
-    def _lstm(self, activations: Sequence[Activation], phase: int) -> None:
-        f, g, h = activations
-        i, o, forget, c = range(4)
-        cell = self._of["y_c"]
-        for gate, place in ((i, 0), (forget, 2)):
-            self._store_sum(gate, lambda j, n=place: self._peephole(n, j, cell[self._at(j)]))  # type: ignore[misc]
-        self._store_sum(c)
-        self._each(i, lambda j: activated(f, self._clipped(i, j)))
-        if self._r.input_forget:
-            self._each(forget, lambda j: tirx.const(1, "float32") - self._sum(i, j))
-        else:
-            self._each(forget, lambda j: activated(f, self._clipped(forget, j)))
-        self._each(c, lambda j: activated(g, self._clipped(c, j)))
-        self._each(
-            c,
-            lambda j: self._sum(forget, j) * cell[self._at(j)] + self._sum(i, j) * self._sum(c, j),
-        )
-        self._store_sum(o, lambda j: self._peephole(1, j, self._sum(c, j)))
-        self._each(o, lambda j: activated(f, self._clipped(o, j)))
-        self._each(o, lambda j: self._sum(o, j) * activated(h, self._sum(c, j)))
-        self._commit(o, c)
-
-    def _rnn(self, activations: Sequence[Activation], phase: int) -> None:
-        self._store_sum(0)
-        self._each(0, lambda j: activated(activations[0], self._clipped(0, j)))
-        self._commit(0)
-
-    def _gru(self, activations: Sequence[Activation], phase: int) -> None:
-        f, g = activations
-        two = len(self._r.phases) > 1
-        if phase == 0:
-            for gate in (0, 1):
-                self._store_sum(gate)
-                self._each(gate, lambda j, n=gate: activated(f, self._clipped(n, j)))  # type: ignore[misc]
-        if two and phase == 0:
-            self._keep("update", lambda j: self._sum(0, j))
-            self._keep("reset_h", lambda j: self._sum(1, j) * self._last(j))
-            return
-        hidden = 0 if two else 2
-        if not two:
-            bias = self._of.get("bias")
-            self._each(
-                hidden,
-                lambda j: (
-                    self._sum(1, j)
-                    * (
-                        self._sum(hidden, j)
-                        if bias is None
-                        else self._sum(hidden, j) + bias[self._place.direction, self._unit + j]
-                    )
-                ),
-            )
-        self._store_sum(hidden, gate=2)
-        self._each(hidden, lambda j: activated(g, self._clipped(hidden, j)))
-
-        def blended(j: Expr) -> Expr:
-            update = self._of["update"][self._at(j)] if two else self._sum(0, j)
-            one = tirx.const(1, "float32")
-            return (one - update) * self._sum(hidden, j) + update * self._last(j)
-
-        self._each(hidden, blended)
-        self._commit(hidden)
-
-    def _at(self, j: Expr) -> tuple[Expr, ...]:
-        """Index of a unit in a buffer (direction, row, unit)."""
-        return (self._place.direction, self._row, self._unit + j)
-
-    def _last(self, j: Expr) -> Expr:
-        return self._of["h"][(self._place.step % 2, *self._at(j))]
-
-    def _sum(self, n: int, j: Expr) -> Expr:
-        return self._sums[0, self._row_in_block, n, j]
-
-    def _clipped(self, n: int, j: Expr) -> Expr:
-        value = self._sum(n, j)
-        if not self._r.clip:
-            return value
-        bound = tirx.const(self._r.clip, "float32")
-        return tirx.max(tirx.min(value, bound), -bound)
-
-    def _peephole(self, n: int, j: Expr, cell: Expr) -> Expr | None:
-        weight = self._of.get("peepholes")
-        if weight is None:
-            return None
-        return weight[self._place.direction, n, self._unit + j] * cell
-
-    def _each(self, n: int, value: Callable[[Expr], Expr]) -> None:
-        """Replace the sums of gate ``n``."""
-        with build.vectorized(self._lanes) as j:
-            build.buffer_store(self._sums, value(j), [0, self._row_in_block, n, j])
-
-    def _keep(self, name: str, value: Callable[[Expr], Expr]) -> None:
-        with build.vectorized(self._lanes) as j:
-            build.buffer_store(self._of[name], value(j), list(self._at(j)))
-
-    def _store_sum(
-        self, n: int, extra: Callable[[Expr], Expr | None] | None = None, gate: int | None = None
-    ) -> None:
-        """Add the input's product, and ``extra``, to the sums of gate ``n``."""
-        which = n if gate is None else gate
-
-        def value(j: Expr) -> Expr:
-            at = (self._time(), self._row, self._place.direction, which, self._unit + j)
-            total = self._of["gates"][at] + self._sum(n, j)
-            more = None if extra is None else extra(j)
-            return total if more is None else total + more
-
-        self._each(n, value)
-
-    def _valid(self) -> Expr | None:
-        return None if "lengths" not in self._of else self._place.step < self._length()
-
-    def _length(self) -> Expr:
-        """Return the length of the row's sequence; one that is too long counts as all steps."""
-        return tirx.min(self._of["lengths"][self._row], self._r.steps)
-
-    def _time(self) -> Expr:
-        """Return the step of the sequence that this step reads and writes."""
-        step, valid = self._place.step, self._valid()
-        if not any(self._r.reverse):
-            return step
-        end = self._r.steps if valid is None else self._length()
-        back = end - 1 - step
-        if valid is not None:
-            back = tirx.Select(valid, back, step)
-        if all(self._r.reverse):
-            return back
-        return tirx.Select(self._place.direction == 1, back, step)
-
-    def _commit(self, h: int, c: int | None = None) -> None:
-        """Write the new state and the output; past the end of a sequence, keep the state."""
-        valid = self._valid()
-        if valid is None:
-            self._write(lambda j: self._sum(h, j), c, lambda j: self._sum(h, j))
-            return
-        with build.If(valid):
-            with build.Then():
-                self._write(lambda j: self._sum(h, j), c, lambda j: self._sum(h, j))
-            with build.Else():
-                self._write(self._last, None, lambda j: tirx.const(0, "float32"))
-
-    def _write(self, h: Callable[[Expr], Expr], c: int | None, y: Callable[[Expr], Expr]) -> None:
-        if c is not None:
-            self._keep("y_c", lambda j: self._sum(c, j))
-        with build.vectorized(self._lanes) as j:
-            at = [(self._place.step + 1) % 2, *self._at(j)]
-            build.buffer_store(self._of["h"], h(j), at)
-        with build.vectorized(self._lanes) as j:
-            at = [self._time(), self._place.direction, self._row, self._unit + j]
-            build.buffer_store(self._of["y"], y(j), at)
