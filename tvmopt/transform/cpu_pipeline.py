@@ -8,6 +8,7 @@ from tvm.tirx import compilation_pipeline
 
 from tvmopt.kernels.passes.clamp_indices import clamp_indices
 from tvmopt.kernels.passes.each_function import change_each
+from tvmopt.kernels.passes.flatten_lets import flatten_lets
 from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.kernels.passes.split_periodic import split_periodic_loops
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
@@ -23,7 +24,8 @@ def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transfor
     @tvm.transform.module_pass(opt_level=0, name="CpuPipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         lowered = change_each(lowering(mod), reduce_from_infinity)
-        return clamp_indices(keep_nan(change_each(lowered, split_periodic_loops)))
+        mod = clamp_indices(keep_nan(change_each(lowered, split_periodic_loops)))
+        return change_each(mod, flatten_lets)
 
     return run, host, device
 
