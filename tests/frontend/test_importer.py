@@ -34,6 +34,17 @@ def test_weights_become_constants_and_inputs_stay(conv_model, capfd):
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_printed_of_names_and_of_gathers(make_model, capfd):
+    model = make_model(
+        [helper.make_node("Gather", ["a/table", "b/ids"], ["y"], name="gather")],
+        {"a/table": ("float32", [5, 3]), "b/ids": ("int64", [2])},
+        {"y": ("float32", [2, 3])},
+    )
+    relax.transform.LegalizeOps()(import_onnx(prepare(model, {}).model))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_all_unknown_operators_are_listed_at_once(make_model):
     model = make_model(
         [

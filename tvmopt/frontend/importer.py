@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tvmopt.frontend.operator_sets import opset
 from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
+from tvmopt.transform.safe_indices import safe_take
 
 _NEW_OPSET = 17
 
@@ -137,12 +139,13 @@ def _import_some_opset(
 
 
 def quiet_from_onnx(model: onnx.ModelProto, indices: dict[str, int] | None = None) -> tvm.IRModule:
-    """Run TVM's importer without its output on stdout.
+    """Run TVM's importer without its output, which names each tensor that it renames.
 
     With ``indices``, the layer indices by node name, the anchors get their layers.
     """
     importer = _LabellingImporter({}, {}, keep_params_in_input=False)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset(model))
     found = anchors(mod)
     names = [importer.names.get(a.call) or importer.names.get(a.var, "") for a in found]
@@ -174,6 +177,8 @@ class _LabellingImporter(ONNXGraphImporter):
         result = None if converter is None else converter(self.bb, inputs, attrs)
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, version)
+        if op_name == "Gather":  # TVM warns of takes in its fast mode whenever it lowers them
+            result = safe_take(result, self.bb.lookup_binding)
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:
             result = self.bb.emit(result)

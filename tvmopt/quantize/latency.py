@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -140,10 +139,7 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the importer warns about every name that it changes
-        imported = import_onnx(model)
-    converted = convert_module(imported, dtype=dtype)
+    converted = convert_module(import_onnx(model), dtype=dtype)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"

@@ -33,6 +33,22 @@ class GuardIndices:
         return rewrite_functions(mod, _IndexGuard(mod))
 
 
+def safe_take(call: relax.Expr, lookup: Callable[[relax.Var], relax.Expr | None]) -> relax.Expr:
+    """Return a bounds-safe ``take`` for one in the mode "fast" whose indices are no constant.
+
+    Args:
+        call: Any expression; all others stay as they are.
+        lookup: Gives the expression that a variable is bound to.
+    """
+    if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.take"):
+        return call
+    table, indices = call.args
+    known = lookup(indices) if isinstance(indices, relax.Var) else indices
+    if call.attrs.mode != "fast" or constant_data(known) is not None:
+        return call
+    return relax.op.take(table, indices, call.attrs.axis, "nan" if _has_nan(table) else "clip")
+
+
 @mutator
 class _IndexGuard(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
@@ -95,13 +111,6 @@ class _Emitter:
         return relax.op.where(inside, result, relax.const(np.nan, str(result.ty.dtype)))
 
 
-def _take(make: _Emitter, call: relax.Call) -> relax.Expr:
-    table, indices = call.args
-    if call.attrs.mode != "fast" or make.constant(indices) is not None:
-        return call
-    return relax.op.take(table, indices, call.attrs.axis, "nan" if _has_nan(table) else "clip")
-
-
 def _gather_elements(make: _Emitter, call: relax.Call) -> relax.Expr:
     data, indices = call.args
     axis = int(call.attrs.axis) % len(data.ty.shape)
@@ -150,7 +159,7 @@ def _has_nan(value: relax.Expr) -> bool:
 
 
 _GUARDS: dict[str, Callable[[_Emitter, relax.Call], relax.Expr]] = {
-    "relax.take": _take,
+    "relax.take": lambda make, call: safe_take(call, make.lookup),
     "relax.gather_elements": _gather_elements,
     "relax.gather_nd": _gather_nd,
     "relax.scatter_elements": _scatter_elements,
