@@ -249,6 +249,25 @@ def test_a_subgraph_may_use_a_name_again(make_model):
     assert [node.op_type for node in graph.node] == ["If", "Relu", "Tanh", "Identity"]
 
 
+@pytest.mark.timeout(30)
+def test_branches_that_lie_in_branches_are_sorted_once(make_model):
+    """Sorting each of them for each of the outer ones took 2^30 steps."""
+    value = helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, [2])
+    nodes = [
+        helper.make_node("Tanh", ["l"], ["c"]),
+        helper.make_node("Relu", ["x"], ["l"]),
+    ]
+    for _ in range(30):
+        branch = helper.make_graph(nodes, "branch", [], [value])
+        nodes = [helper.make_node("If", ["flag"], ["c"], then_branch=branch)]
+    specs = {"x": ("float32", [2]), "flag": ("bool", [])}, {"c": ("float32", [2])}
+    graph = make_model(nodes, *specs).graph
+    _sort_nodes(graph)
+    for _ in range(30):
+        graph = graph.node[0].attribute[0].g
+    assert [node.op_type for node in graph.node] == ["Relu", "Tanh"]
+
+
 def test_a_layer_norm_whose_bias_is_left_out_by_an_empty_name(make_model):
     """ONNX Runtime crashes on the original model."""
     model = make_model(

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import graphlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -189,32 +188,28 @@ def _rename_inputs(graph: onnx.GraphProto, new: dict[str, str]) -> None:
                 _rename_inputs(attribute.g, new)
 
 
-def _sort_nodes(graph: onnx.GraphProto) -> None:
-    """Sort nodes topologically, as ONNX requires; ONNX Runtime accepts any order."""
+def _sort_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Sort nodes topologically, as ONNX requires; ONNX Runtime accepts any order.
+
+    Returns:
+        The outer names that the graph uses. Each subgraph is visited once.
+    """
+    used = [_used_names(node) for node in graph.node]
     producers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
-    needs = [
-        {producers[name] for name in _used_names(node) if name in producers} for node in graph.node
-    ]
-    if all(max(need, default=-1) < at for at, need in enumerate(needs)):
-        return
-    order = list(graphlib.TopologicalSorter(dict(enumerate(needs))).static_order())
-    nodes = [graph.node[at] for at in order]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    needs = [{producers[name] for name in names if name in producers} for names in used]
+    if any(max(need, default=-1) >= at for at, need in enumerate(needs)):
+        order = list(graphlib.TopologicalSorter(dict(enumerate(needs))).static_order())
+        nodes = [graph.node[at] for at in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    own = {value.name for value in (*graph.input, *graph.initializer)} | producers.keys()
+    return {output.name for output in graph.output}.union(*used) - own
 
 
-def _used_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the inputs of ``node``, and the outer names that its subgraphs use."""
-    yield from node.input
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            inner = attribute.g
-            _sort_nodes(inner)
-            own = {value.name for value in (*inner.input, *inner.initializer)}
-            own.update(name for made in inner.node for name in made.output)
-            used = [output.name for output in inner.output]
-            used += [name for user in inner.node for name in _used_names(user)]
-            yield from (name for name in used if name not in own)
+def _used_names(node: onnx.NodeProto) -> set[str]:
+    """Return the inputs of ``node``, and the outer names that its subgraphs use; sort these."""
+    subgraphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return set(node.input).union(*map(_sort_nodes, subgraphs))
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
