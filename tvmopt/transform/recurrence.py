@@ -234,10 +234,4 @@ def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> Recurre
     r = recurrence
     products = r.directions * r.batch * r.gates * r.hidden**2
     threads = max(1, min(int(target.attrs.get("num-cores", 1)), products // _PRODUCTS_PER_THREAD))
-    return RecurrenceTiling(
-        min(16, max(4, bits // 32)),
-        registers // 2,
-        threads,
-        isa == "x86_64",
-        int(__import__("os").environ.get("PF", "0")),
-    )
+    return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, threads, isa == "x86_64")

@@ -60,7 +60,8 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if found is not None:
             address, lines = found
             used.add(lines)
-            body = tirx.SeqStmt([tirx.Evaluate(prefetch_call(address, lines)), body])
+            call = tirx.call_extern("void", _name(lines), address)
+            body = tirx.SeqStmt([tirx.Evaluate(call), body])
         return tirx.For(
             loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, kept
         )
@@ -68,7 +69,7 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tirx.For, on_for), order="post")
     if not used:
         return func
-    return with_llvm_functions(func.with_body(body), [prefetch_source(n) for n in sorted(used)])
+    return with_llvm_functions(func.with_body(body), [_function(n) for n in sorted(used)])
 
 
 def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
@@ -103,16 +104,11 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
     return None
 
 
-def prefetch_call(address: ir.Expr, lines: int) -> ir.Expr:
-    """Return the call that prefetches ``lines`` cache lines; :func:`prefetch_source` defines it."""
-    return tirx.call_extern("void", _name(lines), address)
-
-
 def _name(lines: int) -> str:
     return f"tvmopt_prefetch_{lines}"
 
 
-def prefetch_source(lines: int) -> str:
+def _function(lines: int) -> str:
     """Return the LLVM IR of a function that prefetches ``lines`` cache lines from a pointer."""
     code = "\\0A".join(f"prefetcht0 {_LINE * n}($0)" for n in range(lines))
     return (

@@ -22,12 +22,11 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cpu.passes.prefetch import prefetch_call, prefetch_source
 from tvmopt.kernels.cpu.recurrence.cell import CellRow, RowBlock
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.scheduled import OPAQUE
@@ -55,15 +54,12 @@ class RecurrenceTiling:
         threads: Threads that share a step.
         spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
             barrier calls the system at every step, which takes microseconds.
-        prefetch_bytes: How far ahead of its loads the weight is prefetched into L1, on x86; 0: it is
-            not.
     """
 
     lanes: int
     accumulators: int
     threads: int
     spins: bool = False
-    prefetch_bytes: int = 0
 
 
 def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
@@ -135,7 +131,7 @@ class _Kernel:
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
-        with self._prefetches(), self._launch(), build.serial(r.steps) as step:
+        with self._launch(), build.serial(r.steps) as step:
             for phase in range(len(r.phases)):
                 with self._threads(step * len(r.phases) + phase + 1) as thread:
                     self._tasks(phase, step, thread)
@@ -166,25 +162,6 @@ class _Kernel:
             return
         with build.attr(0, "pragma_parallel_launch_point", 1):
             yield
-
-    @contextlib.contextmanager
-    def _prefetches(self) -> Iterator[None]:
-        """Define the functions that prefetch the weight of each phase."""
-        with contextlib.ExitStack() as stack:
-            if self._tiling.prefetch_bytes:
-                for lines in {self._lines(phase) for phase in range(len(self._r.phases))}:
-                    text = ir.StringImm(prefetch_source(lines))
-                    stack.enter_context(build.attr(0, "pragma_import_llvm", text))
-            yield
-
-    def _lines(self, phase: int) -> int:
-        """Return the cache lines of the weight that one value of k reads."""
-        size = (
-            len(self._r.phases[phase])
-            * self._tiling.lanes
-            * self._of[f"weight{phase}"].dtype.itemsize
-        )
-        return -(-size // 64)
 
     @contextlib.contextmanager
     def _threads(self, turn: Expr) -> Iterator[Expr]:
@@ -292,9 +269,6 @@ class _Kernel:
         whole = self._r.hidden // apart
         if whole:
             with build.serial(whole) as block:
-                if self._tiling.prefetch_bytes:
-                    for part in range(apart):
-                        self._prefetch(phase, place, block * apart + part)
                 every(lambda part, *at: add(block * apart + part, part, *at))
         for k in range(whole * apart, self._r.hidden):
             for row in range(place.rows):
@@ -311,14 +285,6 @@ class _Kernel:
                 )
             )
         return sums
-
-    def _prefetch(self, phase: int, place: RowBlock, k: Expr) -> None:
-        weight = self._of[f"weight{phase}"]
-        step = weight.shape[3] * weight.shape[4] * weight.dtype.itemsize
-        ahead = max(1, self._tiling.prefetch_bytes // int(step))
-        at = [place.direction, place.tile, k + ahead, 0, 0]
-        address = tirx.address_of(tirx.BufferLoad(weight, at))
-        build.evaluate(prefetch_call(address, self._lines(phase)))
 
     def _state(self, phase: int, place: RowBlock, row: int, k: Expr) -> Expr:
         at = (place.direction, place.first_row + row, k)
