@@ -19,22 +19,22 @@ from benchmarks import peers
 from benchmarks.interleave import interleave
 from benchmarks.report import environment, print_environment
 
-_STEPS, _BATCH = 100, 1
-_HIDDEN = (128, 256, 512)
+STEPS, BATCH = 100, 1
+HIDDEN = (128, 256, 512)
 # Cell, attributes, name in the table.
-_LAYERS: tuple[tuple[str, dict[str, Any], str], ...] = (
+LAYERS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("LSTM", {}, "LSTM"),
     ("GRU", {"linear_before_reset": 1}, "GRU, late reset"),
     ("GRU", {"linear_before_reset": 0}, "GRU"),
     ("RNN", {}, "RNN"),
 )
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def layer(cell: str, hidden: int, attributes: dict[str, Any]) -> onnx.ModelProto:
     """Return a model of one layer with random weights."""
     rng = np.random.default_rng(0)
-    rows = _GATES[cell] * hidden
+    rows = GATES[cell] * hidden
 
     def drawn(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) / shape[-1] ** 0.5).astype("float32")
@@ -46,7 +46,7 @@ def layer(cell: str, hidden: int, attributes: dict[str, Any]) -> onnx.ModelProto
     graph = helper.make_graph(
         [node],
         "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (_STEPS, _BATCH, hidden))],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (STEPS, BATCH, hidden))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
@@ -55,8 +55,6 @@ def layer(cell: str, hidden: int, attributes: dict[str, Any]) -> onnx.ModelProto
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
-    import onnxruntime as ort
-
     import tvmopt
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -67,16 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_environment(environment(given.threads), needed=())
     print("| layer | hidden | ours, ms | ONNX Runtime, ms | ours / ONNX Runtime | deviation |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for cell, attributes, name in _LAYERS:
-        for hidden in _HIDDEN:
+    for cell, attributes, name in LAYERS:
+        for hidden in HIDDEN:
             model = layer(cell, hidden, attributes)
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = given.threads
-            session = ort.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            session = peers.ort_session(model, given.threads)
             ours = tvmopt.compile(model, threads=given.threads)
-            x = np.random.default_rng(1).standard_normal((_STEPS, _BATCH, hidden))
+            x = np.random.default_rng(1).standard_normal((STEPS, BATCH, hidden))
             x = x.astype("float32")
             apart = np.abs(ours(x)[0] - session.run(None, {"x": x})[0]).max()
             timings = interleave(

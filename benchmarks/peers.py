@@ -47,6 +47,17 @@ def inference_mode() -> contextlib.AbstractContextManager[object]:
     return torch.inference_mode()
 
 
+def ort_session(model: onnx.ModelProto, threads: int) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` of a model on the CPU."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
 def openvino_model(
     model: onnx.ModelProto, threads: int, precision: str = "f32"
 ) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:

@@ -14,7 +14,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +24,7 @@ import tvmopt
 from benchmarks import options, report
 from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.interleave import Timing, interleave
+from benchmarks.peers import ort_session
 from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
 from tvmopt.frontend.partition import used_values
 from tvmopt.random_inputs import random_arrays
@@ -115,7 +115,7 @@ def measure(file: ModelFile, threads: int, seconds: float) -> SegmentRow:
     parts = extractor.extract_model(names[0], [cut]), extractor.extract_model([cut], names[1])
     before, after = (tvmopt.compile(part, threads=threads) for part in parts)
     whole = tvmopt.compile(whole_model, threads=threads)
-    operator = _session(_operator_model(model, cut), threads)
+    operator = ort_session(_operator_model(model, cut), threads)
     inputs = random_arrays(whole.metadata.inputs, 0, "normal")
     middle = before(inputs)[0]
     activated = operator.run(None, {cut: middle})[0]
@@ -145,16 +145,6 @@ def _operator_model(model: onnx.ModelProto, value: str) -> onnx.ModelProto:
     graph = helper.make_graph([node], "operator", [declared], [out])
     ids = [*model.opset_import, helper.make_opsetid(_DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=ids, ir_version=model.ir_version)
-
-
-def _session(model: onnx.ModelProto, threads: int) -> Any:
-    import onnxruntime as ort
-
-    settings = ort.SessionOptions()
-    settings.intra_op_num_threads = threads
-    return ort.InferenceSession(
-        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ from tvmopt.transform.anchors import anchors
 _PREFIX = "tvmopt.recurrence "
 # Attribute of a generated kernel: its cell.
 _KERNEL_ATTR = "tvmopt.recurrence"
-# Products of a step that pay for one more thread, since every step costs a barrier.
+# Products between two barriers that pay for one more thread.
 _PRODUCTS_PER_THREAD = 20_000
 
 
@@ -232,6 +232,6 @@ def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> Recurre
     )
     bits, registers = vector_registers(isa, required_cpu_flags(isa, features))
     r = recurrence
-    products = r.directions * r.batch * r.gates * r.hidden**2
+    products = r.directions * r.batch * r.gates * r.hidden**2 // len(r.phases)
     threads = max(1, min(int(target.attrs.get("num-cores", 1)), products // _PRODUCTS_PER_THREAD))
     return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, threads, isa == "x86_64")

@@ -123,11 +123,12 @@ class _Kernel:
             for name in ("update", "reset_h"):
                 self._of[name] = build.alloc_buffer(state, "float32", scope="global")
         if self._spins:
+            # One axis: TVM would drop the unused columns of two, and flags would share a line.
             self._of["flags"] = build.alloc_buffer(
-                (self._tiling.threads, _LINE), "int32", scope="global"
+                (self._tiling.threads * _LINE,), "int32", scope="global"
             )
             with build.serial(self._tiling.threads) as thread:
-                build.buffer_store(self._of["flags"], tirx.const(0, "int32"), [thread, 0])
+                build.buffer_store(self._of["flags"], tirx.const(0, "int32"), [thread * _LINE])
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
@@ -177,11 +178,11 @@ class _Kernel:
         if self._spins:
             with build.parallel(count) as one:
                 yield one
-                _x86("sse2.mfence")
-                build.buffer_store(self._of["flags"], turn, [one, 0])
+                _x86("sse2.lfence")
+                build.buffer_store(self._of["flags"], turn, [one * _LINE])
             with build.serial(count) as other:
                 self._wait(other, turn)
-            _x86("sse2.mfence")
+            _x86("sse2.lfence")
             return
         with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as one:
             yield one
@@ -194,7 +195,7 @@ class _Kernel:
         """Wait until a thread has ended its loop ``turn``; give way if that takes long."""
         spins = build.alloc_buffer((1,), "int32", scope="local")
         build.buffer_store(spins, tirx.const(0, "int32"), [0])
-        with build.While(self._of["flags"][other, 0] < turn):
+        with build.While(self._of["flags"][other * _LINE] < turn):
             _x86("sse2.pause")
             build.buffer_store(spins, spins[0] + 1, [0])
             with build.If(spins[0] > _MOST_SPINS), build.Then():
