@@ -13,4 +13,9 @@ def marked(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return ``scheduled`` with ``SCHEDULED_ATTR`` set and the attributes of ``func`` copied."""
     for key, value in (func.attrs or {}).items():
         scheduled = scheduled.with_attr(key, value)
+    return mark(scheduled)
+
+
+def mark(scheduled: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``scheduled`` with ``SCHEDULED_ATTR`` set."""
     return scheduled.with_attr(SCHEDULED_ATTR, True)

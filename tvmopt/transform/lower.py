@@ -74,7 +74,7 @@ def lower_passes(
         # 5. On a GPU, reshapes become views.
         *special.last(),
         # 6. Kernels that no schedule makes.
-        FinishRecurrences(),
+        FinishRecurrences(target),
     ]
 
 

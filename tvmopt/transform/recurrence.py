@@ -1,6 +1,6 @@
 """Recurrent layers: a call that stands for the serial part, and its kernel for a target.
 
-before -> after, on a CPU::
+before -> after::
 
     call_dps_packed('tvmopt.recurrence {"cell": "LSTM", ...}', (gates, weight, ...))
     ->
@@ -13,7 +13,7 @@ Relax operators, which constant folding replaces by their result.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -21,17 +21,17 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt import host
 from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cuda import CudaArch
 from tvmopt.device.features import required_cpu_flags, vector_registers
 from tvmopt.device.llvm import llvm_features
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.kernels.cpu import recurrence as on_cpu
 from tvmopt.kernels.cpu.finish import finish_function
-from tvmopt.kernels.cpu.recurrence import (
-    RecurrenceTiling,
-    kernel_operands,
-    padded_units,
-    recurrence_kernel,
-)
+from tvmopt.kernels.cpu.recurrence import RecurrenceTiling
+from tvmopt.kernels.cuda import recurrence as on_gpu
 from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.kernels.recurrence.operands import Parameter, kernel_inputs, kernel_outputs
+from tvmopt.kernels.scheduled import mark
 from tvmopt.transform.anchors import anchors
 
 _PREFIX = "tvmopt.recurrence "
@@ -138,15 +138,21 @@ class LowerRecurrences:
 
 @tvm.transform.module_pass(opt_level=0, name="FinishRecurrences")
 class FinishRecurrences:
-    """Run the CPU's passes on the kernels of :class:`LowerRecurrences`, after all Relax passes.
+    """Finish the kernels of :class:`LowerRecurrences` for their device, after all Relax passes.
 
-    TVM's Relax passes do not know the ``Let`` that vector math emits.
+    TVM's Relax passes do not know the ``Let`` that a CPU's vector math emits.
+
+    Args:
+        target: Target to compile for.
     """
+
+    def __init__(self, target: tvm.target.Target | None) -> None:
+        self._finish = mark if _is_gpu(target) else finish_function
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all generated kernels."""
         kernels = {
-            var: finish_function(func)
+            var: self._finish(func)
             for var, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc) and _KERNEL_ATTR in (func.attrs or {})
         }
@@ -167,34 +173,31 @@ class _Lower(PyExprMutator):
         if recurrence is None:
             return call
         named = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
-        return self._kernel_call(recurrence, _tiling(recurrence, self._target), named)
+        return self._kernel_call(recurrence, _form(recurrence, self._target), named)
 
     def _kernel_call(
-        self, r: Recurrence, tiling: RecurrenceTiling, operands: dict[str, relax.Expr]
+        self, r: Recurrence, form: _Form, operands: dict[str, relax.Expr]
     ) -> relax.Expr:
-        units = padded_units(r, tiling)
-        weight = self._padded(operands.pop("weight"), 2, units)
+        weight = self._padded(operands.pop("weight"), 2, form.units)
         arguments = {
-            name: self._padded_state(name, value, units) for name, value in operands.items()
+            name: self._padded_state(name, value, form.units) for name, value in operands.items()
         }
         for n, gates in enumerate(r.phases):
             some = weight
             if len(r.phases) > 1:
-                some = relax.op.strided_slice(weight, [1], [gates[0]], [gates[-1] + 1])
-            shape = [r.directions, len(gates), units // tiling.lanes, tiling.lanes, r.hidden]
-            some = relax.op.permute_dims(relax.op.reshape(some, shape), [0, 2, 4, 1, 3])
+                part = relax.op.strided_slice(weight, [1], [gates[0]], [gates[-1] + 1])
+                some = self.builder_.emit(part)
+            some = form.pack(some)
             if r.weight_dtype != "float32":
                 some = relax.op.astype(some, r.weight_dtype)
             arguments[f"weight{n}"] = self.builder_.emit(some)
-        signature = kernel_operands(r, tiling)
-        inputs, outputs = signature[: -r.outputs], signature[-r.outputs :]
-        kernel = recurrence_kernel(r, tiling).with_attr(_KERNEL_ATTR, r.cell)
+        kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)
         function = self.builder_.add_func(kernel, f"{r.cell.lower()}_layer")
-        types = [relax.TensorType(shape, dtype) for _, shape, dtype in outputs]
+        types = [relax.TensorType(shape, dtype) for _, shape, dtype in form.outputs]
         made = self.builder_.emit(
-            relax.op.call_tir(function, [arguments[name] for name, _, _ in inputs], types)
+            relax.op.call_tir(function, [arguments[name] for name, _, _ in form.inputs], types)
         )
-        fields = [self._unpadded(relax.TupleGetItem(made, n), r.hidden) for n in range(len(types))]
+        fields = [self._unpadded(relax.TupleGetItem(made, n), r.hidden) for n in range(r.outputs)]
         return relax.Tuple(fields)
 
     def _padded_state(self, name: str, value: relax.Expr, units: int) -> relax.Expr:
@@ -215,6 +218,57 @@ class _Lower(PyExprMutator):
         if int(value.ty.shape[axis]) == hidden:
             return value
         return self.builder_.emit(relax.op.strided_slice(value, [axis], [0], [hidden]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """A kernel, and what it expects.
+
+    Attributes:
+        kernel: The function.
+        units: Hidden units, rounded up as the kernel needs them.
+        inputs: Its inputs.
+        outputs: The layer's outputs, then other buffers that the kernel writes.
+        pack: Returns a phase's weight, (directions, gates, units, hidden), in the kernel's order.
+    """
+
+    kernel: tirx.PrimFunc
+    units: int
+    inputs: list[Parameter]
+    outputs: list[Parameter]
+    pack: Callable[[relax.Expr], relax.Expr]
+
+
+def _form(recurrence: Recurrence, target: tvm.target.Target | None) -> _Form:
+    """Return the kernel for a target."""
+    r = recurrence
+    if _is_gpu(target):
+        return _Form(
+            on_gpu.recurrence_kernel(r),
+            r.hidden,
+            kernel_inputs(r, r.hidden, on_gpu.weight_shapes(r)),
+            [*kernel_outputs(r, r.hidden), *on_gpu.scratch(r)],
+            lambda weight: relax.op.permute_dims(weight, [0, 2, 1, 3]),
+        )
+    tiling = _tiling(r, target)
+    units = on_cpu.padded_units(r, tiling)
+
+    def pack(weight: relax.Expr) -> relax.Expr:
+        tiles = [units // tiling.lanes, tiling.lanes]
+        shape = [r.directions, int(weight.ty.shape[1]), *tiles, r.hidden]
+        return relax.op.permute_dims(relax.op.reshape(weight, shape), [0, 2, 4, 1, 3])
+
+    return _Form(
+        on_cpu.recurrence_kernel(r, tiling),
+        units,
+        kernel_inputs(r, units, on_cpu.weight_shapes(r, tiling)),
+        kernel_outputs(r, units),
+        pack,
+    )
+
+
+def _is_gpu(target: tvm.target.Target | None) -> bool:
+    return target is not None and target.kind.name == CudaArch.kind
 
 
 def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> RecurrenceTiling:

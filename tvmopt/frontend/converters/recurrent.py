@@ -14,8 +14,8 @@ from tvmopt.frontend.converters.node import (
     static_shape,
     text,
 )  # fmt: skip
-from tvmopt.kernels.cpu.recurrence.activations import ACTIVATIONS
 from tvmopt.kernels.recurrence import OPERANDS, Activation, Recurrence
+from tvmopt.kernels.recurrence.activations import ACTIVATIONS
 from tvmopt.transform.recurrence import recurrence_call
 
 _DEFAULT = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

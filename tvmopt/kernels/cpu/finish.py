@@ -11,7 +11,7 @@ from tvmopt.kernels.cpu.passes.bfloat16_rounding import round_natively
 from tvmopt.kernels.cpu.passes.prefetch import insert_prefetches
 from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
 from tvmopt.kernels.cpu.passes.vector_math import rewrite_math
-from tvmopt.kernels.scheduled import marked
+from tvmopt.kernels.scheduled import mark, marked
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -29,7 +29,7 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def finish_function(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Run the CPU passes on a generated kernel, and mark it as scheduled."""
-    return marked(_passes(kernel), kernel)
+    return mark(_passes(kernel))
 
 
 def _passes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvmopt.kernels.cpu.recurrence.kernel import (
     RecurrenceTiling,
-    kernel_operands,
     padded_units,
     recurrence_kernel,
+    weight_shapes,
 )
 
-__all__ = ["RecurrenceTiling", "kernel_operands", "padded_units", "recurrence_kernel"]
+__all__ = ["RecurrenceTiling", "padded_units", "recurrence_kernel", "weight_shapes"]

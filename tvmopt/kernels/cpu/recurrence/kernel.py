@@ -27,8 +27,9 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cpu.recurrence.cell import CellRow, RowBlock
 from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.kernels.recurrence.cell import CellRow, RowBlock
+from tvmopt.kernels.recurrence.operands import Shape, kernel_inputs, kernel_outputs, state_shape
 from tvmopt.kernels.scheduled import OPAQUE
 
 # Most rows of the batch in one block.
@@ -39,9 +40,6 @@ _MOST_SUMS = 8
 _LINE = 16
 # Spins, of some 50 ns, after which a thread gives way at each further one.
 _MOST_SPINS = 400
-Shape = tuple[int, ...]
-# Name, shape and dtype of a parameter.
-Parameter = tuple[str, Shape, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,41 +65,22 @@ def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
 
 
-def kernel_operands(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Parameter]:
-    """Return name, shape and dtype of each parameter of the kernel, the outputs last."""
-    r, units = recurrence, padded_units(recurrence, tiling)
-    state = (r.directions, r.batch, units)
-    shapes: dict[str, tuple[Shape, str]] = {
-        "gates": ((r.steps, r.batch, r.directions, r.gates, units), "float32"),
-        "bias": ((r.directions, units), "float32"),
-        "peepholes": ((r.directions, 3, units), "float32"),
-        "lengths": ((r.batch,), "int32"),
-        "initial_h": (state, "float32"),
-        "initial_c": (state, "float32"),
-    }
-    tiles = units // tiling.lanes
-    weights = [
-        (f"weight{n}", (r.directions, tiles, r.hidden, len(gates), tiling.lanes), r.weight_dtype)
-        for n, gates in enumerate(r.phases)
-    ]
-    operands = [(name, *shapes[name]) for name in r.operands if name != "weight"]
-    outputs = [("y", (r.steps, r.directions, r.batch, units), "float32"), ("y_h", state, "float32")]
-    if r.cell == "LSTM":
-        outputs.append(("y_c", state, "float32"))
-    return [operands[0], *weights, *operands[1:], *outputs]
+def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shape]:
+    """Return the shape of the packed weight of each phase."""
+    r, tiles = recurrence, padded_units(recurrence, tiling) // tiling.lanes
+    return [(r.directions, tiles, r.hidden, len(gates), tiling.lanes) for gates in r.phases]
 
 
 def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.PrimFunc:
-    """Return the function of a recurrent layer.
-
-    Its parameters are :func:`kernel_operands`: operands, then outputs.
-    """
+    """Return the function of a recurrent layer; its parameters are inputs, then outputs."""
+    units = padded_units(recurrence, tiling)
+    parameters = kernel_inputs(recurrence, units, weight_shapes(recurrence, tiling))
     with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
         build.func_name("main")
         build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
         buffers = {
             name: build.arg(name, build.buffer(shape, dtype))
-            for name, shape, dtype in kernel_operands(recurrence, tiling)
+            for name, shape, dtype in [*parameters, *kernel_outputs(recurrence, units)]
         }
         _Kernel(recurrence, tiling, buffers).emit()
     return builder.get()
@@ -117,7 +96,7 @@ class _Kernel:
 
     def emit(self) -> None:
         r = self._r
-        state = (r.directions, r.batch, self._units)
+        state = state_shape(r, self._units)
         self._of["h"] = build.alloc_buffer((2, *state), "float32", scope="global")
         if len(r.phases) > 1:
             for name in ("update", "reset_h"):
@@ -140,7 +119,7 @@ class _Kernel:
             build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
 
     def _initial(self, name: str, source: str, first: Shape) -> None:
-        state = (self._r.directions, self._r.batch, self._units)
+        state = state_shape(self._r, self._units)
         given = self._of.get(source)
         with self._each(state) as at:
             value = tirx.const(0, "float32") if given is None else given[at]

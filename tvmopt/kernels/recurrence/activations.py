@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmopt.kernels.recurrence import Activation
+from tvmopt.kernels.recurrence.layer import Activation
 
 
 def _const(value: float) -> Expr:

@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cpu.recurrence.activations import activated
-from tvmopt.kernels.recurrence import Activation, Recurrence
+from tvmopt.kernels.recurrence.activations import activated
+from tvmopt.kernels.recurrence.layer import Activation, Recurrence
 
 
 @dataclasses.dataclass(frozen=True)

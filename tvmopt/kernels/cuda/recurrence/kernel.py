@@ -1,0 +1,201 @@
+"""One TensorIR function for a whole recurrent layer on a GPU.
+
+::
+
+    launch: state = initial state
+    for step:                                   # on the host; a launch for each phase
+        launch, one warp for a hidden unit and some rows of the batch:
+            acc[row, gate] = sum_k h[row, k] * weight[unit, gate, k]      # lanes share k
+            shuffle the sums of the lanes together
+            lane 0: gates, cell state and h of the unit
+    launch: Y_h = state
+
+The end of a launch is the barrier between two steps, and between the two phases of a GRU that
+resets first. The state is double-buffered. A lane reads four neighbouring values at once where the
+hidden size allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.kernels.recurrence.cell import CellRow, RowBlock
+from tvmopt.kernels.recurrence.operands import (
+    Parameter,
+    Shape,
+    kernel_inputs,
+    kernel_outputs,
+    state_shape,
+)
+from tvmopt.kernels.scheduled import OPAQUE
+
+_LANES, _WARPS = 32, 4
+# Most sums of a lane, (rows, gates); each needs a register, and five shuffles at the end.
+_MOST_SUMS = 32
+# Threads of a block that copies states.
+_COPIERS = 256
+
+
+def weight_shapes(recurrence: Recurrence) -> list[Shape]:
+    """Return the shape of the weight of each phase: (directions, units, gates, hidden)."""
+    r = recurrence
+    return [(r.directions, r.hidden, len(gates), r.hidden) for gates in r.phases]
+
+
+def scratch(recurrence: Recurrence) -> list[Parameter]:
+    """Return the buffers that the kernel needs besides inputs and outputs; outputs as well."""
+    state = state_shape(recurrence, recurrence.hidden)
+    names = ["update", "reset_h"] if len(recurrence.phases) > 1 else []
+    return [("h", (2, *state), "float32"), *((name, state, "float32") for name in names)]
+
+
+def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
+    """Return the function of a recurrent layer.
+
+    Its parameters are the inputs, the outputs, and :func:`scratch`.
+    """
+    parameters = [
+        *kernel_inputs(recurrence, recurrence.hidden, weight_shapes(recurrence)),
+        *kernel_outputs(recurrence, recurrence.hidden),
+        *scratch(recurrence),
+    ]
+    with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
+        build.func_name("main")
+        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
+        buffers = {
+            name: build.arg(name, build.buffer(shape, dtype)) for name, shape, dtype in parameters
+        }
+        _Kernel(recurrence, buffers).emit()
+    return builder.get()
+
+
+class _Kernel:
+    def __init__(self, recurrence: Recurrence, buffers: dict[str, tirx.Buffer]) -> None:
+        self._r, self._of = recurrence, buffers
+        # Values of k that a lane reads at once.
+        self._width = next(width for width in (4, 2, 1) if recurrence.hidden % width == 0)
+
+    def emit(self) -> None:
+        r = self._r
+        state = state_shape(r, r.hidden)
+        with self._each(state) as at:
+            self._copy("initial_h", at, "h", (0, *at))
+            if r.cell == "LSTM":
+                self._copy("initial_c", at, "y_c", at)
+        with build.serial(r.steps) as step:
+            for phase in range(len(r.phases)):
+                self._phase(phase, step)
+        with self._each(state) as at:
+            self._copy("h", (r.steps % 2, *at), "y_h", at)
+
+    @contextlib.contextmanager
+    def _each(self, shape: Shape) -> Iterator[tuple[Expr, ...]]:
+        """A launch with one thread for each element of ``shape``."""
+        size = math.prod(shape)
+        with (
+            build.thread_binding(0, -(-size // _COPIERS), thread="blockIdx.x") as block,
+            build.thread_binding(0, _COPIERS, thread="threadIdx.x") as thread,
+            build.If(block * _COPIERS + thread < size),
+            build.Then(),
+        ):
+            yield _unravelled(block * _COPIERS + thread, shape)
+
+    def _copy(
+        self, source: str, at: tuple[Expr | int, ...], to: str, place: tuple[Expr | int, ...]
+    ) -> None:
+        """Copy one value; zero where there is no buffer ``source``."""
+        value = self._of[source][at] if source in self._of else tirx.const(0, "float32")
+        build.buffer_store(self._of[to], value, list(place))
+
+    def _phase(self, phase: int, step: Expr) -> None:
+        r = self._r
+        rows = max(1, min(r.batch, _MOST_SUMS // len(r.phases[phase])))
+        tiles = -(-r.hidden // _WARPS)
+        with (
+            build.thread_binding(0, r.directions * tiles, thread="blockIdx.x") as tile,
+            build.thread_binding(0, -(-r.batch // rows), thread="blockIdx.y") as block,
+            build.thread_binding(0, _WARPS, thread="threadIdx.y") as warp,
+            build.thread_binding(0, _LANES, thread="threadIdx.x") as lane,
+        ):
+            unit = tile % tiles * _WARPS + warp
+            place = RowBlock(step, tile // tiles, unit, block * rows, rows)
+            # The same for all lanes of a warp, so that they shuffle together.
+            with build.If(unit < r.hidden), build.Then():
+                sums = self._products(phase, place, lane)
+                with build.If(lane == 0), build.Then():
+                    self._rows(phase, place, sums)
+
+    def _rows(self, phase: int, place: RowBlock, sums: tirx.Buffer) -> None:
+        r = self._r
+        for row in range(place.rows):
+            cell = CellRow(r, 1, self._of, place, row, sums)
+            with build.If(place.first_row + row < r.batch), build.Then():
+                if len(dict.fromkeys(r.activations)) == 1:
+                    cell.emit(phase, 0)
+                    continue
+                for direction in range(r.directions):
+                    with build.If(place.direction == direction), build.Then():
+                        cell.emit(phase, direction)
+
+    def _products(self, phase: int, place: RowBlock, lane: Expr) -> tirx.Buffer:
+        """Emit the products of the state and the weight; return the sums (1, row, gate, 1)."""
+        r, width = self._r, self._width
+        gates = len(r.phases[phase])
+        sums = build.alloc_buffer((1, place.rows, gates, 1), "float32", scope="local")
+        weights = build.alloc_buffer((gates, width), r.weight_dtype, scope="local")
+        state = build.alloc_buffer((width,), "float32", scope="local")
+        for row in range(place.rows):
+            for gate in range(gates):
+                build.buffer_store(sums, tirx.const(0, "float32"), [0, row, gate, 0])
+        each = _LANES * width
+        with build.serial(-(-r.hidden // each)) as block:
+            first = block * each + lane * width
+            with build.If(first < r.hidden), build.Then():
+                weight = self._of[f"weight{phase}"]
+                for gate in range(gates):
+                    with build.vectorized(width) as n:
+                        value = weight[place.direction, place.tile, gate, first + n]
+                        build.buffer_store(weights, value, [gate, n])
+                for row in range(place.rows):
+                    with build.vectorized(width) as n:
+                        value = self._state(phase, place, row, first + n)
+                        build.buffer_store(state, value, [n])
+                    for gate in range(gates):
+                        for n in range(width):
+                            product = state[n] * weights[gate, n].astype("float32")
+                            at = [0, row, gate, 0]
+                            build.buffer_store(sums, sums[tuple(at)] + product, at)
+        for row in range(place.rows):
+            for gate in range(gates):
+                at = [0, row, gate, 0]
+                distance = _LANES // 2
+                while distance:
+                    other = build.tvm_warp_shuffle_down(
+                        build.tvm_warp_activemask(), sums[tuple(at)], distance, _LANES, _LANES
+                    )
+                    build.buffer_store(sums, sums[tuple(at)] + other, at)
+                    distance //= 2
+        return sums
+
+    def _state(self, phase: int, place: RowBlock, row: int, k: Expr) -> Expr:
+        """Return a value of the state; rows past the batch read the last one."""
+        inside = tirx.min(place.first_row + row, tirx.const(self._r.batch - 1, "int32"))
+        at = (place.direction, inside, k)
+        return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
+
+
+def _unravelled(place: Expr, shape: Shape) -> tuple[Expr, ...]:
+    """Return the index of the element at ``place`` in row-major order."""
+    found = []
+    for extent in reversed(shape[1:]):
+        found.append(place % extent)
+        place = place // extent
+    return (place, *reversed(found))
