@@ -16,13 +16,11 @@ import tvm
 from tvm import relax
 
 from benchmarks.cuda_networks import NETWORKS, load_network, lower_network, to_relax
-from benchmarks.cuda_timing import error_of
+from benchmarks.cuda_timing import burst_timer, error_of, tensor_of
 from tvmopt.build import build_library
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import last_line
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-
-_BURST_S = 0.02  # duration of one timed burst of calls
 
 
 class Contenders:
@@ -152,37 +150,6 @@ class Contenders:
     def _reference(self) -> Any:
         with self.torch.no_grad():
             return self.network.module().cuda()(self.image).clone()
-
-
-def burst_timer(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
-    """Return a timer: milliseconds per call, from a burst of launches and one synchronisation."""
-    sync = torch.cuda.synchronize
-    launch = getattr(run, "launch", run)
-    for _ in range(3):
-        launch()
-    sync()
-    start = time.perf_counter()
-    launch()
-    sync()
-    count = max(2, round(_BURST_S / (time.perf_counter() - start)))
-
-    def timed() -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            launch()
-        sync()
-        return (time.perf_counter() - start) / count * 1e3
-
-    return timed
-
-
-def tensor_of(torch: Any, result: Any) -> Any:
-    """Return the first output as a PyTorch tensor."""
-    if isinstance(result, torch.Tensor):
-        return result
-    if not hasattr(result, "shape"):
-        result = result[0]
-    return torch.from_dlpack(result)
 
 
 def main() -> None:

@@ -202,9 +202,9 @@ def lower_network(network: Network, target: Any) -> Any:
 def load_network(path: str, image: torch.Tensor) -> Callable[[], Any]:
     """Load the library of a network; return a call on a GPU tensor."""
     import tvm
-    from tvm import relax
+    from tvm.runtime.vm import VirtualMachine
 
     from tvmopt.runtime.network import network
 
-    machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
+    machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
     return network(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from tvmopt.errors import last_line
 # Longest duration of one CUDA graph, and most calls in it.
 _GRAPH_S, _MAX_CALLS = 5e-3, 50
 _ROUNDS = 15
+_BURST_S = 0.02  # duration of one timed burst of calls
 # Contenders this many times slower than the fastest are timed separately, in fewer rounds.
 _SLOW_RATIO, _SLOW_ROUNDS = 3.0, 5
 
@@ -106,6 +108,37 @@ def time_interleaved(timers: Mapping[str, Callable[[], float]]) -> dict[str, lis
         if name not in fast:
             times[name] = [timers[name]() for _ in range(_SLOW_ROUNDS)]
     return times
+
+
+def burst_timer(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
+    """Return a timer: milliseconds per call, from a burst of launches and one synchronisation."""
+    sync = torch.cuda.synchronize
+    launch = getattr(run, "launch", run)
+    for _ in range(3):
+        launch()
+    sync()
+    start = time.perf_counter()
+    launch()
+    sync()
+    count = max(2, round(_BURST_S / (time.perf_counter() - start)))
+
+    def timed() -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            launch()
+        sync()
+        return (time.perf_counter() - start) / count * 1e3
+
+    return timed
+
+
+def tensor_of(torch: Any, result: Any) -> Any:
+    """Return the first output as a PyTorch tensor."""
+    if isinstance(result, torch.Tensor):
+        return result
+    if not hasattr(result, "shape"):
+        result = result[0]
+    return torch.from_dlpack(result)
 
 
 def start() -> None:

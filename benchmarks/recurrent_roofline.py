@@ -18,8 +18,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks import cpu_recurrent, peers
+from benchmarks import peers
+from benchmarks.cpu_recurrent import HIDDEN
 from benchmarks.interleave import interleave
+from benchmarks.recurrent_layers import STEPS, layers, model
 from benchmarks.report import environment, print_environment
 
 # float32 values that one iteration of the reading loop sums: eight vectors of AVX-512.
@@ -91,34 +93,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "| ours / bound | bound / ONNX Runtime |"
     )
     print("| --- " * 9 + "|")
-    steps = cpu_recurrent.STEPS
-    for cell, attributes, name in cpu_recurrent.LAYERS:
-        for hidden in cpu_recurrent.HIDDEN:
-            rows = cpu_recurrent.GATES[cell] * hidden
-            model = cpu_recurrent.layer(cell, hidden, attributes)
-            session = peers.ort_session(model, given.threads)
-            ours = tvmopt.compile(model, threads=given.threads)
-            product = tvmopt.compile(matmul(steps, hidden, rows), threads=given.threads)
-            rng = np.random.default_rng(1)
-            x = rng.standard_normal((steps, 1, hidden)).astype("float32")
-            timings = interleave(
-                {
-                    "ours": partial(ours, x),
-                    "ort": partial(session.run, None, {"x": x}),
-                    "matmul": partial(product, x[:, 0]),
-                    "reads": reads(given.threads, rows * hidden // given.threads, steps),
-                },
-                time_limit_s=given.seconds,
-            )
-            ms = {key: timing.median for key, timing in timings.items()}
-            bound = ms["matmul"] + ms["reads"]
-            rate = 4 * rows * hidden * steps / ms["reads"] / 1e6
-            print(
-                f"| {name} | {hidden} | {timings['ours']} | {timings['ort']} "
-                f"| {timings['matmul']} | {timings['reads']} | {rate:.0f} "
-                f"| {ms['ours'] / bound:.2f} | {bound / ms['ort']:.2f} |",
-                flush=True,
-            )
+    for layer in layers(HIDDEN):
+        rows, hidden = layer.rows, layer.hidden
+        session = peers.ort_session(model(layer), given.threads)
+        ours = tvmopt.compile(model(layer), threads=given.threads)
+        product = tvmopt.compile(matmul(STEPS, hidden, rows), threads=given.threads)
+        x = layer.input()
+        timings = interleave(
+            {
+                "ours": partial(ours, x),
+                "ort": partial(session.run, None, {"x": x}),
+                "matmul": partial(product, x[:, 0]),
+                "reads": reads(given.threads, rows * hidden // given.threads, STEPS),
+            },
+            time_limit_s=given.seconds,
+        )
+        ms = {key: timing.median for key, timing in timings.items()}
+        bound = ms["matmul"] + ms["reads"]
+        rate = 4 * rows * hidden * STEPS / ms["reads"] / 1e6
+        print(
+            f"| {layer.name} | {hidden} | {timings['ours']} | {timings['ort']} "
+            f"| {timings['matmul']} | {timings['reads']} | {rate:.0f} "
+            f"| {ms['ours'] / bound:.2f} | {bound / ms['ort']:.2f} |",
+            flush=True,
+        )
     return 0
 
 

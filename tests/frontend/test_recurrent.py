@@ -128,16 +128,19 @@ def test_bad_attributes_are_refused_in_one_line(attributes, said) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("skipped", "dtype"), [((), "bfloat16"), ((0,), "float32")])
-def test_bfloat16_narrows_the_recurrent_weight(skipped, dtype) -> None:
+@pytest.mark.parametrize("target", ["host", "nvidia-h200"])
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+@pytest.mark.parametrize("skipped", [(), (0,)])
+def test_conversion_narrows_the_recurrent_weight(skipped, narrow, target) -> None:
     model, inputs = RecurrentModel("LSTM", 6, 3, 8, 40, ("B",), {}).build()
-    mod = convert_module(_imported(model), dtype="bfloat16", skip_layers=skipped).mod
+    mod = convert_module(_imported(model), dtype=narrow, skip_layers=skipped).mod
     kernels = [
         func
-        for var, func in lower(mod, resolve_target("host", 1).to_tvm()).functions_items()
+        for var, func in lower(mod, resolve_target(target, 1).to_tvm()).functions_items()
         if var.name_hint.startswith("lstm_layer")
     ]
-    assert [str(kernel.params[1].dtype) for kernel in kernels] == [dtype]
+    kept = "float32" if skipped else narrow
+    assert [str(kernel.params[1].dtype) for kernel in kernels] == [kept]
     wanted = ort.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     ).run(None, inputs)

@@ -75,9 +75,8 @@ def convert_module(
     if dtype in HALF_FLOATS:
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
-        keep("dtype", precision.skipped)
-    if dtype == "bfloat16":
         mod = narrow_recurrences(mod, dtype, same_dtype)
+        keep("dtype", precision.skipped)
     changes: tuple[LayoutChange, ...] = ()
     if layout != "NCHW":
         desired = {"nn.conv2d": layout}

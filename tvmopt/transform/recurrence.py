@@ -63,7 +63,7 @@ def narrow_recurrences(mod: tvm.IRModule, dtype: str, skip_layers: Collection[in
 
     Args:
         mod: A module with layers.
-        dtype: ``"bfloat16"``: the kernels widen it as they read it.
+        dtype: ``"bfloat16"`` or ``"float16"``: the kernels widen it as they read it.
         skip_layers: Indices of layers that keep their dtype.
     """
     layers = {anchor.var: anchor.index for anchor in anchors(mod)}

@@ -71,6 +71,8 @@ _LAYERS = {
     "gru": _layer("GRU", linear_before_reset=True, operands=("gates", "weight", "bias")),
     "gru that resets first": _layer("GRU", batch=2, operands=("gates", "weight", "initial_h")),
     "rnn of many rows": _layer("RNN", batch=35, reverse=(True,)),
+    "bfloat16 weights": _layer("LSTM", hidden=36, weight_dtype="bfloat16"),
+    "float16 weights": _layer("GRU", hidden=12, weight_dtype="float16"),
     "more than one block of k": _layer("RNN", hidden=136, steps=2),
 }  # fmt: skip
 
