@@ -90,7 +90,7 @@ def measure(name: str, libraries: dict[str, str]) -> CudaNanCostRow:
     """Compare NaN with PyTorch, then time the libraries interleaved."""
     import torch
 
-    from benchmarks.cuda_models_worker import burst_timer, tensor_of
+    from benchmarks.cuda_timing import burst_timer, tensor_of
     from benchmarks.cuda_networks import NETWORKS, load_network
 
     network = NETWORKS[name]
