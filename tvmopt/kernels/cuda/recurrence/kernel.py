@@ -6,8 +6,8 @@
     for step:                                   # on the host; a launch for each phase
         launch, one warp for a hidden unit and some rows of the batch:
             acc[row, gate] = sum_k h[row, k] * weight[unit, gate, k]      # lanes share k
-            shuffle the sums of the lanes together
-            lane 0: gates, cell state and h of the unit
+            shuffle the sums of the lanes together; each lane keeps one (row, gate)
+            a lane for each row: gates, cell state and h of the unit
     launch: Y_h = state
 
 The end of a launch is the barrier between two steps, and between the two phases of a GRU that
@@ -18,6 +18,7 @@ hidden size allows it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -38,8 +39,6 @@ from tvmopt.kernels.recurrence.operands import (
 from tvmopt.kernels.scheduled import OPAQUE
 
 _LANES, _WARPS = 32, 4
-# Most sums of a lane, (rows, gates); each needs a register, and five shuffles at the end.
-_MOST_SUMS = 32
 # Threads of a block that copies states.
 _COPIERS = 256
 
@@ -117,7 +116,8 @@ class _Kernel:
 
     def _phase(self, phase: int, step: Expr) -> None:
         r = self._r
-        rows = max(1, min(r.batch, _MOST_SUMS // len(r.phases[phase])))
+        # A sum for each lane at most.
+        rows = max(1, min(r.batch, _LANES // len(r.phases[phase])))
         tiles = -(-r.hidden // _WARPS)
         with (
             build.thread_binding(0, r.directions * tiles, thread="blockIdx.x") as tile,
@@ -130,31 +130,39 @@ class _Kernel:
             # The same for all lanes of a warp, so that they shuffle together.
             with build.If(unit < r.hidden), build.Then():
                 sums = self._products(phase, place, lane)
-                with build.If(lane == 0), build.Then():
-                    self._rows(phase, place, sums)
+                _reduce_scatter(sums, lane)
+                gates = self._gates_of_row(phase, sums, lane)
+                inside = tirx.And(lane < rows, place.first_row + lane < r.batch)
+                with build.If(inside), build.Then():
+                    self._cell(
+                        phase,
+                        dataclasses.replace(place, first_row=place.first_row + lane, rows=1),
+                        gates,
+                    )
 
-    def _rows(self, phase: int, place: RowBlock, sums: tirx.Buffer) -> None:
+    def _cell(self, phase: int, place: RowBlock, gates: tirx.Buffer) -> None:
         r = self._r
-        for row in range(place.rows):
-            cell = CellRow(r, 1, self._of, place, row, sums)
-            with build.If(place.first_row + row < r.batch), build.Then():
-                if len(dict.fromkeys(r.activations)) == 1:
-                    cell.emit(phase, 0)
-                    continue
-                for direction in range(r.directions):
-                    with build.If(place.direction == direction), build.Then():
-                        cell.emit(phase, direction)
+        row = CellRow(r, 1, self._of, place, 0, gates)
+        if len(dict.fromkeys(r.activations)) == 1:
+            row.emit(phase, 0)
+            return
+        for direction in range(r.directions):
+            with build.If(place.direction == direction), build.Then():
+                row.emit(phase, direction)
 
     def _products(self, phase: int, place: RowBlock, lane: Expr) -> tirx.Buffer:
-        """Emit the products of the state and the weight; return the sums (1, row, gate, 1)."""
+        """Emit the products of the state and the weight; return the lane's sums (row x gate).
+
+        Their number is rounded up to a power of two.
+        """
         r, width = self._r, self._width
         gates = len(r.phases[phase])
-        sums = build.alloc_buffer((1, place.rows, gates, 1), "float32", scope="local")
+        count = 1 << (place.rows * gates - 1).bit_length()
+        sums = build.alloc_buffer((count,), "float32", scope="local")
         weights = build.alloc_buffer((gates, width), r.weight_dtype, scope="local")
         state = build.alloc_buffer((width,), "float32", scope="local")
-        for row in range(place.rows):
-            for gate in range(gates):
-                build.buffer_store(sums, tirx.const(0, "float32"), [0, row, gate, 0])
+        for n in range(count):
+            build.buffer_store(sums, tirx.const(0, "float32"), [n])
         each = _LANES * width
         with build.serial(-(-r.hidden // each)) as block:
             first = block * each + lane * width
@@ -169,27 +177,54 @@ class _Kernel:
                         value = self._state(phase, place, row, first + n)
                         build.buffer_store(state, value, [n])
                     for gate in range(gates):
+                        at = row * gates + gate
                         for n in range(width):
                             product = state[n] * weights[gate, n].astype("float32")
-                            at = [0, row, gate, 0]
-                            build.buffer_store(sums, sums[tuple(at)] + product, at)
-        for row in range(place.rows):
-            for gate in range(gates):
-                at = [0, row, gate, 0]
-                distance = _LANES // 2
-                while distance:
-                    other = build.tvm_warp_shuffle_down(
-                        build.tvm_warp_activemask(), sums[tuple(at)], distance, _LANES, _LANES
-                    )
-                    build.buffer_store(sums, sums[tuple(at)] + other, at)
-                    distance //= 2
+                            build.buffer_store(sums, sums[at] + product, [at])
         return sums
+
+    def _gates_of_row(self, phase: int, sums: tirx.Buffer, lane: Expr) -> tirx.Buffer:
+        """Return the gates of the lane's row, (1, 1, gate, 1), from the lanes that hold them."""
+        gates = len(self._r.phases[phase])
+        found = build.alloc_buffer((1, 1, gates, 1), "float32", scope="local")
+        for gate in range(gates):
+            holder = tirx.min(lane * gates + gate, tirx.const(_LANES - 1, "int32"))
+            value = build.tvm_warp_shuffle(
+                build.tvm_warp_activemask(), sums[0], holder, _LANES, _LANES
+            )
+            build.buffer_store(found, value, [0, 0, gate, 0])
+        return found
 
     def _state(self, phase: int, place: RowBlock, row: int, k: Expr) -> Expr:
         """Return a value of the state; rows past the batch read the last one."""
         inside = tirx.min(place.first_row + row, tirx.const(self._r.batch - 1, "int32"))
         at = (place.direction, inside, k)
         return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
+
+
+def _reduce_scatter(sums: tirx.Buffer, lane: Expr) -> None:
+    """Add the sums of all lanes; lane ``n`` keeps the total of sum ``n`` as its first.
+
+    Lanes exchange halves, so that 32 sums take 31 shuffles.
+    """
+    count, distance = int(sums.shape[0]), _LANES // 2
+    while distance:
+        if distance >= count:
+            for n in range(count):
+                build.buffer_store(sums, sums[n] + _from_other(sums[n], lane, distance), [n])
+        else:
+            upper = tirx.bitwise_and(lane, distance) != 0
+            for n in range(distance):
+                low, high = sums[n], sums[n + distance]
+                given = _from_other(tirx.Select(upper, low, high), lane, distance)
+                build.buffer_store(sums, tirx.Select(upper, high, low) + given, [n])
+        distance //= 2
+
+
+def _from_other(value: Expr, lane: Expr, distance: int) -> Expr:
+    """Return the value of the lane whose number differs in the bit ``distance``."""
+    other = tirx.bitwise_xor(lane, distance)
+    return build.tvm_warp_shuffle(build.tvm_warp_activemask(), value, other, _LANES, _LANES)
 
 
 def _unravelled(place: Expr, shape: Shape) -> tuple[Expr, ...]:
