@@ -90,8 +90,8 @@ def measure(name: str, libraries: dict[str, str]) -> CudaNanCostRow:
     """Compare NaN with PyTorch, then time the libraries interleaved."""
     import torch
 
-    from benchmarks.cuda_timing import burst_timer, tensor_of
     from benchmarks.cuda_networks import NETWORKS, load_network
+    from benchmarks.cuda_timing import burst_timer, tensor_of
 
     network = NETWORKS[name]
     image = network.example().cuda()

@@ -47,12 +47,19 @@ def inference_mode() -> contextlib.AbstractContextManager[object]:
     return torch.inference_mode()
 
 
-def ort_session(model: onnx.ModelProto, threads: int) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` of a model on the CPU."""
+def ort_session(model: onnx.ModelProto, threads: int, spins: bool = True) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` of a model on the CPU.
+
+    Args:
+        model: The model.
+        threads: Threads of a call.
+        spins: Whether its threads spin between two calls, as they do by default.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

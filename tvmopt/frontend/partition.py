@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.frontend.inferred_shapes import is_static
 from tvmopt.frontend.support import Unsupported
 
 #: Operator type of the node that stands for a segment; its domain is ``DOMAIN``.
@@ -147,13 +148,6 @@ def _spread(
             outside.add(at)
             foreign.update(name for name in node.output if not is_static(values.get(name)))
     return outside
-
-
-def is_static(kind: onnx.TypeProto | None) -> bool:
-    """Return whether a type is a tensor of a static shape."""
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return False
-    return all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
 
 
 def used_values(node: onnx.NodeProto) -> set[str]:

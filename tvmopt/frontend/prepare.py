@@ -6,7 +6,6 @@ Conv -> constants, by ONNX Runtime's basic optimisation level, which stays in th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import graphlib
 import tempfile
@@ -18,7 +17,7 @@ import onnxruntime as ort
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
-from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.inferred_shapes import with_inferred_shapes
 from tvmopt.frontend.old_opsets import at_least_opset_7
 from tvmopt.frontend.operator_sets import is_default, opset
 from tvmopt.frontend.quantized_operators import rewrite_quantized
@@ -77,9 +76,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     rewrite_quantized(folded)
     _rename_new_constants(folded.graph, {i.name for i in reference.graph.initializer})
     _name_nodes(folded.graph)
-    register_shape_inference()
-    with contextlib.suppress(Exception):  # for reports only; the importer infers shapes itself
-        folded = onnx.shape_inference.infer_shapes(folded, data_prop=True)
+    folded = with_inferred_shapes(folded, session_options(folded))
     return Prepared(reference, folded, fixed)
 
 

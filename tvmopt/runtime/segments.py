@@ -78,6 +78,8 @@ class Segments:
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
+        # Threads that spin after a segment would take the cores from the kernels behind it.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = ort.InferenceSession(
             content.tobytes(), options, providers=["CPUExecutionProvider"]
         )

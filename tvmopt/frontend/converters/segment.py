@@ -11,7 +11,8 @@ import onnx
 from tvm import relax
 
 from tvmopt.frontend.converters.node import Attributes, Inputs
-from tvmopt.frontend.partition import MODEL_ATTRIBUTE, is_static
+from tvmopt.frontend.inferred_shapes import is_static
+from tvmopt.frontend.partition import MODEL_ATTRIBUTE
 from tvmopt.runtime.segments import ALLOCATING_FUNCTION, FUNCTION
 
 
