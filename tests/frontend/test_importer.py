@@ -200,6 +200,26 @@ def test_imported_numbers_are_the_references(make_model):
     np.testing.assert_array_equal(got, Reference(model)({"x": x})[0])
 
 
+def test_the_rank_behind_a_gather_with_indices_of_the_call_is_known(make_model):
+    """Also in a branch, whose expressions are not bound to variables."""
+    axes = np.array([0])
+    inner = [
+        helper.make_node("Gather", ["x", "ids"], ["g"], axis=1),
+        helper.make_node("Unsqueeze", ["g", "axes"], ["u"]),
+    ]
+    declared = helper.make_tensor_value_info
+    branch = helper.make_graph(inner, "b", [], [declared("u", FLOAT, [1, 2, 2])])
+    other = helper.make_node("Unsqueeze", ["x", "axes"], ["v"])
+    otherwise = helper.make_graph([other], "o", [], [declared("v", FLOAT, [1, 2, 2])])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=otherwise)
+    inputs = {"x": ("float32", [2, 2]), "ids": ("int64", [2]), "c": ("bool", [])}
+    for nodes in (inner, [node]):
+        model = make_model(
+            nodes, inputs, {nodes[-1].output[0]: ("float32", [1, 2, 2])}, {"axes": axes}
+        )
+        assert [int(extent) for extent in import_onnx(model)["main"].ret_ty.shape] == [1, 2, 2]
+
+
 def test_old_slice_with_attributes_imports_through_a_newer_opset(make_model):
     node = helper.make_node("Slice", ["x"], ["y"], name="cut", starts=[1], ends=[3])
     model = make_model([node], {"x": ("float32", [4, 4])}, {"y": ("float32", [2, 4])}, opset=9)

@@ -178,7 +178,7 @@ class _LabellingImporter(ONNXGraphImporter):
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, version)
         if op_name == "Gather":  # TVM warns of takes in its fast mode whenever it lowers them
-            result = safe_take(result, self.bb.lookup_binding)
+            result = self.bb.normalize(safe_take(result, self.bb.lookup_binding))
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         if tensor and self._depth == 0:
             result = self.bb.emit(result)
