@@ -113,3 +113,19 @@ def test_kernels_for_cpus_are_refused_for_a_gpu(make_model):
     gpu = resolve_target("nvidia-h200", 1).to_tvm()
     with pytest.raises(UnsupportedOperatorError, match="CPUs only: roi_align; choose a CPU"):
         lower(module, gpu)
+
+
+def test_the_branches_of_an_if_are_fused(make_model):
+    node, declared = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    y = declared("y", onnx.TensorProto.FLOAT, [2, 3])
+    nodes = [
+        node("Mul", ["x", "x"], ["a"]), node("Add", ["a", "x"], ["b"]), node("Tanh", ["b"], ["y"]),
+    ]  # fmt: skip
+    branch = onnx.helper.make_graph(nodes, "then", [], [y])
+    other = onnx.helper.make_graph([node("Neg", ["x"], ["y"])], "else", [], [y])
+    choice = node("If", ["c"], ["y"], then_branch=branch, else_branch=other)
+    inputs = {"x": ("float32", [2, 3]), "c": ("bool", [])}
+    model = make_model([choice], inputs, {"y": ("float32", [2, 3])}, {})
+    lowered = lower(import_onnx(model), resolve_target("host", 1).to_tvm())
+    names = sorted(var.name_hint for var, _ in lowered.functions_items())
+    assert names == ["fused_multiply_add_tir_tanh1", "main", "tir_negative1"]

@@ -164,7 +164,6 @@ class _LabellingImporter(ONNXGraphImporter):
         super().__init__(*args, **kwargs)
         self.names: dict[relax.Expr, str] = {}
         self._seen: set[relax.Var] = set()
-        self._depth = 0
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Accept operators that only :meth:`_convert_operator` knows; it refuses all others."""
@@ -180,17 +179,19 @@ class _LabellingImporter(ONNXGraphImporter):
         if op_name == "Gather":  # TVM warns of takes in its fast mode whenever it lowers them
             result = self.bb.normalize(safe_take(result, self.bb.lookup_binding))
         tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
-        if tensor and self._depth == 0:
+        if tensor:
             result = self.bb.emit(result)
         self._label(result, attrs["tvm_custom"]["name"])
         return result
 
     def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
-        self._depth += 1
+        """Return a branch that holds its nodes; TVM's importer leaves all but the last outside."""
+        bb._begin_binding_block()
         try:
-            return super()._convert_subgraph(bb, graph)
+            result = bb.normalize(super()._convert_subgraph(bb, graph))
         finally:
-            self._depth -= 1
+            block = bb._end_block()
+        return relax.SeqExpr([block], result)
 
     def _label(self, expr: relax.Expr, name: str) -> None:
         if isinstance(expr, relax.Var):

@@ -18,6 +18,7 @@ from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
+from tvmopt.transform.outline_branches import OutlineBranches
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
@@ -65,9 +66,12 @@ def lower_passes(
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         *special.before_fusion(),
+        OutlineBranches(),
+        relax.transform.ConvertToDataflow(1),
         relax.transform.FuseOps(),
         StoreNarrow(),
         relax.transform.FuseTIR(),
+        relax.transform.InlinePrivateFunctions(),
         relax.transform.DeadCodeElimination(["main"]),
         # 4. Mark weights as layout-free: a schedule may prepack them.
         relax.transform.AttachAttrLayoutFreeBuffers(),
