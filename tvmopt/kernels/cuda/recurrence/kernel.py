@@ -72,11 +72,11 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
         buffers = {
             name: build.arg(name, build.buffer(shape, dtype)) for name, shape, dtype in parameters
         }
-        _Kernel(recurrence, buffers).emit()
+        _Launches(recurrence, buffers).emit()
     return builder.get()
 
 
-class _Kernel:
+class _Launches:
     def __init__(self, recurrence: Recurrence, buffers: dict[str, tirx.Buffer]) -> None:
         self._r, self._of = recurrence, buffers
         # Values of k that a lane reads at once.
