@@ -46,3 +46,12 @@ def test_what_cannot_be_converted_is_one_error(conv_model):
     with pytest.raises(ModelError, match="models must be of opset 7 or later") as caught:
         at_least_opset_7(old)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_operators_of_onnx_stays(make_model):
+    """Trees of ai.onnx.ml alone need no version of the default set."""
+    node = onnx.helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)
+    model = make_model([node], {"x": ("float32", [2, 3])}, {"y": ("float32", [2, 3])}, {})
+    del model.opset_import[:]
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 1))
+    assert at_least_opset_7(model) is model

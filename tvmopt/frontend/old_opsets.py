@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper, version_converter
 
 from tvmopt.errors import ModelError, in_one_line
-from tvmopt.frontend.operator_sets import opset
+from tvmopt.frontend.operator_sets import is_default, opset
 
 _FIRST = 7
 
@@ -25,7 +25,7 @@ def at_least_opset_7(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: When ONNX cannot convert it.
     """
-    if opset(model) >= _FIRST:
+    if opset(model) >= _FIRST or not any(is_default(node) for node in model.graph.node):
         return model
     try:
         onnx.checker.check_model(model)
