@@ -4,7 +4,7 @@ A layer of batch 1 is one matmul over all steps and, at each step, one read of t
 weight: a step needs the state of the step before, so nothing of a read can be used twice. The table
 sets our layer and ONNX Runtime's beside the sum of our matmul alone and of a loop that only reads
 as many bytes, each thread its own share, back and forth, without activations and without waiting
-for the other threads. Layers and calls are those of :mod:`benchmarks.cpu_recurrent`.
+for the other threads. :mod:`benchmarks.cpu_recurrent` has the same layers and calls.
 """
 
 from __future__ import annotations

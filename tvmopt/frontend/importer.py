@@ -178,8 +178,7 @@ class _LabellingImporter(ONNXGraphImporter):
             result = super()._convert_operator(op_name, inputs, attrs, version)
         if op_name == "Gather":  # TVM warns of takes in its fast mode whenever it lowers them
             result = self.bb.normalize(safe_take(result, self.bb.lookup_binding))
-        tensor = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
-        if tensor:
+        if isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType):
             result = self.bb.emit(result)
         self._label(result, attrs["tvm_custom"]["name"])
         return result

@@ -1,7 +1,7 @@
 """Infer the shapes of all values: by ONNX, and by ONNX Runtime for operators that ONNX lacks.
 
 ONNX stops at an operator of another domain, such as QuickGelu of com.microsoft, and knows no shape
-behind it. ONNX Runtime has the schemas of its own operators.
+behind it. ONNX Runtime knows the operators that it adds.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) ->
         options: Options of its sessions.
     """
     register_shape_inference()
-    with contextlib.suppress(Exception):  # for reports only; the importer infers shapes itself
+    with contextlib.suppress(Exception):  # nodes without shapes run in ONNX Runtime
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     if all(is_default(node) for node in model.graph.node):
         return model
     hidden = _values_without_shape(model.graph)
     if hidden:
-        with contextlib.suppress(Exception):  # as above: the nodes then run in ONNX Runtime
+        with contextlib.suppress(Exception):  # as above
             _add(model, _inferred(model, hidden, options))
     return model
 

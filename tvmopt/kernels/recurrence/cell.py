@@ -45,10 +45,18 @@ class CellRow:
         self._row = place.first_row + row
         self._unit = place.tile * lanes
 
-    def emit(self, phase: int, direction: int) -> None:
-        """Emit the gates of one phase, with the activations of one direction."""
+    def emit(self, phase: int) -> None:
+        """Emit the gates of one phase, with the activations of the row's direction."""
         emit = {"LSTM": self._lstm, "RNN": self._rnn}.get(self._r.cell, self._gru)
-        emit(self._r.activations[direction], phase)
+        first, *others = dict.fromkeys(self._r.activations)
+        if not others:
+            emit(first, phase)
+            return
+        with build.If(self._place.direction == 0):
+            with build.Then():
+                emit(first, phase)
+            with build.Else():
+                emit(others[0], phase)
 
     def _lstm(self, activations: Sequence[Activation], phase: int) -> None:
         f, g, h = activations
@@ -137,7 +145,7 @@ class CellRow:
         return weight[self._place.direction, n, self._unit + j] * cell
 
     def _each(self, n: int, value: Callable[[Expr], Expr]) -> None:
-        """Replace the sums of gate ``n``."""
+        """Replace the accumulators of gate ``n``."""
         with build.vectorized(self._lanes) as j:
             build.buffer_store(self._sums, value(j), [0, self._row_in_block, n, j])
 
@@ -148,7 +156,7 @@ class CellRow:
     def _store_sum(
         self, n: int, extra: Callable[[Expr], Expr | None] | None = None, gate: int | None = None
     ) -> None:
-        """Add the input's product, and ``extra``, to the sums of gate ``n``."""
+        """Add the input's product, and ``extra``, to the accumulators of gate ``n``."""
         which = n if gate is None else gate
 
         def value(j: Expr) -> Expr:

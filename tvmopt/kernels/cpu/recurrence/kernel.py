@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator
 
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.cell import CellRow, RowBlock
+from tvmopt.kernels.recurrence.function import kernel_function
 from tvmopt.kernels.recurrence.operands import Shape, kernel_inputs, kernel_outputs, state_shape
-from tvmopt.kernels.scheduled import OPAQUE
 
 # Most rows of the batch in one block.
 _MOST_ROWS = 4
@@ -75,15 +74,8 @@ def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.
     """Return the function of a recurrent layer; its parameters are inputs, then outputs."""
     units = padded_units(recurrence, tiling)
     parameters = kernel_inputs(recurrence, units, weight_shapes(recurrence, tiling))
-    with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
-        build.func_name("main")
-        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
-        buffers = {
-            name: build.arg(name, build.buffer(shape, dtype))
-            for name, shape, dtype in [*parameters, *kernel_outputs(recurrence, units)]
-        }
-        _Kernel(recurrence, tiling, buffers).emit()
-    return builder.get()
+    parameters += kernel_outputs(recurrence, units)
+    return kernel_function(parameters, lambda of: _Kernel(recurrence, tiling, of).emit())
 
 
 class _Kernel:
@@ -207,16 +199,8 @@ class _Kernel:
 
     def _block(self, phase: int, place: RowBlock) -> None:
         sums = self._products(phase, place)
-        variants = dict.fromkeys(self._r.activations)
         for row in range(place.rows):
-            if len(variants) == 1:
-                CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 0)
-                continue
-            with build.If(place.direction == 0):
-                with build.Then():
-                    CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 0)
-                with build.Else():
-                    CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase, 1)
+            CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase)
 
     def _products(self, phase: int, place: RowBlock) -> tirx.Buffer:
         """Emit the products of the state and the weight; return the sums (row, gate, unit)."""

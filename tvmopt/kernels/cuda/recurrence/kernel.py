@@ -6,7 +6,7 @@
     for step:                                   # on the host; a launch for each phase
         launch, one warp for a hidden unit and some rows of the batch:
             acc[row, gate] = sum_k h[row, k] * weight[unit, gate, k]      # lanes share k
-            shuffle the sums of the lanes together; each lane keeps one (row, gate)
+            shuffle the lanes' accumulators together; each lane keeps one (row, gate)
             a lane for each row: gates, cell state and h of the unit
     launch: Y_h = state
 
@@ -24,11 +24,11 @@ from collections.abc import Iterator
 
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.cell import CellRow, RowBlock
+from tvmopt.kernels.recurrence.function import kernel_function
 from tvmopt.kernels.recurrence.operands import (
     Parameter,
     Shape,
@@ -36,7 +36,6 @@ from tvmopt.kernels.recurrence.operands import (
     kernel_outputs,
     state_shape,
 )
-from tvmopt.kernels.scheduled import OPAQUE
 
 _LANES, _WARPS = 32, 4
 # Threads of a block that copies states.
@@ -66,14 +65,7 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
         *kernel_outputs(recurrence, recurrence.hidden),
         *scratch(recurrence),
     ]
-    with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
-        build.func_name("main")
-        build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
-        buffers = {
-            name: build.arg(name, build.buffer(shape, dtype)) for name, shape, dtype in parameters
-        }
-        _Launches(recurrence, buffers).emit()
-    return builder.get()
+    return kernel_function(parameters, lambda of: _Launches(recurrence, of).emit())
 
 
 class _Launches:
@@ -129,40 +121,28 @@ class _Launches:
             place = RowBlock(step, tile // tiles, unit, block * rows, rows)
             # The same for all lanes of a warp, so that they shuffle together.
             with build.If(unit < r.hidden), build.Then():
-                sums = self._products(phase, place, lane)
-                _reduce_scatter(sums, lane)
-                gates = self._gates_of_row(phase, sums, lane)
+                accumulators = self._products(phase, place, lane)
+                _reduce_scatter(accumulators, lane)
+                gates = self._gates_of_row(phase, accumulators, lane)
                 inside = tirx.And(lane < rows, place.first_row + lane < r.batch)
                 with build.If(inside), build.Then():
-                    self._cell(
-                        phase,
-                        dataclasses.replace(place, first_row=place.first_row + lane, rows=1),
-                        gates,
-                    )
-
-    def _cell(self, phase: int, place: RowBlock, gates: tirx.Buffer) -> None:
-        r = self._r
-        row = CellRow(r, 1, self._of, place, 0, gates)
-        if len(dict.fromkeys(r.activations)) == 1:
-            row.emit(phase, 0)
-            return
-        for direction in range(r.directions):
-            with build.If(place.direction == direction), build.Then():
-                row.emit(phase, direction)
+                    row = dataclasses.replace(place, first_row=place.first_row + lane, rows=1)
+                    CellRow(r, 1, self._of, row, 0, gates).emit(phase)
 
     def _products(self, phase: int, place: RowBlock, lane: Expr) -> tirx.Buffer:
-        """Emit the products of the state and the weight; return the lane's sums (row x gate).
+        """Emit the products of the state and the weight; return the lane's partial sums.
 
+        They lie in the order (row, gate).
         Their number is rounded up to a power of two.
         """
         r, width = self._r, self._width
         gates = len(r.phases[phase])
         count = 1 << (place.rows * gates - 1).bit_length()
-        sums = build.alloc_buffer((count,), "float32", scope="local")
+        accumulators = build.alloc_buffer((count,), "float32", scope="local")
         weights = build.alloc_buffer((gates, width), r.weight_dtype, scope="local")
         state = build.alloc_buffer((width,), "float32", scope="local")
         for n in range(count):
-            build.buffer_store(sums, tirx.const(0, "float32"), [n])
+            build.buffer_store(accumulators, tirx.const(0, "float32"), [n])
         each = _LANES * width
         with build.serial(-(-r.hidden // each)) as block:
             first = block * each + lane * width
@@ -180,17 +160,17 @@ class _Launches:
                         at = row * gates + gate
                         for n in range(width):
                             product = state[n] * weights[gate, n].astype("float32")
-                            build.buffer_store(sums, sums[at] + product, [at])
-        return sums
+                            build.buffer_store(accumulators, accumulators[at] + product, [at])
+        return accumulators
 
-    def _gates_of_row(self, phase: int, sums: tirx.Buffer, lane: Expr) -> tirx.Buffer:
+    def _gates_of_row(self, phase: int, accumulators: tirx.Buffer, lane: Expr) -> tirx.Buffer:
         """Return the gates of the lane's row, (1, 1, gate, 1), from the lanes that hold them."""
         gates = len(self._r.phases[phase])
         found = build.alloc_buffer((1, 1, gates, 1), "float32", scope="local")
         for gate in range(gates):
             holder = tirx.min(lane * gates + gate, tirx.const(_LANES - 1, "int32"))
             value = build.tvm_warp_shuffle(
-                build.tvm_warp_activemask(), sums[0], holder, _LANES, _LANES
+                build.tvm_warp_activemask(), accumulators[0], holder, _LANES, _LANES
             )
             build.buffer_store(found, value, [0, 0, gate, 0])
         return found
@@ -202,22 +182,26 @@ class _Launches:
         return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
 
 
-def _reduce_scatter(sums: tirx.Buffer, lane: Expr) -> None:
-    """Add the sums of all lanes; lane ``n`` keeps the total of sum ``n`` as its first.
+def _reduce_scatter(accumulators: tirx.Buffer, lane: Expr) -> None:
+    """Add up the accumulators over all lanes; lane ``n`` keeps total ``n`` as its first.
 
-    Lanes exchange halves, so that 32 sums take 31 shuffles.
+    Lanes exchange halves, so that 32 accumulators take 31 shuffles.
     """
-    count, distance = int(sums.shape[0]), _LANES // 2
+    count, distance = int(accumulators.shape[0]), _LANES // 2
     while distance:
         if distance >= count:
             for n in range(count):
-                build.buffer_store(sums, sums[n] + _from_other(sums[n], lane, distance), [n])
+                build.buffer_store(
+                    accumulators,
+                    accumulators[n] + _from_other(accumulators[n], lane, distance),
+                    [n],
+                )
         else:
             upper = tirx.bitwise_and(lane, distance) != 0
             for n in range(distance):
-                low, high = sums[n], sums[n + distance]
+                low, high = accumulators[n], accumulators[n + distance]
                 given = _from_other(tirx.Select(upper, low, high), lane, distance)
-                build.buffer_store(sums, tirx.Select(upper, high, low) + given, [n])
+                build.buffer_store(accumulators, tirx.Select(upper, high, low) + given, [n])
         distance //= 2
 
 
