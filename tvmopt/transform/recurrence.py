@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt import host
@@ -173,24 +174,79 @@ class _Lower(PyExprMutator):
         if recurrence is None:
             return call
         named = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
-        return self._kernel_call(recurrence, _form(recurrence, self._target), named)
+        product = self._input_product(recurrence, named["gates"])
+        form = _form(recurrence, self._target, 0 if product is None else product.features)
+        if form.features and product is not None:
+            del named["gates"]
+        else:
+            product = None
+        return self._kernel_call(recurrence, form, named, product)
+
+    def _input_product(self, r: Recurrence, gates: relax.Expr) -> _InputProduct | None:
+        """Return the operands of the matmul that makes ``gates``, if its weight is constant."""
+        shaped = self._call(gates, "relax.reshape")
+        if shaped is None:
+            return None
+        product, bias = shaped.args[0], None
+        added = self._call(product, "relax.add")
+        if added is not None:
+            product, bias = added.args
+        matmul = self._call(product, "relax.matmul")
+        if matmul is None or not self._constant(matmul.args[1]):
+            return None
+        if bias is not None and not self._constant(bias):
+            return None
+        x, weight = matmul.args
+        shapes = [[int(n) for n in each.ty.shape] for each in (x, weight)]
+        columns = r.directions * r.gates * r.hidden
+        dtypes = {str(each.ty.dtype) for each in (x, weight, matmul)}
+        if shapes != [[r.steps * r.batch, shapes[0][-1]], [shapes[0][-1], columns]] or dtypes != {"float32"}:
+            return None
+        if bias is None:
+            bias = relax.op.zeros([columns], "float32")
+        return _InputProduct(x, weight, bias, shapes[0][-1])
+
+    def _call(self, value: relax.Expr, name: str) -> relax.Call | None:
+        """Return the call of an operator that is bound to ``value``."""
+        made = self.builder_.lookup_binding(value) if isinstance(value, relax.Var) else None
+        if isinstance(made, relax.Call) and getattr(made.op, "name", "") == name:
+            return made
+        return None
+
+    def _constant(self, value: relax.Expr) -> bool:
+        """Return whether constants alone make a value."""
+        if isinstance(value, relax.Var):
+            made = self.builder_.lookup_binding(value)
+            return isinstance(made, relax.Call) and all(map(self._constant, made.args))
+        if isinstance(value, relax.Tuple):
+            return all(map(self._constant, value.fields))
+        return isinstance(value, GenericConst | relax.ShapeExpr | tirx.IntImm)
 
     def _kernel_call(
-        self, r: Recurrence, form: _Form, operands: dict[str, relax.Expr]
+        self,
+        r: Recurrence,
+        form: _Form,
+        operands: dict[str, relax.Expr],
+        product: _InputProduct | None,
     ) -> relax.Expr:
-        weight = self._padded(operands.pop("weight"), 2, form.units)
         arguments = {
-            name: self._padded_state(name, value, form.units) for name, value in operands.items()
+            name: self._padded_state(name, value, form.units)
+            for name, value in operands.items()
+            if name != "weight"
         }
+        weight = self._padded(operands["weight"], 2, form.units)
         for n, gates in enumerate(r.phases):
-            some = weight
-            if len(r.phases) > 1:
-                part = relax.op.strided_slice(weight, [1], [gates[0]], [gates[-1] + 1])
-                some = self.builder_.emit(part)
-            some = form.pack(some)
-            if r.weight_dtype != "float32":
-                some = relax.op.astype(some, r.weight_dtype)
-            arguments[f"weight{n}"] = self.builder_.emit(some)
+            arguments[f"weight{n}"] = self._packed(r, form, weight, gates)
+        if product is not None:
+            split = [r.directions, r.gates, r.hidden]
+            arguments["x"] = product.x
+            bias = self.builder_.emit(relax.op.reshape(product.bias, split))
+            arguments["input_bias"] = self._padded(bias, 2, form.units)
+            columns = self.builder_.emit(relax.op.permute_dims(product.weight, [1, 0]))
+            split.append(product.features)
+            weight = self._padded(self.builder_.emit(relax.op.reshape(columns, split)), 2, form.units)
+            for n, (_, gates) in enumerate(on_cpu.input_groups(r)):
+                arguments[f"input_weight{n}"] = self._packed(r, form, weight, gates)
         kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)
         function = self.builder_.add_func(kernel, f"{r.cell.lower()}_layer")
         types = [relax.TensorType(shape, dtype) for _, shape, dtype in form.outputs]
@@ -199,6 +255,18 @@ class _Lower(PyExprMutator):
         )
         fields = [self._unpadded(relax.TupleGetItem(made, n), r.hidden) for n in range(r.outputs)]
         return relax.Tuple(fields)
+
+    def _packed(
+        self, r: Recurrence, form: _Form, weight: relax.Expr, gates: Sequence[int]
+    ) -> relax.Expr:
+        """Return some gates of a weight, in the kernel's order."""
+        if len(gates) < r.gates:
+            part = relax.op.strided_slice(weight, [1], [gates[0]], [gates[-1] + 1])
+            weight = self.builder_.emit(part)
+        packed = form.pack(weight)
+        if r.weight_dtype != "float32":
+            packed = relax.op.astype(packed, r.weight_dtype)
+        return self.builder_.emit(packed)
 
     def _padded_state(self, name: str, value: relax.Expr, units: int) -> relax.Expr:
         return value if name == "lengths" else self._padded(value, len(value.ty.shape) - 1, units)
@@ -229,7 +297,9 @@ class _Form:
         units: Hidden units, rounded up as the kernel needs them.
         inputs: Its inputs.
         outputs: The layer's outputs, then other buffers that the kernel writes.
-        pack: Returns a phase's weight, (directions, gates, units, hidden), in the kernel's order.
+        pack: Returns a phase's weight, (directions, gates, units, values that a unit's weight
+            multiplies), in the kernel's order.
+        features: Features of the input, if the kernel multiplies the input as well.
     """
 
     kernel: tirx.PrimFunc
@@ -237,10 +307,34 @@ class _Form:
     inputs: list[Parameter]
     outputs: list[Parameter]
     pack: Callable[[relax.Expr], relax.Expr]
+    features: int = 0
 
 
-def _form(recurrence: Recurrence, target: tvm.target.Target | None) -> _Form:
-    """Return the kernel for a target."""
+@dataclasses.dataclass(frozen=True)
+class _InputProduct:
+    """Operands of the matmul of a layer's input.
+
+    Attributes:
+        x: (steps x batch, features).
+        weight: (features, directions x gates x hidden).
+        bias: (directions x gates x hidden,).
+        features: Features of the input.
+    """
+
+    x: relax.Expr
+    weight: relax.Expr
+    bias: relax.Expr
+    features: int
+
+
+def _form(recurrence: Recurrence, target: tvm.target.Target | None, features: int) -> _Form:
+    """Return the kernel for a target.
+
+    Args:
+        recurrence: The layer.
+        target: Target to compile for.
+        features: Features of the input, if the kernel may multiply the input as well; else 0.
+    """
     r = recurrence
     if _is_gpu(target):
         return _Form(
@@ -250,20 +344,24 @@ def _form(recurrence: Recurrence, target: tvm.target.Target | None) -> _Form:
             [*kernel_outputs(r, r.hidden), *on_gpu.scratch(r)],
             lambda weight: relax.op.permute_dims(weight, [0, 2, 1, 3]),
         )
-    tiling = _tiling(r, target)
+    if not on_cpu.block_steps(r, _tiling(r, target)):
+        features = 0
+    tiling = _tiling(r, target, features)
     units = on_cpu.padded_units(r, tiling)
 
     def pack(weight: relax.Expr) -> relax.Expr:
         tiles = [units // tiling.lanes, tiling.lanes]
-        shape = [r.directions, int(weight.ty.shape[1]), *tiles, r.hidden]
+        _, gates, _, values = map(int, weight.ty.shape)
+        shape = [r.directions, gates, *tiles, values]
         return relax.op.permute_dims(relax.op.reshape(weight, shape), [0, 2, 4, 1, 3])
 
     return _Form(
-        on_cpu.recurrence_kernel(r, tiling),
+        on_cpu.recurrence_kernel(r, tiling, features),
         units,
-        kernel_inputs(r, units, on_cpu.weight_shapes(r, tiling)),
+        on_cpu.parameters_in(r, tiling, features),
         kernel_outputs(r, units),
         pack,
+        features,
     )
 
 
@@ -271,21 +369,23 @@ def _is_gpu(target: tvm.target.Target | None) -> bool:
     return target is not None and target.kind.name == CudaArch.kind
 
 
-def _tiling(recurrence: Recurrence, target: tvm.target.Target | None) -> RecurrenceTiling:
+def _tiling(
+    recurrence: Recurrence, target: tvm.target.Target | None, features: int = 0
+) -> RecurrenceTiling:
     """Return how the kernel is laid out for a CPU; without a target, for a vector of 16 bytes."""
     if target is None:
-        return RecurrenceTiling(4, 8, 1)
+        return RecurrenceTiling(4, 16, 1)
     if target.kind.name != CpuArch.kind:
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
         )
     mtriple = str(target.attrs.get("mtriple", ""))
     isa = {"arm64": "aarch64"}.get(first := mtriple.split("-")[0], first) or host.isa()
-    features = llvm_features(
+    flags = llvm_features(
         str(target.attrs["mcpu"]), tuple(map(str, target.attrs.get("mattr", ()))), mtriple
     )
-    bits, registers = vector_registers(isa, required_cpu_flags(isa, features))
+    bits, registers = vector_registers(isa, required_cpu_flags(isa, flags))
     r = recurrence
-    products = r.directions * r.batch * r.gates * r.hidden**2 // len(r.phases)
+    products = r.directions * r.batch * r.gates * r.hidden * (r.hidden + features) // len(r.phases)
     threads = max(1, min(int(target.attrs.get("num-cores", 1)), products // _PRODUCTS_PER_THREAD))
-    return RecurrenceTiling(min(16, max(4, bits // 32)), registers // 2, threads, isa == "x86_64")
+    return RecurrenceTiling(min(16, max(4, bits // 32)), registers, threads, isa == "x86_64")

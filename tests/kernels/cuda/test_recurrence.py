@@ -19,7 +19,7 @@ from tvmopt.kernels.recurrence.operands import kernel_inputs, kernel_outputs
 from tvmopt.kernels.scheduled import mark
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
-_TILING = on_cpu.RecurrenceTiling(lanes=4, accumulators=8, threads=1)
+_TILING = on_cpu.RecurrenceTiling(lanes=4, registers=16, threads=1)
 
 
 def _layer(cell: str, **changed: Any) -> Recurrence:

@@ -39,9 +39,23 @@ class CellRow:
         place: RowBlock,
         row: int,
         sums: tirx.Buffer,
+        input_products: Callable[[int, Expr], Expr] | None = None,
     ) -> None:
+        """Describe a row.
+
+        Args:
+            recurrence: The layer.
+            lanes: Units of a tile.
+            buffers: Parameters and other buffers of the kernel, by name.
+            place: The block of rows.
+            row: Row in the block.
+            sums: Registers (1, row, gate, unit) with the products of the state.
+            input_products: Returns the product of the input, plus bias, of a gate and a unit of the
+                tile; without it they are read from the parameter ``gates``.
+        """
         self._r, self._lanes, self._of = recurrence, lanes, buffers
         self._place, self._row_in_block, self._sums = place, row, sums
+        self._input_products = input_products or self._from_gates
         self._row = place.first_row + row
         self._unit = place.tile * lanes
 
@@ -160,12 +174,15 @@ class CellRow:
         which = n if gate is None else gate
 
         def value(j: Expr) -> Expr:
-            at = (self._time(), self._row, self._place.direction, which, self._unit + j)
-            total = self._of["gates"][at] + self._sum(n, j)
+            total = self._input_products(which, j) + self._sum(n, j)
             more = None if extra is None else extra(j)
             return total if more is None else total + more
 
         self._each(n, value)
+
+    def _from_gates(self, gate: int, j: Expr) -> Expr:
+        at = (self._time(), self._row, self._place.direction, gate, self._unit + j)
+        return self._of["gates"][at]
 
     def _valid(self) -> Expr | None:
         return None if "lengths" not in self._of else self._place.step < self._length()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tvmopt.kernels.cpu.recurrence.kernel import (
+from tvmopt.kernels.cpu.recurrence.kernel import parameters_in, recurrence_kernel
+from tvmopt.kernels.cpu.recurrence.tiling import (
     RecurrenceTiling,
+    block_steps,
+    input_groups,
     padded_units,
-    recurrence_kernel,
-    weight_shapes,
 )
 
-__all__ = ["RecurrenceTiling", "padded_units", "recurrence_kernel", "weight_shapes"]
+__all__ = [
+    "RecurrenceTiling",
+    "block_steps",
+    "input_groups",
+    "padded_units",
+    "parameters_in",
+    "recurrence_kernel",
+]

@@ -19,63 +19,65 @@ since all tiles read the whole state of the last step.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.kernels.cpu.recurrence.input_product import BlockProducts, input_parameters
+from tvmopt.kernels.cpu.recurrence.state_product import StateProducts
+from tvmopt.kernels.cpu.recurrence.tiling import (
+    RecurrenceTiling,
+    block_steps,
+    input_groups,
+    padded_units,
+    weight_shapes,
+)
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.cell import CellRow, RowBlock
 from tvmopt.kernels.recurrence.function import kernel_function
-from tvmopt.kernels.recurrence.operands import Shape, kernel_inputs, kernel_outputs, state_shape
+from tvmopt.kernels.recurrence.operands import (
+    Parameter,
+    Shape,
+    kernel_inputs,
+    kernel_outputs,
+    state_shape,
+)
 
 # Most rows of the batch in one block.
 _MOST_ROWS = 4
-# Most values of k that are summed apart; independent sums hide the latency of FMA.
-_MOST_SUMS = 8
 # int32 values of a cache line: flags of two threads lie in different ones.
 _LINE = 16
 # Spins, of some 50 ns, after which a thread gives way at each further one.
 _MOST_SPINS = 400
 
 
-@dataclasses.dataclass(frozen=True)
-class RecurrenceTiling:
-    """How a kernel is laid out for a device.
+def recurrence_kernel(
+    recurrence: Recurrence, tiling: RecurrenceTiling, features: int = 0
+) -> tirx.PrimFunc:
+    """Return the function of a recurrent layer; its parameters are inputs, then outputs.
 
-    Attributes:
-        lanes: Units of a tile: float32 values of one vector register.
-        accumulators: Vector registers for the sums.
-        threads: Threads that share a step.
-        spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
-            barrier calls the system at every step, which takes microseconds.
+    Args:
+        recurrence: The layer.
+        tiling: Its layout.
+        features: Features of the input, if the kernel multiplies the input as well.
     """
-
-    lanes: int
-    accumulators: int
-    threads: int
-    spins: bool = False
-
-
-def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
-    """Return the hidden units rounded up to whole tiles."""
-    return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
-
-
-def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shape]:
-    """Return the shape of the packed weight of each phase."""
-    r, tiles = recurrence, padded_units(recurrence, tiling) // tiling.lanes
-    return [(r.directions, tiles, r.hidden, len(gates), tiling.lanes) for gates in r.phases]
-
-
-def recurrence_kernel(recurrence: Recurrence, tiling: RecurrenceTiling) -> tirx.PrimFunc:
-    """Return the function of a recurrent layer; its parameters are inputs, then outputs."""
-    units = padded_units(recurrence, tiling)
-    parameters = kernel_inputs(recurrence, units, weight_shapes(recurrence, tiling))
-    parameters += kernel_outputs(recurrence, units)
+    parameters = parameters_in(recurrence, tiling, features)
+    parameters += kernel_outputs(recurrence, padded_units(recurrence, tiling))
     return kernel_function(parameters, lambda of: _Kernel(recurrence, tiling, of).emit())
+
+
+def parameters_in(
+    recurrence: Recurrence, tiling: RecurrenceTiling, features: int = 0
+) -> list[Parameter]:
+    """Return the inputs of :func:`recurrence_kernel`."""
+    r, units = recurrence, padded_units(recurrence, tiling)
+    found = kernel_inputs(r, units, weight_shapes(r, tiling))
+    if not features:
+        return found
+    return [*input_parameters(r, units, tiling.lanes, features), *found[1:]]
 
 
 class _Kernel:
@@ -85,9 +87,10 @@ class _Kernel:
         self._r, self._tiling, self._of = recurrence, tiling, buffers
         self._units = padded_units(recurrence, tiling)
         self._tiles = self._units // tiling.lanes
+        self._block_steps = block_steps(recurrence, tiling) if "x" in buffers else 0
 
     def emit(self) -> None:
-        r = self._r
+        r, lanes = self._r, self._tiling.lanes
         state = state_shape(r, self._units)
         self._of["h"] = build.alloc_buffer((2, *state), "float32", scope="global")
         if len(r.phases) > 1:
@@ -103,10 +106,19 @@ class _Kernel:
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
-        with self._launch(), build.serial(r.steps) as step:
-            for phase in range(len(r.phases)):
-                with self._threads(step * len(r.phases) + phase + 1) as thread:
-                    self._tasks(phase, step, thread)
+        phases = len(r.phases)
+        with self._launch():
+            turns = 0
+            if self._block_steps:
+                turns = 1
+                shape = (r.directions, self._tiles, 2, self._block_steps, r.gates, lanes)
+                self._of["products"] = build.alloc_buffer(shape, "float32", scope="global")
+                with self._threads(tirx.IntImm("int32", turns)) as thread:
+                    self._tasks(tirx.IntImm("int32", 0), thread, self._first_block)
+            with build.serial(r.steps) as step:
+                for phase in range(phases):
+                    with self._threads(turns + step * phases + phase + 1) as thread:
+                        self._tasks(step, thread, partial(self._task, phase, step))
         with self._each(state) as at:
             build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
 
@@ -172,18 +184,29 @@ class _Kernel:
             with build.If(spins[0] > _MOST_SPINS), build.Then():
                 build.evaluate(tirx.call_extern("int32", "sched_yield"))
 
-    def _tasks(self, phase: int, step: Expr, thread: Expr) -> None:
-        """Emit the tiles of one thread."""
+    def _tasks(self, step: Expr, thread: Expr, task: Callable[[Expr, Expr], None]) -> None:
+        """Emit the tiles of one thread: ``task`` of a direction and a tile."""
         tasks = self._r.directions * self._tiles
         each = -(-tasks // self._tiling.threads)
         with build.serial(each) as turn:
             place = tirx.Select(step % 2 == 1, each - 1 - turn, turn)
-            task = thread * each + place
+            number = thread * each + place
             if tasks % each == 0:
-                self._task(phase, step, task // self._tiles, task % self._tiles)
+                task(number // self._tiles, number % self._tiles)
                 return
-            with build.If(task < tasks), build.Then():
-                self._task(phase, step, task // self._tiles, task % self._tiles)
+            with build.If(number < tasks), build.Then():
+                task(number // self._tiles, number % self._tiles)
+
+    def _first_block(self, direction: Expr, tile: Expr) -> None:
+        """Emit the input's products of the first block of steps, of one tile."""
+        zero = tirx.IntImm("int32", 0)
+        place = RowBlock(zero, direction, tile, zero, 1)
+        for group in range(len(input_groups(self._r))):
+            products = BlockProducts(self._r, self._of, group, place, zero)
+            products.load(tirx.IntImm("bool", 1))
+            with build.serial(int(self._of["x"].shape[1])) as k:
+                products.add(k)
+            products.store()
 
     def _task(self, phase: int, step: Expr, direction: Expr, tile: Expr) -> None:
         """Emit one tile of one direction, over all rows of the batch."""
@@ -198,61 +221,27 @@ class _Kernel:
             self._block(phase, RowBlock(step, direction, tile, first, rest))
 
     def _block(self, phase: int, place: RowBlock) -> None:
-        sums = self._products(phase, place)
+        sums = StateProducts(self._r, self._tiling, self._of, phase, place)
+        products = None
+        if self._block_steps:
+            block, step = place.step // self._block_steps, place.step % self._block_steps
+            with build.If((block + 1) * self._block_steps < self._r.steps):
+                with build.Then():
+                    following = [
+                        BlockProducts(self._r, self._of, group, place, block + 1)
+                        for group, (own, _) in enumerate(input_groups(self._r))
+                        if own == phase
+                    ]
+                    sums.emit_beside(following, step)
+                with build.Else():
+                    sums.emit()
+            products = lambda gate, unit: self._of["products"][
+                place.direction, place.tile, block % 2, step, gate, unit
+            ]
+        else:
+            sums.emit()
         for row in range(place.rows):
-            CellRow(self._r, self._tiling.lanes, self._of, place, row, sums).emit(phase)
-
-    def _products(self, phase: int, place: RowBlock) -> tirx.Buffer:
-        """Emit the products of the state and the weight; return the sums (row, gate, unit)."""
-        lanes, gates = self._tiling.lanes, len(self._r.phases[phase])
-        used = place.rows * gates
-        apart = 1
-        while apart < _MOST_SUMS and 2 * apart * used <= self._tiling.accumulators:
-            apart *= 2
-        sums = build.alloc_buffer((apart, place.rows, gates, lanes), "float32", scope="local")
-
-        def every(emit: Callable[[int, int, int, Expr], None]) -> None:
-            for part in range(apart):
-                for row in range(place.rows):
-                    for gate in range(gates):
-                        with build.vectorized(lanes) as unit:
-                            emit(part, row, gate, unit)
-
-        every(
-            lambda part, row, gate, unit: build.buffer_store(
-                sums, tirx.const(0, "float32"), [part, row, gate, unit]
-            )
-        )
-
-        def add(k: Expr, part: int, row: int, gate: int, unit: Expr) -> None:
-            at = [part, row, gate, unit]
-            weight = self._of[f"weight{phase}"][place.direction, place.tile, k, gate, unit]
-            product = self._state(phase, place, row, k) * weight.astype("float32")
-            build.buffer_store(sums, sums[tuple(at)] + product, at)
-
-        whole = self._r.hidden // apart
-        if whole:
-            with build.serial(whole) as block:
-                every(lambda part, *at: add(block * apart + part, part, *at))
-        for k in range(whole * apart, self._r.hidden):
-            for row in range(place.rows):
-                for gate in range(gates):
-                    with build.vectorized(lanes) as unit:
-                        add(tirx.IntImm("int32", k), 0, row, gate, unit)
-        while apart > 1:
-            apart //= 2
-            every(
-                lambda part, row, gate, unit, half=apart: build.buffer_store(  # type: ignore[misc]
-                    sums,
-                    sums[part, row, gate, unit] + sums[part + half, row, gate, unit],
-                    [part, row, gate, unit],
-                )
-            )
-        return sums
-
-    def _state(self, phase: int, place: RowBlock, row: int, k: Expr) -> Expr:
-        at = (place.direction, place.first_row + row, k)
-        return self._of["reset_h"][at] if phase else self._of["h"][(place.step % 2, *at)]
+            CellRow(self._r, self._tiling.lanes, self._of, place, row, sums.buffer, products).emit(phase)
 
 
 def _x86(name: str) -> None:

@@ -1,0 +1,78 @@
+"""How the kernel of a recurrent layer is laid out for a CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.kernels.recurrence.operands import Shape
+
+# Fewest steps whose input products are worth a kernel of their own: each block of steps reads the
+# input's weight once, beside the recurrent weight, which each step reads.
+_LEAST_STEPS, _MOST_STEPS = 4, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrenceTiling:
+    """How a kernel is laid out for a device.
+
+    Attributes:
+        lanes: Units of a tile: float32 values of one vector register.
+        registers: Vector registers.
+        threads: Threads that share a step.
+        spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
+            barrier calls the system at every step, which takes microseconds.
+    """
+
+    lanes: int
+    registers: int
+    threads: int
+    spins: bool = False
+
+    @property
+    def accumulators(self) -> int:
+        """Vector registers for the sums, where the weight is read as fast as memory gives it."""
+        return self.registers // 2
+
+
+def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
+    """Return the hidden units rounded up to whole tiles."""
+    return -(-recurrence.hidden // tiling.lanes) * tiling.lanes
+
+
+def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shape]:
+    """Return the shape of the packed recurrent weight of each phase."""
+    r, tiles = recurrence, padded_units(recurrence, tiling) // tiling.lanes
+    return [(r.directions, tiles, r.hidden, len(gates), tiling.lanes) for gates in r.phases]
+
+
+def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the phase and the gates of each group whose input products are summed together.
+
+    The four gates of an LSTM make two groups, so that registers hold more steps.
+    """
+    import os
+    most = int(os.environ.get("GATES", 3))
+    return [
+        (phase, gates[first : first + size])
+        for phase, gates in enumerate(recurrence.phases)
+        for size in [len(gates) if len(gates) <= most else 2]
+        for first in range(0, len(gates), size)
+    ]
+
+
+def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
+    """Return the steps whose input products registers hold beside one step's state products.
+
+    0 where a matmul over all steps, before the recurrence, is better: too few registers or steps,
+    more than one sequence, or sequences of different lengths.
+    """
+    import os
+    r = recurrence
+    steps = int(os.environ.get("STEPS", _MOST_STEPS))
+    for phase, gates in input_groups(r):
+        operands = len(r.phases[phase]) + len(gates) + 1
+        steps = min(steps, (tiling.registers - operands) // len(gates))
+    if r.batch > 1 or "lengths" in r.operands or steps < _LEAST_STEPS or r.steps < 2 * steps:
+        return 0
+    return steps
