@@ -200,7 +200,9 @@ class _Lower(PyExprMutator):
         shapes = [[int(n) for n in each.ty.shape] for each in (x, weight)]
         columns = r.directions * r.gates * r.hidden
         dtypes = {str(each.ty.dtype) for each in (x, weight, matmul)}
-        if shapes != [[r.steps * r.batch, shapes[0][-1]], [shapes[0][-1], columns]] or dtypes != {"float32"}:
+        if shapes != [[r.steps * r.batch, shapes[0][-1]], [shapes[0][-1], columns]] or dtypes != {
+            "float32"
+        }:
             return None
         if bias is None:
             bias = relax.op.zeros([columns], "float32")
@@ -244,7 +246,9 @@ class _Lower(PyExprMutator):
             arguments["input_bias"] = self._padded(bias, 2, form.units)
             columns = self.builder_.emit(relax.op.permute_dims(product.weight, [1, 0]))
             split.append(product.features)
-            weight = self._padded(self.builder_.emit(relax.op.reshape(columns, split)), 2, form.units)
+            weight = self._padded(
+                self.builder_.emit(relax.op.reshape(columns, split)), 2, form.units
+            )
             for n, (_, gates) in enumerate(on_cpu.input_groups(r)):
                 arguments[f"input_weight{n}"] = self._packed(r, form, weight, gates)
         kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)

@@ -60,7 +60,7 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if found is not None:
             address, lines = found
             used.add(lines)
-            call = tirx.call_extern("void", _name(lines), address)
+            call = tirx.call_extern("void", prefetch_name(lines), address)
             body = tirx.SeqStmt([tirx.Evaluate(call), body])
         return tirx.For(
             loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, kept
@@ -69,7 +69,7 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tirx.For, on_for), order="post")
     if not used:
         return func
-    return with_llvm_functions(func.with_body(body), [_function(n) for n in sorted(used)])
+    return with_llvm_functions(func.with_body(body), [prefetch_function(n) for n in sorted(used)])
 
 
 def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
@@ -104,15 +104,16 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
     return None
 
 
-def _name(lines: int) -> str:
+def prefetch_name(lines: int) -> str:
+    """Return the name of :func:`prefetch_function`."""
     return f"tvmopt_prefetch_{lines}"
 
 
-def _function(lines: int) -> str:
+def prefetch_function(lines: int) -> str:
     """Return the LLVM IR of a function that prefetches ``lines`` cache lines from a pointer."""
     code = "\\0A".join(f"prefetcht0 {_LINE * n}($0)" for n in range(lines))
     return (
-        f"define void @{_name(lines)}(ptr %p) #0 {{\n"
+        f"define void @{prefetch_name(lines)}(ptr %p) #0 {{\n"
         f'  call void asm sideeffect "{code}", "r"(ptr %p) #0\n'
         "  ret void\n"
         "}\n"

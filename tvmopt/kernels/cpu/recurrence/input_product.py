@@ -39,7 +39,11 @@ def input_parameters(
     return [
         ("x", (r.steps, features), "float32"),
         *(
-            (f"input_weight{n}", (r.directions, units // lanes, features, len(gates), lanes), "float32")
+            (
+                f"input_weight{n}",
+                (r.directions, units // lanes, features, len(gates), lanes),
+                "float32",
+            )
             for n, (_, gates) in enumerate(input_groups(r))
         ),
         ("input_bias", (r.directions, r.gates, units), "float32"),
@@ -94,13 +98,16 @@ class BlockProducts:
         bias = self._of["input_bias"]
 
         def first(step: int, gate: int, unit: Expr) -> Expr:
-            own = bias[self._place.direction, self._gates[gate], self._place.tile * self._lanes + unit]
+            own = bias[
+                self._place.direction, self._gates[gate], self._place.tile * self._lanes + unit
+            ]
             return tirx.Select(begins, own, self._of["products"][self._kept(step, gate, unit)])
 
         self._every(first)
 
     def add(self, k: Expr) -> None:
         """Emit the products of one feature."""
+
         def added(step: int, gate: int, unit: Expr) -> Expr:
             x = self._of["x"][self._time(step), k]
             own = self._weight[self._place.direction, self._place.tile, k, gate, unit]

@@ -14,6 +14,9 @@ of it, going back and forth finds the last tiles of the step before. The weight 
 order in which it is read: (direction, tile, k, gate, unit of the tile). Gates that need the results
 of others (a GRU's hidden gate) form a second phase after a barrier. The state is double-buffered,
 since all tiles read the whole state of the last step.
+
+The kernel takes the products of the input from a matmul over all steps, or computes them itself
+while it waits for the weight (:mod:`~tvmopt.kernels.cpu.recurrence.input_product`).
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.kernels.cpu.recurrence.fetch import fetch_inputs, fetch_state, fetches
 from tvmopt.kernels.cpu.recurrence.input_product import BlockProducts, input_parameters
 from tvmopt.kernels.cpu.recurrence.state_product import StateProducts
+from tvmopt.kernels.cpu.recurrence.threads import StepThreads
 from tvmopt.kernels.cpu.recurrence.tiling import (
     RecurrenceTiling,
     block_steps,
@@ -48,10 +53,6 @@ from tvmopt.kernels.recurrence.operands import (
 
 # Most rows of the batch in one block.
 _MOST_ROWS = 4
-# int32 values of a cache line: flags of two threads lie in different ones.
-_LINE = 16
-# Spins, of some 50 ns, after which a thread gives way at each further one.
-_MOST_SPINS = 400
 
 
 def recurrence_kernel(
@@ -96,28 +97,24 @@ class _Kernel:
         if len(r.phases) > 1:
             for name in ("update", "reset_h"):
                 self._of[name] = build.alloc_buffer(state, "float32", scope="global")
-        if self._spins:
-            # One axis: TVM would drop the unused columns of two, and flags would share a line.
-            self._of["flags"] = build.alloc_buffer(
-                (self._tiling.threads * _LINE,), "int32", scope="global"
-            )
-            with build.serial(self._tiling.threads) as thread:
-                build.buffer_store(self._of["flags"], tirx.const(0, "int32"), [thread * _LINE])
+        threads = StepThreads(self._tiling)
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
-        phases = len(r.phases)
-        with self._launch():
-            turns = 0
+        if self._block_steps:
+            shape = (r.directions, self._tiles, 2, self._block_steps, r.gates, lanes)
+            self._of["products"] = build.alloc_buffer(shape, "float32", scope="global")
+        with threads.launch(), fetches() if threads.spins else contextlib.nullcontext():
+            before = 0
             if self._block_steps:
-                turns = 1
-                shape = (r.directions, self._tiles, 2, self._block_steps, r.gates, lanes)
-                self._of["products"] = build.alloc_buffer(shape, "float32", scope="global")
-                with self._threads(tirx.IntImm("int32", turns)) as thread:
+                before = 1
+                with threads.each(tirx.IntImm("int32", before)) as thread:
                     self._tasks(tirx.IntImm("int32", 0), thread, self._first_block)
             with build.serial(r.steps) as step:
-                for phase in range(phases):
-                    with self._threads(turns + step * phases + phase + 1) as thread:
+                for phase in range(len(r.phases)):
+                    with threads.each(before + step * len(r.phases) + phase + 1) as thread:
+                        if threads.spins:
+                            self._fetch(phase, step)
                         self._tasks(step, thread, partial(self._task, phase, step))
         with self._each(state) as at:
             build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
@@ -138,51 +135,14 @@ class _Kernel:
         ):
             yield (*outer, tile * lanes + unit)
 
-    @contextlib.contextmanager
-    def _launch(self) -> Iterator[None]:
-        """Start the threads once for all steps."""
-        if self._tiling.threads == 1:
-            yield
+    def _fetch(self, phase: int, step: Expr) -> None:
+        """Emit the prefetch of the state, and of the inputs that the next step multiplies."""
+        if phase:
+            fetch_state(self._r, self._of["reset_h"], [])
             return
-        with build.attr(0, "pragma_parallel_launch_point", 1):
-            yield
-
-    @contextlib.contextmanager
-    def _threads(self, turn: Expr) -> Iterator[Expr]:
-        """A loop over the threads; all have ended when it ends.
-
-        Args:
-            turn: Number of the loop, from 1.
-        """
-        count = self._tiling.threads
-        if count == 1:
-            yield tirx.IntImm("int32", 0)
-            return
-        if self._spins:
-            with build.parallel(count) as one:
-                yield one
-                _x86("sse2.lfence")
-                build.buffer_store(self._of["flags"], turn, [one * _LINE])
-            with build.serial(count) as other:
-                self._wait(other, turn)
-            _x86("sse2.lfence")
-            return
-        with build.attr(0, "pragma_parallel_barrier_when_finish", 1), build.parallel(count) as one:
-            yield one
-
-    @property
-    def _spins(self) -> bool:
-        return self._tiling.spins and self._tiling.threads > 1
-
-    def _wait(self, other: Expr, turn: Expr) -> None:
-        """Wait until a thread has ended its loop ``turn``; give way if that takes long."""
-        spins = build.alloc_buffer((1,), "int32", scope="local")
-        build.buffer_store(spins, tirx.const(0, "int32"), [0])
-        with build.While(self._of["flags"][other * _LINE] < turn):
-            _x86("sse2.pause")
-            build.buffer_store(spins, spins[0] + 1, [0])
-            with build.If(spins[0] > _MOST_SPINS), build.Then():
-                build.evaluate(tirx.call_extern("int32", "sched_yield"))
+        fetch_state(self._r, self._of["h"], [step % 2])
+        if self._block_steps:
+            fetch_inputs(self._r, self._of["x"], self._block_steps, step + 1)
 
     def _tasks(self, step: Expr, thread: Expr, task: Callable[[Expr, Expr], None]) -> None:
         """Emit the tiles of one thread: ``task`` of a direction and a tile."""
@@ -222,28 +182,31 @@ class _Kernel:
 
     def _block(self, phase: int, place: RowBlock) -> None:
         sums = StateProducts(self._r, self._tiling, self._of, phase, place)
-        products = None
         if self._block_steps:
-            block, step = place.step // self._block_steps, place.step % self._block_steps
-            with build.If((block + 1) * self._block_steps < self._r.steps):
-                with build.Then():
-                    following = [
-                        BlockProducts(self._r, self._of, group, place, block + 1)
-                        for group, (own, _) in enumerate(input_groups(self._r))
-                        if own == phase
-                    ]
-                    sums.emit_beside(following, step)
-                with build.Else():
-                    sums.emit()
-            products = lambda gate, unit: self._of["products"][
-                place.direction, place.tile, block % 2, step, gate, unit
-            ]
+            self._beside_inputs(phase, place, sums)
         else:
             sums.emit()
+        products = self._products_of(place) if self._block_steps else None
         for row in range(place.rows):
-            CellRow(self._r, self._tiling.lanes, self._of, place, row, sums.buffer, products).emit(phase)
+            lanes = self._tiling.lanes
+            CellRow(self._r, lanes, self._of, place, row, sums.buffer, products).emit(phase)
 
+    def _beside_inputs(self, phase: int, place: RowBlock, sums: StateProducts) -> None:
+        """Emit the products of the state, and of the next block of inputs, if any."""
+        block, step = place.step // self._block_steps, place.step % self._block_steps
+        with build.If((block + 1) * self._block_steps < self._r.steps):
+            with build.Then():
+                following = [
+                    BlockProducts(self._r, self._of, group, place, block + 1)
+                    for group, (own, _) in enumerate(input_groups(self._r))
+                    if own == phase
+                ]
+                sums.emit_beside(following, step)
+            with build.Else():
+                sums.emit()
 
-def _x86(name: str) -> None:
-    """Emit an instruction that orders memory; the compiler moves no load or store across it."""
-    build.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}"))
+    def _products_of(self, place: RowBlock) -> Callable[[int, Expr], Expr]:
+        """Return the products of a step's input, by gate and unit of the tile."""
+        block, step = place.step // self._block_steps, place.step % self._block_steps
+        at = (place.direction, place.tile, block % 2, step)
+        return lambda gate, unit: self._of["products"][(*at, gate, unit)]

@@ -117,7 +117,9 @@ class StateProducts:
             parts //= 2
             self._every(
                 parts,
-                lambda part, *at, half=parts: self.buffer[part, *at] + self.buffer[part + half, *at],  # type: ignore[misc]
+                lambda part, *at, half=parts: (
+                    self.buffer[part, *at] + self.buffer[part + half, *at]
+                ),
             )
 
     def _added(self, k: Expr) -> Callable[[int, int, int, Expr], Expr]:
@@ -137,8 +139,12 @@ class StateProducts:
             for row in range(self._place.rows):
                 for gate in range(self._gates):
                     with build.vectorized(self._tiling.lanes) as unit:
-                        build.buffer_store(self.buffer, value(own, row, gate, unit), [own, row, gate, unit])
+                        build.buffer_store(
+                            self.buffer, value(own, row, gate, unit), [own, row, gate, unit]
+                        )
 
     def _state(self, row: int, k: Expr) -> Expr:
         at = (self._place.direction, self._place.first_row + row, k)
-        return self._of["reset_h"][at] if self._phase else self._of["h"][(self._place.step % 2, *at)]
+        return (
+            self._of["reset_h"][at] if self._phase else self._of["h"][(self._place.step % 2, *at)]
+        )

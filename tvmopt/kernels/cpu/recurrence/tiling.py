@@ -7,9 +7,11 @@ import dataclasses
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.operands import Shape
 
-# Fewest steps whose input products are worth a kernel of their own: each block of steps reads the
-# input's weight once, beside the recurrent weight, which each step reads.
-_LEAST_STEPS, _MOST_STEPS = 4, 8
+#: 4-byte values of a cache line.
+LINE = 16
+# Steps of a block, which reads the input's weight once. With fewer, a matmul over all steps wins;
+# with more the sums are loaded and stored too often.
+_LEAST_STEPS, _MOST_STEPS = 4, 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +53,10 @@ def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
 
     The four gates of an LSTM make two groups, so that registers hold more steps.
     """
-    import os
-    most = int(os.environ.get("GATES", 3))
     return [
         (phase, gates[first : first + size])
         for phase, gates in enumerate(recurrence.phases)
-        for size in [len(gates) if len(gates) <= most else 2]
+        for size in [len(gates) if len(gates) < 4 else 2]
         for first in range(0, len(gates), size)
     ]
 
@@ -67,9 +67,8 @@ def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     0 where a matmul over all steps, before the recurrence, is better: too few registers or steps,
     more than one sequence, or sequences of different lengths.
     """
-    import os
     r = recurrence
-    steps = int(os.environ.get("STEPS", _MOST_STEPS))
+    steps = _MOST_STEPS
     for phase, gates in input_groups(r):
         operands = len(r.phases[phase]) + len(gates) + 1
         steps = min(steps, (tiling.registers - operands) // len(gates))
