@@ -108,7 +108,7 @@ def recurrent_models(draw: st.DrawFn) -> RecurrentModel:
         optional += ["c", "P"]
     return RecurrentModel(
         cell,
-        draw(st.sampled_from([1, 2, 5, 9])),
+        draw(st.sampled_from([1, 2, 5, 9, 29])),
         draw(st.sampled_from([1, 2, 3, 4, 5, 9])),
         draw(st.sampled_from([1, 3, 8])),
         draw(st.sampled_from([1, 4, 7, 15, 16, 17, 33])),

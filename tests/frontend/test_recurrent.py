@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -59,6 +61,19 @@ _CASES = {
     ),
     "rnn": RecurrentModel("RNN", 1, 6, 1, 1, (), {"activations": ["Softplus"]}),
 }  # fmt: skip
+# Batch 1 and many steps: the kernel multiplies the input as well.
+_LONG_CASES = {
+    "lstm": RecurrentModel(
+        "LSTM", 31, 1, 70, 33, ("B", "h", "c", "P"), {"direction": "bidirectional", "clip": 0.9}
+    ),
+    "lstm of few features": RecurrentModel("LSTM", 24, 1, 3, 40, ("B",), {"direction": "reverse"}),
+    "lstm of many features": RecurrentModel("LSTM", 40, 1, 300, 16, (), {}),
+    "gru": RecurrentModel("GRU", 45, 1, 50, 48, ("B", "h"), {"linear_before_reset": 1}),
+    "gru that resets first": RecurrentModel(
+        "GRU", 37, 1, 61, 20, ("B",), {"linear_before_reset": 0, "direction": "bidirectional"}
+    ),
+    "rnn": RecurrentModel("RNN", 33, 1, 21, 64, ("B",), {"direction": "reverse"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _CASES)
@@ -66,11 +81,47 @@ def test_results_are_those_of_onnx_runtime(name) -> None:
     _check(_CASES[name], threads=1)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", _LONG_CASES)
+def test_results_of_long_sequences(name, threads, monkeypatch) -> None:
+    monkeypatch.setattr("tvmopt.transform.recurrence._PRODUCTS_PER_THREAD", 1)
+    _check(_LONG_CASES[name], threads)
+
+
+def _takes_products(model, target: str = "nvidia-h200") -> bool:
+    """Return whether the layer's kernel takes the products of a matmul over all steps."""
+    mod = lower(_imported(model), resolve_target(target, 1).to_tvm())
+    [kernel] = [func for var, func in mod.functions_items() if "_layer" in var.name_hint]
+    return kernel.params[0].name == "gates"
+
+
+@pytest.mark.parametrize(
+    ("changed", "takes_products"),
+    [
+        ({}, False),
+        ({"batch": 2}, True),
+        ({"steps": 5}, True),
+        ({"operands": ("B", "lengths")}, True),
+    ],
+    ids=str,
+)
+def test_batch_one_of_many_steps_needs_no_matmul(changed, takes_products) -> None:
+    case = dataclasses.replace(RecurrentModel("LSTM", 40, 1, 8, 16, ("B",), {}), **changed)
+    model, _ = case.build()
+    assert _takes_products(model, "x86-64-v4") is takes_products
+    assert _takes_products(model, "nvidia-h200")
+
+
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_threads_share_the_steps_of_a_large_layer(cell, first) -> None:
     attributes = {} if cell == "LSTM" else {"linear_before_reset": first}
     _check(RecurrentModel(cell, 7, 2, 8, 200, ("B", "lengths"), attributes), threads=2)
+
+
+def test_more_threads_than_tiles(monkeypatch) -> None:
+    monkeypatch.setattr("tvmopt.transform.recurrence._PRODUCTS_PER_THREAD", 1)
+    _check(RecurrentModel("LSTM", 7, 2, 8, 60, ("B",), {}), threads=11)
 
 
 @pytest.mark.slow

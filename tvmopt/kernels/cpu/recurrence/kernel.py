@@ -151,7 +151,7 @@ class _Kernel:
         with build.serial(each) as turn:
             place = tirx.Select(step % 2 == 1, each - 1 - turn, turn)
             number = thread * each + place
-            if tasks % each == 0:
+            if tasks == each * self._tiling.threads:
                 task(number // self._tiles, number % self._tiles)
                 return
             with build.If(number < tasks), build.Then():
