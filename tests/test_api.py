@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import tvmopt
-from tvmopt.errors import ConfigError, ModelError
+from tvmopt.errors import AccuracyError, ConfigError, ModelError
+from tvmopt.stages import check
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,30 @@ def test_sessions_of_segments_end_with_their_model(make_model) -> None:
 
 def _sessions() -> list[ort.InferenceSession]:
     return [found for found in gc.get_objects() if isinstance(found, ort.InferenceSession)]
+
+
+def test_a_model_without_inputs(make_model) -> None:
+    node = helper.make_node("Relu", ["c"], ["y"], name="relu")
+    model = make_model([node], {}, {"y": ("float32", [2])}, {"c": np.float32([-1, 2])})
+    np.testing.assert_array_equal(tvmopt.compile(model, threads=1)({})[0], np.float32([0, 2]))
+
+
+def test_what_is_wrong_as_a_whole_runs_in_onnx_runtime(conv_model, wanted, monkeypatch) -> None:
+    """Each node alone is right, but not the module: all run in ONNX Runtime."""
+    x, y = wanted
+    exact = check.check_outputs
+    seen = []
+
+    def refuses_once(got, expected, names, what, tolerance):
+        seen.append(what)
+        if what.startswith("the import") and len(seen) == 1:
+            raise AccuracyError(f"{what} must be right")
+        return exact(got, expected, names, what, tolerance)
+
+    monkeypatch.setattr(check, "check_outputs", refuses_once)
+    compiled = tvmopt.compile(conv_model, threads=1, layout="NCHW")
+    np.testing.assert_allclose(compiled(x)[0], y, rtol=1e-5, atol=1e-5)
+    assert compiled.metadata.segments == 1
+    seen.clear()
+    with pytest.raises(AccuracyError, match="must be right"):
+        tvmopt.compile(conv_model, threads=1, layout="NCHW", fallback="refuse")

@@ -8,6 +8,7 @@ import pytest
 from tvmopt.compare import cosine, deviation
 
 NAN, INF = float("nan"), float("inf")
+LOWEST = float(np.finfo(np.float64).min)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,10 @@ NAN, INF = float("nan"), float("inf")
         ([[1.0]], [1.0], INF),
         ([], [], 0.0),
         (1.5, 1.0, 0.5),
+        ([-INF, 1.0], [LOWEST, 1.0], 0.0),  # both mask
+        ([LOWEST, 2.0], [-INF, 1.0], 1.0),
+        ([LOWEST, 2.0], [LOWEST, 1.0], 1.0),
+        ([INF], [-LOWEST], INF),
     ],
 )
 def test_floats(actual, expected, apart):
@@ -74,6 +79,10 @@ def test_rms(actual, expected, apart):
         ([NAN, 3.0], [1.0, 3.0], 0.0),
         ([1.0], [1.0, 1.0], 0.0),
         ([], [], 1.0),
+        ([1e-8], [-2e-8], 1.0),
+        ([1e-8], [1.0], 1.0),
+        ([1e-8], [-1.0], -1.0),
+        ([-INF, 1.0], [LOWEST, 2.0], 1.0),
     ],
 )
 def test_cosine(actual, expected, similar):

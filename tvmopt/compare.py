@@ -9,7 +9,9 @@ import numpy as np
 from tvmopt.device import dtypes
 
 MEASURES = ("max", "rms")
-_LEAST_RMS = 1e-2  # of what is nearly zero throughout, only the noise would be compared
+# Of what is nearly zero throughout, only the noise would be compared.
+_LEAST_RMS = 1e-2
+_LEAST_DIRECTION = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,23 @@ QUANTISED_TOLERANCE = Tolerance(0.1, "rms")
 follows makes single values of it that are far apart, so that the mean counts."""
 
 
+def masked_alike(actual: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both with minus infinity where both mask a value, by it or by the lowest float.
+
+    ONNX Runtime masks scores with the lowest float where the ONNX standard says minus infinity.
+    """
+    masked = _masks(actual) & _masks(expected)
+    if not masked.any():
+        return actual, expected
+    return np.where(masked, -np.inf, actual), np.where(masked, -np.inf, expected)
+
+
+def _masks(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return np.zeros(array.shape, bool)
+    return array <= np.finfo(array.dtype).min
+
+
 def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") -> float:
     """Difference of two arrays.
 
@@ -48,7 +67,7 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
     ``expected``, or to 1 when that is larger. ``"rms"``: the root mean square of the difference,
     relative to that of ``expected``, or to 0.01 when that is larger. For integers and booleans, the
     share of elements that differ. Infinite where shapes differ or only one side holds NaN or an
-    infinity.
+    infinity; see also :func:`masked_alike`.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
@@ -57,6 +76,7 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
         return 0.0
     if expected.dtype.kind in "iub":
         return float(np.mean(actual != expected))
+    actual, expected = masked_alike(actual, expected)
     with np.errstate(invalid="ignore", over="ignore"):
         a, e = actual.astype(np.float64), expected.astype(np.float64)
         same = (a == e) | (np.isnan(a) & np.isnan(e))
@@ -87,12 +107,14 @@ def same_non_finite(actual: np.ndarray, expected: np.ndarray, infinities: bool =
 def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
     """Cosine similarity of two arrays taken as vectors, over the finite values of ``expected``.
 
-    1 when both are zero. 0 where shapes differ, where only one side is zero, and where only one
-    side holds NaN or an infinity.
+    1 when both are zero, or below 1e-6 throughout: the rounding of larger values has no direction.
+    0 where shapes differ, where only one side is zero, and where only one side holds NaN or an
+    infinity; see also :func:`masked_alike`.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         return 0.0
+    actual, expected = masked_alike(actual, expected)
     a, e = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     finite = np.isfinite(e)
     if not np.array_equal(a[~finite], e[~finite], equal_nan=True):
@@ -100,6 +122,8 @@ def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
     a, e = a[finite], e[finite]
     if not np.isfinite(a).all():
         return 0.0
+    if max(np.abs(a).max(initial=0.0), np.abs(e).max(initial=0.0)) < _LEAST_DIRECTION:
+        return 1.0
     norms = float(np.linalg.norm(a) * np.linalg.norm(e))
     if norms == 0:
         return 1.0 if np.allclose(a, e) else 0.0

@@ -21,6 +21,7 @@ import numpy as np
 from tests.fuzz.forked import CPU_SECONDS, Phase, import_all, in_child
 from tests.fuzz.outcome import REFUSED, RIGHT, Outcome, judged
 from tests.onnx_cases.cases import Case, node_cases, small_models
+from tvmopt.compare import masked_alike
 
 if TYPE_CHECKING:
     from tvmopt.runtime import CompiledModel
@@ -78,6 +79,7 @@ def _wrong(case: Case, expected: list[Any], compiled: CompiledModel) -> str:
             )
         rtol, atol = max(case.rtol, 1e-3), max(case.atol, 1e-4)
         if ours.dtype.kind == "f":
+            ours, theirs = masked_alike(ours, theirs)
             finite = np.abs(theirs[np.isfinite(theirs)].astype("f8"))
             atol *= max(1.0, float(finite.max(initial=0.0)))  # sums that cancel
             close = np.isclose(ours.astype("f8"), theirs.astype("f8"), rtol, atol, equal_nan=True)

@@ -252,7 +252,7 @@ def test_first_bad_layer_is_named_when_a_pass_is_wrong(run, monkeypatch):
 
     monkeypatch.setattr(convert_module, "convert_module", forgetful)
     with pytest.raises(AccuracyError, match=r"first bad layer is 2 \('right', Conv\)"):
-        run("float32")
+        run("float32", fallback="refuse")
 
 
 def test_skip_pattern_that_matches_nothing(run):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from tvmopt.config import ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device.target import resolve_target
+from tvmopt.errors import ModelError
 from tvmopt.search.effort import Effort
 from tvmopt.search.space import BASELINE, Choice, Variant
-from tvmopt.tracking.pipeline.request import Asked, Request
+from tvmopt.tracking.pipeline.request import Asked, Request, make_request
 from tvmopt.tracking.search.trial import request_for
 
 SHAPES, SPEC = "image:1x3x8x8", resolve_target("skylake-avx512", 2)
@@ -45,3 +49,11 @@ def test_each_stage_is_asked_what_the_choice_says(choice, quantization, tuning) 
     assert asked.tune == TuneConfig(TARGET, **tuning)
     assert asked.evaluate == EvaluateConfig(2, accuracy_time_s=10.0 if choice == BASELINE else 0.0)
     assert asked.calibrate == REQUEST.calibrate
+
+
+def test_a_model_without_inputs_is_refused(make_model, tmp_path) -> None:
+    node = helper.make_node("Relu", ["c"], ["y"], name="relu")
+    model = make_model([node], {}, {"y": ("float32", [2])}, {"c": np.float32([-1, 2])})
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    with pytest.raises(ModelError, match="must have an input to be tuned, but its graph has none"):
+        make_request(tmp_path / "m.onnx")

@@ -88,8 +88,6 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
         ModelError: When an input stays dynamic, or is not a tensor.
     """
     inputs = graph_inputs(model)
-    if not inputs:
-        raise ModelError("model must have at least one input, but its graph has none")
     names = [value.name for value in inputs]
     unknown = sorted(set(shapes) - set(names))
     if unknown:

@@ -79,6 +79,14 @@ def failing_nodes(
     return found
 
 
+def every_node(model: onnx.ModelProto, reason: str) -> list[Unsupported]:
+    """Return all nodes of ``model``, for one reason."""
+    return [
+        Unsupported(node.op_type, _name(node, index), reason)
+        for index, node in enumerate(model.graph.node)
+    ]
+
+
 def _kind(single: onnx.ModelProto) -> bytes:
     """Return what nodes have in common that fail alike: all but names and large constants."""
     kind = onnx.ModelProto()

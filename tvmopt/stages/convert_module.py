@@ -11,7 +11,13 @@ import tvm
 from tvmopt.choices import AUTO, FALLBACKS
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
-from tvmopt.errors import BuildError, ModelError, UnsupportedOperatorError
+from tvmopt.errors import (
+    BuildError,
+    ModelError,
+    TvmoptError,
+    UnsupportedOperatorError,
+    last_line,
+)
 from tvmopt.frontend import (
     Imported,
     Layer,
@@ -26,7 +32,7 @@ from tvmopt.frontend.reference import (
     tolerance_for,
     working_random_inputs,
 )
-from tvmopt.frontend.support import Unsupported
+from tvmopt.frontend.support import Unsupported, every_node
 from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.check import Run, compile_for_check
 from tvmopt.stages.convert_check import compiler_errors
@@ -106,7 +112,9 @@ class Importer:
 
     def __init__(self, layers: Sequence[Layer], config: ConvertConfig, target: TargetSpec) -> None:
         self._layers, self._target = layers, target
+        self._dtype = config.dtype
         self._others: list[Unsupported] = []
+        self._checked_alone = self._without_all = False
         self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
 
     def __call__(self, model: onnx.ModelProto) -> Imported:
@@ -115,11 +123,25 @@ class Importer:
             return import_with_segments(model, self._layers, self._others)
         return Imported(import_onnx(model, self._layers))
 
-    def leave_out_what_fails(self, model: onnx.ModelProto) -> bool:
-        """Check each node alone; return whether some fail, which become segments from now on."""
-        if self.has_segments and not self._others:
+    def leave_out_more(self, model: onnx.ModelProto, error: TvmoptError) -> bool:
+        """Leave out, from now on, more nodes than before; return whether there are any.
+
+        The nodes that fail alone; next, of a float32 conversion, all nodes: then what is wrong is
+        how some work together.
+
+        Args:
+            model: A prepared model.
+            error: What was wrong.
+        """
+        if self.has_segments and not self._checked_alone:
+            self._checked_alone = True
             self._others = not_compilable(model, self._check_alone)
-            return bool(self._others)
+            if self._others:
+                return True
+        if self.has_segments and self._dtype == "float32" and not self._without_all:
+            self._without_all = True
+            self._others = every_node(model, f"as a whole: {last_line(error, 300)}")
+            return True
         return False
 
     def _check_alone(self, node: onnx.ModelProto) -> None:
@@ -171,7 +193,7 @@ def converted_module(
             with compiler_errors("compile"):
                 run = compile_for_check(converted.mod, target)
         return Made(parted, conversions, chosen, run)
-    except (ModelError, BuildError, UnsupportedOperatorError):
-        if not import_.leave_out_what_fails(source):
+    except (ModelError, BuildError, UnsupportedOperatorError) as error:
+        if not import_.leave_out_more(source, error):
             raise
     return converted_module(config, import_, source, skipped, target, progress)

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
+import onnx
+
 from tvmopt import host
 from tvmopt.choices import AUTO, LOW_DTYPES
 from tvmopt.config import (
@@ -20,9 +22,14 @@ from tvmopt.config import (
 )
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.digest import sha256_file
-from tvmopt.errors import ConfigError
+from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.load import load_onnx, model_digest
-from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
+from tvmopt.frontend.shapes import (
+    Shapes,
+    fix_input_shapes,
+    format_input_shapes,
+    parse_input_shapes,
+)
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -247,7 +254,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked=asked,
     )
     loaded = load_onnx(model)
-    fixed = format_input_shapes(fix_input_shapes(loaded, shapes))
+    fixed = format_input_shapes(_fixed_shapes(loaded, shapes))
     _check_names(asked.conversion.skip_layers, model, fixed, allowance)
     return dataclasses.replace(
         request,
@@ -256,6 +263,13 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         data_digest=sha256_file(data) if data else "",
         quantised=is_quantized(loaded),
     )
+
+
+def _fixed_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
+    fixed = fix_input_shapes(model, shapes)
+    if not fixed:
+        raise ModelError("model must have an input to be tuned, but its graph has none")
+    return fixed
 
 
 def _existing_data(data: str) -> Path | None:
