@@ -116,7 +116,9 @@ def test_a_model_without_inputs(make_model) -> None:
     np.testing.assert_array_equal(tvmopt.compile(model, threads=1)({})[0], np.float32([0, 2]))
 
 
-def test_what_is_wrong_as_a_whole_runs_in_onnx_runtime(conv_model, wanted, monkeypatch) -> None:
+def test_what_is_wrong_as_a_whole_runs_in_onnx_runtime(
+    conv_model, wanted, monkeypatch, caplog
+) -> None:
     """Each node alone is right, but not the module: all run in ONNX Runtime."""
     x, y = wanted
     exact = check.check_outputs
@@ -132,6 +134,7 @@ def test_what_is_wrong_as_a_whole_runs_in_onnx_runtime(conv_model, wanted, monke
     compiled = tvmopt.compile(conv_model, threads=1, layout="NCHW")
     np.testing.assert_allclose(compiled(x)[0], y, rtol=1e-5, atol=1e-5)
     assert compiled.metadata.segments == 1
+    assert "as a whole: the import on random inputs must be right" in caplog.text
     seen.clear()
     with pytest.raises(AccuracyError, match="must be right"):
         tvmopt.compile(conv_model, threads=1, layout="NCHW", fallback="refuse")

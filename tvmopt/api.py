@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _GROUPS: tuple[type[Group], ...] = (
     groups.AccuracyParameters,
     groups.TuningParameters,
 )
+_logger = logging.getLogger("tvmopt")
 _DEFAULTS: dict[str, Any] = {"strategy": "default"}
 
 
@@ -46,7 +48,8 @@ def compile(
     """Compile an ONNX model; return it loaded, ready to call.
 
     The model is converted, checked against ONNX Runtime, scheduled, compiled and checked again, by
-    the same code as the entry point ``main``, in this process.
+    the same code as the entry point ``main``, in this process. What ONNX Runtime runs is a warning
+    of the logger ``tvmopt``: the nodes, and why they are not compiled.
 
     Args:
         model: Path of an ONNX file, its bytes, or a ``ModelProto``.
@@ -151,13 +154,16 @@ class _Stages:
 
     def _run(self, stage: str, config: configs.StageConfig, inputs: Mapping[str, Path]) -> Path:
         from tvmopt.digest import canonical_json, sha256_text
+        from tvmopt.frontend.partition import RUN_ELSEWHERE
         from tvmopt.stages.registry import STAGES, StageCall
 
         folder = self._work / stage
         folder.mkdir()
         digest = sha256_text(canonical_json({"stage": stage, "config": config.to_dict()}))
         call = StageCall(config.to_dict(), inputs, digest, folder, lambda *_: None)
-        STAGES[stage].run(call)
+        for line in STAGES[stage].run(call).changed:
+            if RUN_ELSEWHERE in line:
+                _logger.warning("%s", line)
         return folder
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -61,10 +62,25 @@ def _compiled(case: Case, expected: list[Any], phase: Phase) -> tuple[str, str]:
 
     phase("compile")
     shapes = {name: array.shape for name, array in case.inputs.items()}
+    elsewhere = _Lines()
+    logging.getLogger("tvmopt").addHandler(elsewhere)
     compiled = tvmopt.compile(case.model, shapes, threads=1, layout="NCHW")
     phase("run")
     wrong = _wrong(case, expected, compiled)
-    return wrong, FALLBACK if compiled.metadata.segments else ""
+    if not compiled.metadata.segments:
+        return wrong, ""
+    return wrong, f"{FALLBACK}: {'; '.join(elsewhere.lines)}"
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def _wrong(case: Case, expected: list[Any], compiled: CompiledModel) -> str:
@@ -98,13 +114,14 @@ def outcomes(cases: Iterable[Case], seconds: float = 120.0) -> Iterator[dict[str
         outcome = _in_child(case, seconds)
         kind, reason = outcome.kind, outcome.text
         if kind == RIGHT and outcome.notes:
-            kind = outcome.notes
+            kind, _, reason = outcome.notes.partition(": ")
         if kind in (REFUSED, FALLBACK) and (fixed := case.with_constants()) is not None:
             again = _in_child(fixed, seconds)
             if again.kind == RIGHT and not again.notes:
                 kind = CONSTANT
             elif kind == REFUSED:
-                kind, reason = again.notes or again.kind, f"with constants: {again.text}"
+                kind, _, why = (again.notes or again.kind).partition(": ")
+                reason = f"with constants: {again.text or why}"
         yield {
             "name": case.name,
             "kind": kind,

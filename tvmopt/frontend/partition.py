@@ -22,6 +22,8 @@ from tvmopt.frontend.support import Unsupported
 
 #: Operator type of the node that stands for a segment; its domain is ``DOMAIN``.
 OPERATOR, DOMAIN = "OnnxRuntime", "tvmopt"
+#: What the line of a segment says, between its number of nodes and their reasons.
+RUN_ELSEWHERE = "node(s) run in ONNX Runtime: "
 #: Attribute that holds the segment's model.
 MODEL_ATTRIBUTE = "model"
 # Types that a compiled function takes and gives.
@@ -50,7 +52,7 @@ class Segment:
         """One line: number of nodes and reasons."""
         known = [f"{name} ({why})" for name, why in self.reasons.items()]
         shown = ", ".join(known[:4]) + (f", +{len(known) - 4} more" if len(known) > 4 else "")
-        return f"{len(self.nodes)} node(s) run in ONNX Runtime: {shown}"
+        return f"{len(self.nodes)} {RUN_ELSEWHERE}{shown}"
 
 
 def partition(
