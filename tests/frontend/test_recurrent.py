@@ -84,7 +84,7 @@ def test_results_are_those_of_onnx_runtime(name) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", _LONG_CASES)
 def test_results_of_long_sequences(name, threads, monkeypatch) -> None:
-    monkeypatch.setattr("tvmopt.transform.recurrence._PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr("tvmopt.transform.lower_recurrence._PRODUCTS_PER_THREAD", 1)
     _check(_LONG_CASES[name], threads)
 
 
@@ -120,7 +120,7 @@ def test_threads_share_the_steps_of_a_large_layer(cell, first) -> None:
 
 
 def test_more_threads_than_tiles(monkeypatch) -> None:
-    monkeypatch.setattr("tvmopt.transform.recurrence._PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr("tvmopt.transform.lower_recurrence._PRODUCTS_PER_THREAD", 1)
     _check(RecurrentModel("LSTM", 7, 2, 8, 60, ("B",), {}), threads=11)
 
 

@@ -25,6 +25,7 @@ from tvmopt.frontend import (
     import_with_segments,
     not_compilable,
 )
+from tvmopt.frontend.partition import dynamic_nodes
 from tvmopt.frontend.reference import (
     Reference,
     check_outputs,
@@ -114,7 +115,8 @@ class Importer:
         self._layers, self._target = layers, target
         self._dtype = config.dtype
         self._others: list[Unsupported] = []
-        self._checked_alone = self._without_all = False
+        # What to leave out next, the quickest first: checking every node compiles it.
+        self._steps = [lambda model, _: dynamic_nodes(model), self._that_fail_alone, self._all]
         self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
 
     def __call__(self, model: onnx.ModelProto) -> Imported:
@@ -126,23 +128,27 @@ class Importer:
     def leave_out_more(self, model: onnx.ModelProto, error: TvmoptError) -> bool:
         """Leave out, from now on, more nodes than before; return whether there are any.
 
-        The nodes that fail alone; next, of a float32 conversion, all nodes: then what is wrong is
-        how some work together.
+        The nodes of dynamic shapes; next, those that fail alone; last, of a float32 conversion, all
+        nodes: then what is wrong is how some work together.
 
         Args:
             model: A prepared model.
             error: What was wrong.
         """
-        if self.has_segments and not self._checked_alone:
-            self._checked_alone = True
-            self._others = not_compilable(model, self._check_alone)
-            if self._others:
+        while self.has_segments and self._steps:
+            found = self._steps.pop(0)(model, error)
+            if len(found) > len(self._others):
+                self._others = found
                 return True
-        if self.has_segments and self._dtype == "float32" and not self._without_all:
-            self._without_all = True
-            self._others = every_node(model, f"as a whole: {last_line(error, 300)}")
-            return True
         return False
+
+    def _that_fail_alone(self, model: onnx.ModelProto, _: TvmoptError) -> list[Unsupported]:
+        return not_compilable(model, self._check_alone)
+
+    def _all(self, model: onnx.ModelProto, error: TvmoptError) -> list[Unsupported]:
+        if self._dtype != "float32":
+            return []
+        return every_node(model, f"as a whole: {last_line(error, 300)}")
 
     def _check_alone(self, node: onnx.ModelProto) -> None:
         """Compile a model of one node, and compare it with ONNX Runtime where that takes inputs."""

@@ -17,11 +17,11 @@ from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
+from tvmopt.transform.lower_recurrence import FinishRecurrences, LowerRecurrences
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
-from tvmopt.transform.recurrence import FinishRecurrences, LowerRecurrences
 from tvmopt.transform.safe_division import GuardDivision
 from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
