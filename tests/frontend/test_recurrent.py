@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad
+from tvm_ffi import structural_walk
 
 import tvmopt
 from tests.frontend.recurrent_models import RecurrentModel, recurrent_models
@@ -117,6 +120,15 @@ def test_batch_one_of_many_steps_needs_no_matmul(changed, takes_products) -> Non
 def test_threads_share_the_steps_of_a_large_layer(cell, first) -> None:
     attributes = {} if cell == "LSTM" else {"linear_before_reset": first}
     _check(RecurrentModel(cell, 7, 2, 8, 200, ("B", "lengths"), attributes), threads=2)
+
+
+def test_the_steps_are_those_of_the_longest_sequence() -> None:
+    model, _ = RecurrentModel("GRU", 9, 2, 4, 8, ("lengths",), {}).build()
+    mod = lower(_imported(model), resolve_target("host", 1).to_tvm())
+    [kernel] = [func for var, func in mod.functions_items() if "_layer" in var.name_hint]
+    extents: list[Expr] = []
+    structural_walk(kernel.body, (tirx.For, lambda loop: extents.append(loop.extent)))
+    assert any(isinstance(extent, TensorLoad) for extent in extents)
 
 
 def test_more_threads_than_tiles(monkeypatch) -> None:

@@ -101,6 +101,7 @@ class _Kernel:
         self._initial("h", "initial_h", (0,))
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
+        steps = self._steps()
         if self._block_steps:
             shape = (r.directions, self._tiles, 2, self._block_steps, r.gates, lanes)
             self._of["products"] = build.alloc_buffer(shape, "float32", scope="global")
@@ -110,14 +111,29 @@ class _Kernel:
                 before = 1
                 with threads.each(tirx.IntImm("int32", before)) as thread:
                     self._tasks(tirx.IntImm("int32", 0), thread, self._first_block)
-            with build.serial(r.steps) as step:
+            with build.serial(steps) as step:
                 for phase in range(len(r.phases)):
                     with threads.each(before + step * len(r.phases) + phase + 1) as thread:
                         if threads.spins:
                             self._fetch(phase, step)
                         self._tasks(step, thread, partial(self._task, phase, step))
         with self._each(state) as at:
-            build.buffer_store(self._of["y_h"], self._of["h"][(r.steps % 2, *at)], list(at))
+            build.buffer_store(self._of["y_h"], self._of["h"][(steps % 2, *at)], list(at))
+        if "lengths" in self._of:
+            with build.serial(r.steps - steps) as more, self._each(state) as at:
+                build.buffer_store(self._of["y"], tirx.const(0, "float32"), [steps + more, *at])
+
+    def _steps(self) -> Expr | int:
+        """Return the steps to compute: those of the longest sequence."""
+        r, lengths = self._r, self._of.get("lengths")
+        if lengths is None:
+            return r.steps
+        longest = build.alloc_buffer((1,), "int32", scope="global")
+        build.buffer_store(longest, tirx.const(0, "int32"), [0])
+        with build.serial(r.batch) as row:
+            length = tirx.min(lengths[row], r.steps)
+            build.buffer_store(longest, tirx.max(longest[0], length), [0])
+        return longest[0]
 
     def _initial(self, name: str, source: str, first: Shape) -> None:
         state = state_shape(self._r, self._units)
