@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from tvmopt.device import dtypes
+from tvmopt.row_order import in_order_of
 
-MEASURES = ("max", "rms")
+MEASURES = ("max", "rms", "rows")
 # Of what is nearly zero throughout, only the noise would be compared.
 _LEAST_RMS = 1e-2
 _LEAST_DIRECTION = 1e-6
@@ -27,8 +29,14 @@ class Tolerance:
     measure: str = "max"
 
     def __str__(self) -> str:
-        of = {"max": "the largest value", "rms": "the root mean square"}[self.measure]
+        of = "the root mean square" if self.measure == "rms" else "the largest value"
         return f"{self.limit:g} (relative to {of})"
+
+    def in_order(
+        self, actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+    ) -> Sequence[np.ndarray]:
+        """Return ``actual``; with ``"rows"``, its rows in the order of ``expected``."""
+        return in_order_of(actual, expected, self.limit) if self.measure == "rows" else actual
 
 
 def model_tolerance(dtype: str) -> Tolerance:
@@ -65,7 +73,8 @@ def deviation(actual: np.ndarray, expected: np.ndarray, measure: str = "max") ->
 
     ``"max"``: the largest absolute difference, relative to the largest absolute value of
     ``expected``, or to 1 when that is larger. ``"rms"``: the root mean square of the difference,
-    relative to that of ``expected``, or to 0.01 when that is larger. For integers and booleans, the
+    relative to that of ``expected``, or to 0.01 when that is larger. ``"rows"``: as ``"max"``, of
+    outputs that :meth:`Tolerance.in_order` has put in order. For integers and booleans, the
     share of elements that differ. Infinite where shapes differ or only one side holds NaN or an
     infinity; see also :func:`masked_alike`.
     """

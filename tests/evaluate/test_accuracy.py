@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tvmopt.compare import Tolerance
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 
@@ -149,3 +150,12 @@ def test_top1_needs_a_row_of_scores_for_each_label(output, labels):
     meter = AccuracyMeter("top1", True)
     with pytest.raises(ConfigError, match=r"needs a first output of shape \(batch, classes\)"):
         meter.add([output], [output], labels, 2)
+
+
+def test_rows_that_changed_places_are_equal():
+    boxes = np.arange(12, dtype=np.float32).reshape(3, 4)
+    swapped = boxes[[0, 2, 1]]
+    for measure, accuracy in (("rows", 1.0), ("max", pytest.approx(0.8735, abs=1e-4))):
+        meter = AccuracyMeter("fidelity", False, Tolerance(1e-3, measure))
+        meter.add([swapped[None]], [boxes[None]], None, 1)
+        assert meter.result().cosine == accuracy

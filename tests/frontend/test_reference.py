@@ -120,6 +120,23 @@ def test_tolerance_follows_the_number_formats(make_model, dtype, op, tolerance):
     assert tolerance_for(model) == tolerance
 
 
+def test_a_model_that_sorts_may_swap_its_rows(make_model):
+    """Scores that are nearly equal, with the boxes and labels that belong to them."""
+    node = helper.make_node("TopK", ["x", "k"], ["v", "i"], name="top")
+    model = make_model(
+        [node], {"x": ("float32", [4])}, {"v": ("float32", [3]), "i": ("int64", [3])},
+        {"k": np.int64([3])},
+    )  # fmt: skip
+    tolerance = tolerance_for(model)
+    expected = [np.float32([0.9, 0.80000001, 0.8]), np.int64([2, 0, 3])]
+    swapped = [np.float32([0.9, 0.8, 0.8]), np.int64([2, 3, 0])]
+    assert check_outputs(swapped, expected, ["v", "i"], "it", tolerance) < 1e-6
+    with pytest.raises(AccuracyError, match="output 'i' deviates"):
+        check_outputs(swapped, expected, ["v", "i"], "it", FLOAT_TOLERANCE)
+    with pytest.raises(AccuracyError, match="output 'i' deviates"):
+        check_outputs([swapped[0], np.int64([3, 3, 0])], expected, ["v", "i"], "it", tolerance)
+
+
 def test_what_onnx_runtime_refuses_is_one_line(make_model):
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="twice"),

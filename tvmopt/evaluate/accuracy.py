@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvmopt.compare import cosine, deviation
+from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
 
 _TIE = 1e-5
@@ -60,15 +60,24 @@ def _top1_agrees(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 class AccuracyMeter:
-    """Accumulate batches; :meth:`result` returns the accuracy."""
+    """Accumulate batches; :meth:`result` returns the accuracy.
 
-    def __init__(self, metric: str, has_labels: bool) -> None:
+    Args:
+        metric: Metric of the user.
+        has_labels: Whether there are labels.
+        tolerance: Of the model's outputs; says whether their rows may change places.
+    """
+
+    def __init__(
+        self, metric: str, has_labels: bool, tolerance: Tolerance = FLOAT_TOLERANCE
+    ) -> None:
         if metric == "top1" and not has_labels:
             raise ConfigError(
                 "metric 'top1' needs labels, but the data holds none; add an integer array "
                 "'labels' or use metric=fidelity"
             )
         self.metric = "top1" if has_labels and metric != "fidelity" else "fidelity"
+        self._tolerance = tolerance
         self._right = self._reference_right = self._agreed = self._rows = self._samples = 0
         self._scores = True
         self._cosine = 1.0
@@ -93,6 +102,7 @@ class AccuracyMeter:
                 agreement.
         """
         self._samples += valid
+        actual = self._tolerance.in_order(actual, expected)
         for got, want in zip(actual, expected, strict=True):
             self._compare(np.asarray(got), np.asarray(want))
         first, wanted = np.asarray(actual[0]), np.asarray(expected[0])

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tvmopt.compare import deviation
+from tvmopt.compare import Tolerance, deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.fallback import fallback, holds_nan
@@ -196,6 +196,7 @@ def golden_deviation(
         AccuracyError: When an output deviates by more than the model's tolerance.
     """
     worst = 0.0
+    outputs = Tolerance(metadata.tolerance, metadata.measure).in_order(outputs, expected)
     for spec, got, want in zip(metadata.outputs, outputs, expected, strict=True):
         error = deviation(got, want, metadata.measure)
         if not error <= metadata.tolerance:

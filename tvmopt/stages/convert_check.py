@@ -13,7 +13,7 @@ from tvmopt.compare import model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ModelError, TvmoptError, last_line
-from tvmopt.frontend.reference import Reference, loses_nan, tolerance_for
+from tvmopt.frontend.reference import Reference, in_any_order, loses_nan, tolerance_for
 from tvmopt.quantize import is_quantized
 from tvmopt.stages.check import Criteria, Findings, Run, Trial, check_conversion, first_bad_layer
 from tvmopt.stages.float_model import FloatModel
@@ -101,7 +101,8 @@ class Check:
             inputs=self._model.inputs,
             outputs=self._model.outputs,
             random_inputs=self._model.random_inputs,
-            tolerance=self._criteria.tolerance or model_tolerance(self._dtype),
+            tolerance=self._criteria.tolerance
+            or in_any_order(self._source, model_tolerance(self._dtype)),
             min_cosine=self._criteria.min_cosine,
             dtype=self._dtype,
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
+from tvmopt.compare import Tolerance
 from tvmopt.config import EvaluateConfig
 from tvmopt.device import cuda_runtime
 from tvmopt.device.target import TargetSpec
@@ -96,7 +97,9 @@ def evaluate(
     reference = _reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
     dataset = _dataset(data, signature)
-    accuracies, reference_accuracy = _accuracies(config, models, reference, dataset)
+    accuracies, reference_accuracy = _accuracies(
+        config, models, reference, dataset, signature.tolerance
+    )
     _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 
     inputs = dataset.batch(0).inputs
@@ -162,7 +165,7 @@ def _evaluate_on(
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
         limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
-        accuracies, _ = _accuracies(limited, models, reference, dataset)
+        accuracies, _ = _accuracies(limited, models, reference, dataset, signature.tolerance)
         _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
         inputs = dataset.batch(0).inputs
         samples = collect_interleaved(
@@ -275,10 +278,12 @@ def _accuracies(
     models: Mapping[str, Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]],
     reference: Callable[[dict[str, np.ndarray]], list[np.ndarray]],
     dataset: Dataset,
+    tolerance: Tolerance,
 ) -> tuple[dict[str, Accuracy], float]:
     if dataset.samples > config.max_samples:
         dataset = dataset.take(range(config.max_samples))
-    meters = {label: AccuracyMeter(config.metric, dataset.labels is not None) for label in models}
+    has_labels = dataset.labels is not None
+    meters = {label: AccuracyMeter(config.metric, has_labels, tolerance) for label in models}
     spent = dict.fromkeys(models, 0.0)
     for batch in dataset.batches():
         if 0 < config.accuracy_time_s < spent[CANDIDATE]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tvmopt.compare import Tolerance
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
@@ -62,12 +63,12 @@ def measure_heldout(
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)
-        accuracy = _accuracy(model, reference, dataset)
+        accuracy = _accuracy(model, reference, dataset, signature.tolerance)
     else:
         with open_session(Board(**board)) as session:
             remote = RemoteModel(session, bundle)
             remote.check_golden(bundle)
-            accuracy = _accuracy(remote, reference, dataset)
+            accuracy = _accuracy(remote, reference, dataset, signature.tolerance)
             del remote  # what lies on the board is freed while there is a session
     (out_dir / _FILE).write_text(json.dumps(dataclasses.asdict(accuracy)))
     return StageResult({"samples": float(accuracy.samples)}, {}, [])
@@ -79,9 +80,12 @@ def read_accuracy(out_dir: Path) -> Accuracy:
 
 
 def _accuracy(
-    model: CompiledModel | RemoteModel, reference: Reference, dataset: Dataset
+    model: CompiledModel | RemoteModel,
+    reference: Reference,
+    dataset: Dataset,
+    tolerance: Tolerance,
 ) -> Accuracy:
-    meter = AccuracyMeter("auto", dataset.labels is not None)
+    meter = AccuracyMeter("auto", dataset.labels is not None, tolerance)
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)
         meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
