@@ -154,8 +154,20 @@ def test_top1_needs_a_row_of_scores_for_each_label(output, labels):
 
 def test_rows_that_changed_places_are_equal():
     boxes = np.arange(12, dtype=np.float32).reshape(3, 4)
-    swapped = boxes[[0, 2, 1]]
-    for measure, accuracy in (("rows", 1.0), ("max", pytest.approx(0.8735, abs=1e-4))):
-        meter = AccuracyMeter("fidelity", False, Tolerance(1e-3, measure))
-        meter.add([swapped[None]], [boxes[None]], None, 1)
-        assert meter.result().cosine == accuracy
+    meter = AccuracyMeter("fidelity", False, Tolerance(1e-3, "rows"))
+    meter.add([boxes[None, [0, 2, 1]]], [boxes[None]], None, 1)
+    result = meter.result()
+    assert (result.accuracy, result.cosine, result.max_abs_error) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(("wrong", "accuracy", "cosine"), [(1, 0.75, 1.0), (3, 0.25, 0.0)])
+def test_batches_of_other_rows_do_not_agree(wrong, accuracy, cosine):
+    """A row more, as where a score is at a threshold."""
+    boxes = np.arange(12, dtype=np.float32).reshape(3, 4)
+    meter = AccuracyMeter("fidelity", False, Tolerance(1e-3, "rows"))
+    for batch in range(4):
+        meter.add([boxes[: 2 if batch < wrong else 3]], [boxes], None, 1)
+    result = meter.result()
+    assert (result.accuracy, result.cosine) == (accuracy, cosine)
+    with pytest.raises(ConfigError, match="outputs must have shape"):
+        AccuracyMeter("fidelity", False).add([boxes[:2]], [boxes], None, 1)

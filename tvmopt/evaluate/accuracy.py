@@ -10,6 +10,8 @@ import numpy as np
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
 
+_SIMILAR = 0.99
+"""Cosine of outputs that hold the same rows, in whatever dtype."""
 _TIE = 1e-5
 """Scores nearer than this, relative to the larger one (at least 1), are equal in float32."""
 
@@ -21,11 +23,13 @@ class Accuracy:
     Attributes:
         metric: ``"top1"`` or ``"fidelity"``.
         accuracy: Top-1 accuracy against labels. For fidelity, top-1 agreement with the float model
-            when the first output holds class scores (2 or 3 axes), otherwise the cosine.
+            when the first output holds class scores (2 or 3 axes), otherwise the cosine; of a model
+            that sorts, the share of batches that agree.
         reference: The float model's accuracy on the same samples (1 for fidelity).
         agreement: Fraction of rows with the float model's top-1; None when the first output holds
             no class scores.
-        cosine: Minimum cosine similarity with the float model, over all outputs and batches.
+        cosine: Minimum cosine similarity with the float model, over all outputs and batches. Of a
+            model that sorts, over the batches that agree; 0 if less than half do.
         max_abs_error: Maximum absolute difference from the float model, over all outputs.
         samples: Number of evaluated samples.
     """
@@ -103,16 +107,21 @@ class AccuracyMeter:
         """
         self._samples += valid
         actual = self._tolerance.in_order(actual, expected)
-        for got, want in zip(actual, expected, strict=True):
-            self._compare(np.asarray(got), np.asarray(want))
+        agrees = not self._sorts or self._agrees(actual, expected)
+        if agrees:
+            for got, want in zip(actual, expected, strict=True):
+                self._compare(np.asarray(got), np.asarray(want))
         first, wanted = np.asarray(actual[0]), np.asarray(expected[0])
         if self.metric == "top1":
             self._top1(first, wanted, labels, valid)
-        if _is_scores(first):
+        if self._sorts:
+            self._agreed += agrees
+            self._rows += 1
+        elif _is_scores(first):
             rows = slice(0, len(first) - padding)
-            agrees = _top1_agrees(first[rows], wanted[rows])
-            self._agreed += int(agrees.sum())
-            self._rows += agrees.size
+            same = _top1_agrees(first[rows], wanted[rows])
+            self._agreed += int(same.sum())
+            self._rows += same.size
         else:
             self._scores = False
 
@@ -130,9 +139,23 @@ class AccuracyMeter:
             accuracy,
             reference,
             agreement,
-            self._cosine,
+            0.0 if self._sorts and 2 * self._agreed < self._rows else self._cosine,
             self._max_abs_error,
             self._samples,
+        )
+
+    @property
+    def _sorts(self) -> bool:
+        return self._tolerance.measure == "rows"
+
+    def _agrees(self, actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+        """Return whether a batch has the same rows: a score at a threshold may add or drop one."""
+        pairs = [
+            (np.asarray(got), np.asarray(want)) for got, want in zip(actual, expected, strict=True)
+        ]
+        return all(
+            deviation(got, want) <= self._tolerance.limit or cosine(got, want) >= _SIMILAR
+            for got, want in pairs
         )
 
     def _top1(
