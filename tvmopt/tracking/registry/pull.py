@@ -32,8 +32,8 @@ from tvmopt.tracking.store.mlflow_store import open_store
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION, python_versions
 
 _RUNTIME_FILES = (
-    "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "printable.py", "row_order.py",
-    "versions.py",
+    "__init__.py", "compare.py", "digest.py", "errors.py", "host.py", "printable.py",
+    "row_order.py", "versions.py",
     "runtime", "device/__init__.py", "device/dtypes.py", "device/cuda_runtime.py",
     "device/cuda_graph.py",
 )  # fmt: skip
