@@ -112,6 +112,7 @@ def test_batch_one_of_many_steps_needs_no_matmul(changed, takes_products) -> Non
     case = dataclasses.replace(RecurrentModel("LSTM", 40, 1, 8, 16, ("B",), {}), **changed)
     model, _ = case.build()
     assert _takes_products(model, "x86-64-v4") is takes_products
+    assert _takes_products(model, "x86-64-v3")
     assert _takes_products(model, "nvidia-h200")
 
 
