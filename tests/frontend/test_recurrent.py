@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import onnxruntime as ort
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tvm import tirx
@@ -137,10 +137,15 @@ def test_more_threads_than_tiles(monkeypatch) -> None:
     _check(RecurrentModel("LSTM", 7, 2, 8, 60, ("B",), {}), threads=11)
 
 
+_UNBOUNDED = {"Affine", "Elu", "LeakyRelu", "Relu", "Softplus", "ThresholdedRelu"}
+
+
 @pytest.mark.slow
 @given(recurrent_models())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_drawn_layers(case) -> None:
+    # Activations without a bound overflow over many steps, where ONNX Runtime loses NaN.
+    assume(case.steps < 10 or not _UNBOUNDED & {*case.attributes.get("activations", ())})
     _check(case, threads=1)
 
 
