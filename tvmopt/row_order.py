@@ -19,9 +19,9 @@ def in_order_of(
 ) -> list[np.ndarray]:
     """Return ``actual`` with the rows that are equal to others of ``expected`` in their places.
 
-    Rows are those of the first axis that is longer than 1, the same number in all outputs that have
-    one. A row moves in all outputs at once, and only to a place where it deviates by at most
-    ``limit``; if not all find one, none moves.
+    The rows lie along the first axis that is longer than 1; their number is the same in all outputs
+    that have such an axis. A row moves in all outputs at once, and only where it then deviates by
+    at most ``limit``; if not all find a place, none moves.
 
     Args:
         actual: Outputs.

@@ -49,7 +49,7 @@ class CellRow:
             buffers: Parameters and other buffers of the kernel, by name.
             place: The block of rows.
             row: Row in the block.
-            sums: Registers (1, row, gate, unit) with the products of the state.
+            sums: Accumulators (1, row, gate, unit) of the state's GEMV.
             input_products: Returns the product of the input, plus bias, of a gate and a unit of the
                 tile; without it they are read from the parameter ``gates``.
         """

@@ -76,11 +76,11 @@ class BlockProducts:
         self._block = block
         _, _, _, self.steps, _, self._lanes = map(int, buffers["products"].shape)
         shape = (self.steps, self.gates, self._lanes)
-        self._sums = build.alloc_buffer(shape, "float32", scope="local")
+        self._accumulators = build.alloc_buffer(shape, "float32", scope="local")
 
     @property
     def registers(self) -> int:
-        """Vector registers for the sums."""
+        """Vector registers for the accumulators."""
         return self.steps * self.gates
 
     @property
@@ -94,7 +94,7 @@ class BlockProducts:
         return int(self._of["x"].shape[1])
 
     def load(self, begins: Expr) -> None:
-        """Emit the load of the sums; the bias, where they begin."""
+        """Emit the load of the accumulators; of the bias, where they begin."""
         bias = self._of["input_bias"]
 
         def first(step: int, gate: int, unit: Expr) -> Expr:
@@ -111,18 +111,18 @@ class BlockProducts:
         def added(step: int, gate: int, unit: Expr) -> Expr:
             x = self._of["x"][self._time(step), k]
             own = self._weight[self._place.direction, self._place.tile, k, gate, unit]
-            return self._sums[step, gate, unit] + x * own
+            return self._accumulators[step, gate, unit] + x * own
 
         self._every(added)
 
     def store(self) -> None:
-        """Emit the store of the sums."""
+        """Emit the store of the accumulators."""
         for gate in range(self.gates):
             for step in range(self.steps):
                 with build.vectorized(self._lanes) as unit:
                     build.buffer_store(
                         self._of["products"],
-                        self._sums[step, gate, unit],
+                        self._accumulators[step, gate, unit],
                         list(self._kept(step, gate, unit)),
                     )
 
@@ -131,7 +131,9 @@ class BlockProducts:
         for step in range(self.steps):
             for gate in range(self.gates):
                 with build.vectorized(self._lanes) as unit:
-                    build.buffer_store(self._sums, value(step, gate, unit), [step, gate, unit])
+                    build.buffer_store(
+                        self._accumulators, value(step, gate, unit), [step, gate, unit]
+                    )
 
     def _kept(self, step: int, gate: int, unit: Expr) -> tuple[Expr | int, ...]:
         place = self._place

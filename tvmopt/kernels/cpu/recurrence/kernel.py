@@ -124,7 +124,7 @@ class _Kernel:
                 build.buffer_store(self._of["y"], tirx.const(0, "float32"), [steps + more, *at])
 
     def _steps(self) -> Expr | int:
-        """Return the steps to compute: those of the longest sequence."""
+        """Return the number of steps to compute: the length of the longest sequence."""
         r, lengths = self._r, self._of.get("lengths")
         if lengths is None:
             return r.steps
@@ -197,17 +197,17 @@ class _Kernel:
             self._block(phase, RowBlock(step, direction, tile, first, rest))
 
     def _block(self, phase: int, place: RowBlock) -> None:
-        sums = StateProducts(self._r, self._tiling, self._of, phase, place)
+        state = StateProducts(self._r, self._tiling, self._of, phase, place)
         if self._block_steps:
-            self._beside_inputs(phase, place, sums)
+            self._beside_inputs(phase, place, state)
         else:
-            sums.emit()
+            state.emit()
         products = self._products_of(place) if self._block_steps else None
         for row in range(place.rows):
             lanes = self._tiling.lanes
-            CellRow(self._r, lanes, self._of, place, row, sums.buffer, products).emit(phase)
+            CellRow(self._r, lanes, self._of, place, row, state.buffer, products).emit(phase)
 
-    def _beside_inputs(self, phase: int, place: RowBlock, sums: StateProducts) -> None:
+    def _beside_inputs(self, phase: int, place: RowBlock, state: StateProducts) -> None:
         """Emit the products of the state, and of the next block of inputs, if any."""
         block, step = place.step // self._block_steps, place.step % self._block_steps
         with build.If((block + 1) * self._block_steps < self._r.steps):
@@ -217,9 +217,9 @@ class _Kernel:
                     for group, (own, _) in enumerate(input_groups(self._r))
                     if own == phase
                 ]
-                sums.emit_beside(following, step)
+                state.emit_beside(following, step)
             with build.Else():
-                sums.emit()
+                state.emit()
 
     def _products_of(self, place: RowBlock) -> Callable[[int, Expr], Expr]:
         """Return the products of a step's input, by gate and unit of the tile."""

@@ -13,14 +13,14 @@ from tvmopt.kernels.cpu.recurrence.tiling import RecurrenceTiling
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.cell import RowBlock
 
-# Most values of k that are summed apart; independent sums hide the latency of FMA.
-_MOST_SUMS = 8
+# Most partial accumulators; independent ones hide the latency of FMA.
+_MOST_PARTS = 8
 # Most values of k beside one feature of the input.
 _MOST_BESIDE = 16
 
 
 class StateProducts:
-    """Sums (part, row, gate, unit) in registers; part 0 holds the result.
+    """Accumulators (part, row, gate, unit); part 0 holds the result.
 
     Args:
         recurrence: The layer.
@@ -95,7 +95,7 @@ class StateProducts:
 
     def _parts(self, registers: int) -> int:
         parts = 1
-        while parts < _MOST_SUMS and 2 * parts * self._used <= registers:
+        while parts < _MOST_PARTS and 2 * parts * self._used <= registers:
             parts *= 2
         return parts
 
@@ -134,7 +134,7 @@ class StateProducts:
     def _every(
         self, parts: int, value: Callable[[int, int, int, Expr], Expr], part: int = 0
     ) -> None:
-        """Replace the sums of ``parts`` parts, from ``part`` on."""
+        """Replace the accumulators of ``parts`` parts, from ``part`` on."""
         for own in range(part, part + parts):
             for row in range(self._place.rows):
                 for gate in range(self._gates):

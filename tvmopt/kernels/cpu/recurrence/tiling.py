@@ -9,9 +9,9 @@ from tvmopt.kernels.recurrence.operands import Shape
 
 #: 4-byte values of a cache line.
 LINE = 16
-# Steps of a block, which reads the input's weight once. With fewer, a matmul over all steps wins;
-# with more the sums are loaded and stored too often.
-_LEAST_STEPS, _MOST_STEPS = 4, 10
+# Most steps of a block. A block reads the input's weight once; with more steps the accumulators are
+# loaded and stored too often.
+_MOST_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RecurrenceTiling:
 
     @property
     def accumulators(self) -> int:
-        """Vector registers for the sums, where the weight is read as fast as memory gives it."""
+        """Vector registers for the accumulators of a GEMV without input products."""
         return self.registers // 2
 
 
@@ -49,7 +49,7 @@ def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shap
 
 
 def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the phase and the gates of each group whose input products are summed together.
+    """Return the phase and the gates of each group that accumulates its input products together.
 
     The four gates of an LSTM make two groups, so that registers hold more steps.
     """
@@ -64,8 +64,8 @@ def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
 def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     """Return the steps whose input products registers hold beside one step's state products.
 
-    0 where a matmul over all steps, before the recurrence, is better: too few registers or steps,
-    more than one sequence, or sequences of different lengths. Also where a vector is shorter than a
+    0 where a matmul over all steps, before the recurrence, is better: too few steps, more
+    than one sequence, or sequences of different lengths. Also where a vector is shorter than a
     cache line: with AVX2 it was measured up to 23 % slower.
     """
     r = recurrence
@@ -75,6 +75,6 @@ def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
     for phase, gates in input_groups(r):
         operands = len(r.phases[phase]) + len(gates) + 1
         steps = min(steps, (tiling.registers - operands) // len(gates))
-    if r.batch > 1 or "lengths" in r.operands or steps < _LEAST_STEPS or r.steps < 2 * steps:
+    if r.batch > 1 or "lengths" in r.operands or r.steps < 2 * steps:
         return 0
     return steps
