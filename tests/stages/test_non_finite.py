@@ -9,13 +9,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import tvm
 from onnx import TensorProto, helper
-from tvm import relax
 
 import tvmopt
 from benchmarks import non_finite, zoo
 from benchmarks.cpu_models import ModelFile
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.compare import same_non_finite
 from tvmopt.config import ConvertConfig
@@ -45,11 +44,8 @@ def answer(request, digits, tmp_path_factory):
     target = resolve_target("host", 1)
     path = tmp_path_factory.mktemp("library") / "digits.so"
     build_library(lower(module, target.to_tvm()), target, path, schedule=request.param)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    return lambda image: (
-        machine["main"](tvm.runtime.tensor(image)).numpy(),
-        reference({"image": image})[0],
-    )
+    run = loaded(path, module)
+    return lambda image: (run(image)[0], reference({"image": image})[0])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-42])

@@ -7,9 +7,8 @@ import json
 
 import numpy as np
 import pytest
-import tvm
-from tvm import relax
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.config import TuneConfig
 from tvmopt.device.target import resolve_target
@@ -85,8 +84,7 @@ def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path)
     lowered = lower(converted[1], SPEC.to_tvm(), plan=read_plan(out / PLAN_FILE))
     built = build_library(lowered, SPEC, tmp_path / "net.so", database_dir=out / DATABASE_DIR)
     assert set(built.records.values()) == {"subgraph"}
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(built.path)), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(inputs())).numpy()
+    [got] = loaded(built.path, lowered)(inputs())
     np.testing.assert_allclose(got, residual_net_numpy(inputs()), rtol=2e-3, atol=2e-3)
 
 

@@ -10,12 +10,11 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tvm import relax
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.compare import same_non_finite
 from tvmopt.device.target import resolve_target
@@ -265,9 +264,9 @@ def test_padding_does_not_take_the_place_of_nan(
     lowered = lower(convert_module(module, layout=layout).mod, target.to_tvm())
     path = tmp_path / "pool.so"
     build_library(lowered, target, path, schedule=schedule)
-    main = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+    run = loaded(path, lowered)
     for value in (np.nan, np.inf):
-        got = main(tvm.runtime.tensor(np.full(shape, value, np.float32))).numpy()
+        [got] = run(np.full(shape, value, np.float32))
         np.testing.assert_array_equal(got, np.full_like(got, value))
 
 

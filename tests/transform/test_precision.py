@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
@@ -56,9 +57,7 @@ def run(tmp_path):
     def compiled(mod, *arrays, folder=tmp_path):
         path = folder / f"{next(count)}-{id(mod)}.so"
         build_library(_lower(mod), TARGET, path, quick=True)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-        out = machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
-        return [o.numpy() for o in ([out] if hasattr(out, "numpy") else out)]
+        return loaded(path, mod)(*arrays)
 
     return compiled
 
@@ -441,6 +440,5 @@ def test_random_graphs(relax_main, tmp_path_factory, graph, dtype, skip):
     for i, m in enumerate((mod, result.mod)):
         path = folder / f"{i}.so"
         build_library(_lower(m), TARGET, path, quick=True)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-        outputs.append(machine["main"](tvm.runtime.tensor(x)).numpy())
+        outputs += loaded(path, m)(x)
     assert _deviation(outputs[1], outputs[0]) < TOLERANCE[dtype]

@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
@@ -167,8 +168,7 @@ def test_numbers(mod, tmp_path, dtype, out_dtype):
     path = tmp_path / "model.so"
     lowered = lower(recast(mod, dtype, out_dtype, **one), TARGET.to_tvm())
     build_library(lowered, TARGET, path, quick=True)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    [got] = loaded(path, lowered)(x)
     tolerance = 1e-2 if out_dtype == "float16" else 1e-5
     assert np.abs(got - want).max() < tolerance * np.abs(want).max()
 

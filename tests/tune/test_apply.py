@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.errors import DatabaseMismatchError
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
@@ -91,8 +92,7 @@ def anchored(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
 
 
 def assert_right(path: Path) -> None:
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(_X)).numpy()
+    [got] = loaded(path, net())(_X)
     np.testing.assert_allclose(got, expected(), rtol=1e-4, atol=1e-4)
 
 

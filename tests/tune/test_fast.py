@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import meta_schedule as ms
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, DatabaseMismatchError
@@ -75,8 +76,7 @@ def expected() -> np.ndarray:
 
 
 def run(path: Path) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(_X)).numpy()
+    return loaded(path, net())(_X)[0]
 
 
 def tune(mod: tvm.IRModule, work_dir: Path, **changes) -> TuneResult:

@@ -6,6 +6,7 @@ neighbouring layers: good for comparing dtypes, not for adding up.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Iterable
@@ -132,27 +133,26 @@ def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
     import tvm
-    from tvm import relax
 
     from tvmopt.build import build_library
     from tvmopt.frontend import import_onnx
+    from tvmopt.runtime.executor import MAIN, open_executor
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
+    from tvmopt.transform.output_specs import output_specs
 
     converted = convert_module(import_onnx(model), dtype=dtype)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"
         build_library(lower(converted.mod, target.to_tvm()), target, path)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+        module = tvm.runtime.load_module(str(path))
+    executor = open_executor(module, tvm.cpu(), output_specs(converted.mod))
     rng = np.random.default_rng(0)
     arrays = []
     for value in model.graph.input:
         kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
         arrays.append(tvm.runtime.tensor(rng.uniform(0, 1, dims).astype(kind)))
-    machine["main"](*arrays)
-    timer = machine.time_evaluator(
-        "main", tvm.cpu(), number=1, repeat=_REPEATS, min_repeat_ms=_LEAST_MS
-    )
-    return float(timer(*arrays).median)
+    executor.bind(MAIN, arrays)()
+    return statistics.median(executor.seconds(arrays, _REPEATS, _LEAST_MS))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tvmopt.errors import ArtifactError, last_line
 from tvmopt.runtime.checks import check_version, open_checked
+from tvmopt.runtime.executor import MAIN, open_executor
 from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.model import golden_deviation, read_golden
 from tvmopt.runtime.outputs import Outputs
@@ -29,8 +30,6 @@ class RemoteModel:
     """
 
     def __init__(self, session: Any, folder: Path, name: str = "model") -> None:
-        from tvm.runtime.vm import VirtualMachine
-
         self.metadata = ModelMetadata.read(folder)
         check_version(self.metadata)
         self._session = session
@@ -39,17 +38,13 @@ class RemoteModel:
         with open_checked(folder / LIBRARY_FILE, self.metadata.library_sha256) as library:
             hashed = Path(f"/proc/self/fd/{library.fileno()}")  # the path may be another file now
             module = upload_library(session, hashed, f"{name}.so")
-        self._machine = VirtualMachine(module, self._device)
-        self._timer = self._machine.module.time_evaluator
+        self._executor = open_executor(module, self._device, self.metadata.outputs, remote=True)
         self._names = tuple(spec.name for spec in self.metadata.outputs)
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
         """Return the outputs in the order of the ONNX graph."""
-        self._set_inputs(inputs)
-        self._machine.invoke_stateful("main")
-        outputs = self._machine.get_outputs("main")
-        items = outputs if isinstance(outputs, tuple) else (outputs,)
-        return Outputs([item.numpy() for item in items], self._names)
+        run = self._executor.bind(MAIN, self._tensors(inputs))
+        return Outputs([item.numpy() for item in run()], self._names)
 
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder`` on the board; return the largest deviation.
@@ -65,18 +60,19 @@ class RemoteModel:
 
         Inputs and outputs are not transferred in between.
         """
-        self._set_inputs(inputs)
-        timer = self._timer("invoke_stateful", self._device, number=1, repeat=repeats)
-        return [float(seconds) for seconds in timer("main").results]
+        tensors = self._tensors(inputs)
+        self._executor.bind(MAIN, tensors)()
+        return self._executor.seconds(tensors, repeats)
 
-    def _set_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return the inputs as tensors on the board."""
         import tvm
 
         arrays = [
             np.ascontiguousarray(inputs[spec.name]).astype(spec.dtype, copy=False)
             for spec in self.metadata.inputs
         ]
-        self._machine.set_input("main", *(tvm.runtime.tensor(a, self._device) for a in arrays))
+        return [tvm.runtime.tensor(array, self._device) for array in arrays]
 
 
 def upload_library(session: Any, path: Path, name: str) -> Any:

@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from tvmopt.runtime.executor import Executor
+
 #: Name of the compiled function that computes ``main`` with direct convolutions.
 FALLBACK = "main_direct"
 
 
-def fallback(machine: Any, inputs: Sequence[Any]) -> Callable[[], Any] | None:
+def fallback(executor: Executor, inputs: Sequence[Any]) -> Callable[[], Sequence[Any]] | None:
     """Return a function that runs the fallback on ``inputs``; None when the library has none.
 
     Args:
-        machine: TVM's virtual machine with the network loaded.
+        executor: The network, loaded.
         inputs: Input tensors on its device, shared by every call.
     """
-    if not machine.module.implements_function(FALLBACK):
-        return None
-    direct = machine[FALLBACK]
-    return lambda: direct(*inputs)
+    return executor.bind(FALLBACK, inputs) if executor.has(FALLBACK) else None
 
 
 def holds_nan(arrays: Iterable[np.ndarray]) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from tvmopt.compare import Tolerance, deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
+from tvmopt.runtime.executor import open_executor
 from tvmopt.runtime.fallback import fallback, holds_nan
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
@@ -40,19 +41,20 @@ class CompiledModel:
         os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
         import tvm
         import tvm_ffi
-        from tvm.runtime.vm import VirtualMachine
 
         self.metadata = metadata
         if metadata.segments:
             register_segments(metadata.threads)
         self._module = open_library(library)
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
-        self._machine = VirtualMachine(self._module, device)
+        executor = open_executor(self._module, device, metadata.outputs)
         self._buffers = [
             tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in metadata.inputs
         ]
-        self._run: Callable[[], Any] = network(self._machine, self._buffers, metadata.gpu)
-        self._fallback = fallback(self._machine, self._buffers)
+        # A copy by NumPy takes 0.2 us, by TVM 6 us.
+        self._views = [] if metadata.gpu else [np.from_dlpack(b) for b in self._buffers]
+        self._run: Callable[[], Sequence[Any]] = network(executor, self._buffers, metadata.gpu)
+        self._fallback = fallback(executor, self._buffers)
         if metadata.segments:
             bound = Segments(metadata.threads).bound
             self._run = bound(self._run)
@@ -89,8 +91,7 @@ class CompiledModel:
             if not hasattr(self._pool, "ready"):  # TVM has one pool per thread
                 self._set_threads(1, self.metadata.threads)
                 self._pool.ready = True
-            for buffer, array in zip(self._buffers, arrays, strict=True):
-                buffer.copyfrom(array)
+            self._set_inputs(arrays)
             try:
                 values = [] if direct else self._values(self._run())
                 if self._fallback is not None and (direct or holds_nan(values)):
@@ -130,11 +131,18 @@ class CompiledModel:
         direct = self._outputs(inputs, direct=True)
         return max(worst, golden_deviation(direct, expected, self.metadata))
 
-    def _values(self, result: Any) -> list[np.ndarray]:
+    def _set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for view, array in zip(self._views, arrays, strict=False):
+            view[...] = array
+        if not self._views:
+            for buffer, array in zip(self._buffers, arrays, strict=True):
+                buffer.copyfrom(np.ascontiguousarray(array))
+
+    def _values(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Return copies of the outputs of a call."""
-        if len(self._output_names) == 1 and hasattr(result, "numpy"):
-            return [result.numpy()]
-        return [item.numpy() for item in result]
+        if self.metadata.gpu:
+            return [tensor.numpy() for tensor in results]
+        return [np.from_dlpack(tensor).copy() for tensor in results]
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):
@@ -159,7 +167,7 @@ class CompiledModel:
                     f"input {spec.name!r} must have shape {spec.shape}, but got {array.shape}; "
                     "the model was compiled for that shape"
                 )
-            arrays.append(np.ascontiguousarray(array).reshape(spec.shape))
+            arrays.append(array)
         if len(inputs) != len(arrays):
             unknown = sorted(set(inputs) - {spec.name for spec in self.metadata.inputs})
             raise ConfigError(f"inputs must be inputs of the model, but got also {unknown}")

@@ -1,4 +1,4 @@
-"""Call a network: through the virtual machine, or by replay of a captured CUDA graph."""
+"""Call a network: by its executor, or by replay of a captured CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tvmopt.runtime.executor import MAIN, Executor
+
 #: Name of the compiled function that allocates the memory which ``main`` takes besides its inputs.
 STORAGES = "storages"
 
 
-def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable[[], Any]:
+def network(
+    executor: Executor, inputs: Sequence[Any], on_gpu: bool | str
+) -> Callable[[], Sequence[Any]]:
     """Return a function that runs the network on ``inputs`` and returns its outputs when ready.
 
     On a GPU, the first call captures the launches in a CUDA graph, if the network allocates no
@@ -20,17 +24,16 @@ def network(machine: Any, inputs: Sequence[Any], on_gpu: bool | str) -> Callable
     memory, which the next call overwrites.
 
     Args:
-        machine: TVM's virtual machine with the network loaded.
+        executor: The network, loaded.
         inputs: Input tensors on its device, shared by every call.
         on_gpu: Whether the device is a GPU.
     """
-    main = machine["main"]
     if not on_gpu:
-        return lambda: main(*inputs)
-    if not machine.module.implements_function(STORAGES):
-        return LaunchedRun(lambda: main(*inputs))
-    storages = tuple(machine[STORAGES]())
-    return RecordedRun(lambda: main(*inputs, *storages))
+        return executor.bind(MAIN, inputs)
+    if not executor.has(STORAGES):
+        return LaunchedRun(executor.bind(MAIN, inputs))
+    storages = executor.bind(STORAGES, ())()
+    return RecordedRun(executor.bind(MAIN, (*inputs, *storages)))
 
 
 class LaunchedRun:

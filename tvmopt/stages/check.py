@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
 
 from tvmopt import host
 from tvmopt.build import build_library
@@ -19,9 +18,11 @@ from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import AccuracyError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
+from tvmopt.runtime.executor import open_executor
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import register_segments
 from tvmopt.transform.lower import lower
+from tvmopt.transform.output_specs import output_specs
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -84,17 +85,17 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
         path = Path(folder) / "check.so"
         build_library(lower(mod, target.to_tvm(), winograd=False), target, path, quick=True)
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
+        module = tvm.runtime.load_module(str(path))
+    executor = open_executor(module, device, output_specs(mod))
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         inputs = [tvm.runtime.tensor(a, device) for a in arrays]
         try:
-            runner = network(machine, inputs, target.gpu is not None)  # owns the outputs' memory
+            runner = network(executor, inputs, target.gpu is not None)  # owns the outputs' memory
             result = runner()
         except Exception as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
-        items = [result] if hasattr(result, "numpy") else list(result)
-        return [item.numpy() for item in items]
+        return [item.numpy() for item in result]
 
     return run
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
 
 from tvmopt import host
 from tvmopt.build import build_library
@@ -22,7 +21,9 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
 from tvmopt.measure.check import random_array
 from tvmopt.measure.workers import Job, WorkerPool
+from tvmopt.runtime.executor import MAIN, open_executor
 from tvmopt.runtime.segments import register_segments
+from tvmopt.transform.output_specs import OutputSpec, output_specs
 
 _REPEATS, _SECONDS = 60, 2.0
 _TIMEOUT_S = 300.0
@@ -49,8 +50,12 @@ def measured_seconds(
             path = scratch / f"network{number}.so"
             built = build_library(module, target, path, database_dir=database_dir)
             libraries[name] = str(built.path)
-        inputs = {name: _inputs(module) for name, module in lowered.items()}
-        arguments = {"libraries": libraries, "inputs": inputs, "threads": target.threads}
+        arguments = {
+            "libraries": libraries,
+            "inputs": {name: _inputs(module) for name, module in lowered.items()},
+            "outputs": {name: _outputs(module) for name, module in lowered.items()},
+            "threads": target.threads,
+        }
         job = Job("tvmopt.stages.network_timing:time_libraries", arguments, _TIMEOUT_S)
         with WorkerPool(1, target.threads, scratch, "networks") as pool:
             [outcome] = pool.run([job])
@@ -62,29 +67,34 @@ def measured_seconds(
 
 
 def time_libraries(
-    libraries: Mapping[str, str], inputs: Mapping[str, list[list[Any]]], threads: int
+    libraries: Mapping[str, str],
+    inputs: Mapping[str, list[list[Any]]],
+    outputs: Mapping[str, list[list[Any]]],
+    threads: int,
 ) -> dict[str, float]:
     """Return the median latency of compiled networks in seconds; runs in a worker process.
 
     Args:
         libraries: Path of each library, by name.
         inputs: Shape and dtype of the inputs of each library: ``[[shape, dtype], ...]``.
+        outputs: The same for its outputs.
         threads: Threads of segments that run in ONNX Runtime.
     """
     from tvmopt.evaluate.latency import interleave
 
     register_segments(threads)
 
-    def call(path: str, specs: list[list[Any]]) -> Callable[[], object]:
+    def call(path: str, specs: list[list[Any]], results: list[list[Any]]) -> Callable[[], object]:
         rng = np.random.default_rng(0)
         tensors = [
             tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
             for shape, dtype in specs
         ]
-        main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())["main"]
-        return lambda: main(*tensors)
+        made = [OutputSpec(tuple(shape), dtype) for shape, dtype in results]
+        executor = open_executor(tvm.runtime.load_module(path), tvm.cpu(), made)
+        return executor.bind(MAIN, tensors)
 
-    calls = {name: call(path, inputs[name]) for name, path in libraries.items()}
+    calls = {name: call(path, inputs[name], outputs[name]) for name, path in libraries.items()}
     samples = interleave(calls, _REPEATS, _SECONDS)
     return {name: statistics.median(values) for name, values in samples.items()}
 
@@ -93,3 +103,7 @@ def _inputs(lowered: tvm.IRModule) -> list[list[Any]]:
     return [
         [[int(e) for e in param.ty.shape], str(param.ty.dtype)] for param in lowered["main"].params
     ]
+
+
+def _outputs(lowered: tvm.IRModule) -> list[list[Any]]:
+    return [[list(spec.shape), spec.dtype] for spec in output_specs(lowered)]

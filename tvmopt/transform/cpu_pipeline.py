@@ -11,6 +11,7 @@ from tvmopt.kernels.passes.each_function import change_each
 from tvmopt.kernels.passes.flatten_lets import flatten_lets
 from tvmopt.kernels.passes.keep_nan import keep_nan
 from tvmopt.kernels.passes.keep_on_stack import keep_on_stack
+from tvmopt.kernels.passes.raw_pointers import take_raw_pointers
 from tvmopt.kernels.passes.split_periodic import split_periodic_loops
 from tvmopt.transform.reduce_from_infinity import reduce_from_infinity
 
@@ -26,7 +27,8 @@ def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transfor
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         lowered = change_each(lowering(mod), reduce_from_infinity)
         mod = clamp_indices(keep_nan(change_each(lowered, split_periodic_loops)))
-        return change_each(change_each(mod, flatten_lets), keep_on_stack)
+        mod = change_each(change_each(mod, flatten_lets), keep_on_stack)
+        return take_raw_pointers(mod)
 
     return run, host, device
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tvm
 from tvm import relax, tirx
@@ -15,6 +16,9 @@ from tvm.relax.backend.cpu_generic import pipeline as cpu_passes
 from tvm.relax.backend.cuda import pipeline as cuda_passes
 from tvm.target import Target
 
+from tvmopt.codegen.entry import ahead_of_time
+from tvmopt.codegen.network import NotStaticError
+from tvmopt.codegen.weights import Weights
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import TargetSpec
@@ -25,9 +29,12 @@ from tvmopt.kernels.cuda.pipeline import PIPELINE
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.link import link_options
+from tvmopt.scratch import scratch_folder
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lift_storage import LiftStorage
 from tvmopt.transform.prepack import prepack
+
+_logger = logging.getLogger("tvmopt")
 
 
 class CodeGenerator(abc.ABC):
@@ -40,7 +47,7 @@ class CodeGenerator(abc.ABC):
 
     #: TVM module that lists the Relax passes after scheduling.
     _relax_passes: ClassVar[ModuleType]
-    _tir_pipeline: ClassVar[tvm.transform.Pass]
+    _tir_pipeline: ClassVar[str]
 
     def __init__(self, spec: TargetSpec, target: Target) -> None:
         self.spec, self.target = spec, target
@@ -52,14 +59,20 @@ class CodeGenerator(abc.ABC):
             EnvironmentSetupError: When no compiler can link for the target.
         """
         linker = link_options(self.spec.isa)
-        with self._context():
-            executable = tvm.compile(
-                self._prepare(mod),
-                self.target,
-                relax_pipeline=self._relax_pipeline(),
-                tir_pipeline=self._tir_pipeline,
-            )
-        executable.export_library(str(path), **linker)
+        with scratch_folder() as folder:
+            with self._context():
+                executable, sources = self._executable(mod, folder)
+            executable.export_library(str(path), addons=[str(file) for file in sources], **linker)
+
+    def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
+        """Return the compiled module, and files to link with it, written into ``folder``."""
+        executable = tvm.compile(
+            mod,
+            self.target,
+            relax_pipeline=self._relax_pipeline(),
+            tir_pipeline=self._tir_pipeline,
+        )
+        return executable, []
 
     def replace_failing(
         self, before: tvm.IRModule, after: tvm.IRModule
@@ -78,10 +91,6 @@ class CodeGenerator(abc.ABC):
     @abc.abstractmethod
     def _context(self) -> contextlib.AbstractContextManager[object]:
         """Return the context of code generation."""
-
-    def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Return the module after what must precede TVM's passes."""
-        return mod
 
     def _own_passes(
         self, passes: list[tvm.transform.Pass], branches: bool
@@ -114,9 +123,20 @@ class CpuCodeGenerator(CodeGenerator):
     def _context(self) -> contextlib.AbstractContextManager[object]:
         return tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa))
 
-    def _prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Store weights in the layouts that the schedules require."""
-        return prepack(mod)
+    def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
+        """Compile ahead of time; a network of unknown shapes runs in TVM's virtual machine."""
+        packed = prepack(mod)
+        with self.target:
+            passes = self._relax_passes.dataflow_lower_passes(self.target)
+            lowered = tvm.transform.Sequential(passes)(packed)
+        weights = Weights()
+        try:
+            kernels = ahead_of_time(lowered, weights)
+        except NotStaticError as reason:
+            _logger.info("the network runs in TVM's virtual machine: %s", reason)
+            return super()._executable(packed, folder)
+        built = tvm.tirx.build(kernels, self.target, pipeline=self._tir_pipeline)
+        return tvm.runtime.Executable(built), [weights.write(folder)]
 
 
 class CudaCodeGenerator(CodeGenerator):

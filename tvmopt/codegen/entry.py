@@ -1,0 +1,127 @@
+"""Ahead-of-time executor: one function that calls all kernels of a network, on planned memory.
+
+::
+
+    main(x, y):                                   # inputs, outputs
+      workspace = alloc(4096)
+      matmul(&x, &weights[0], &workspace[0])
+      relu(&workspace[0], &y)
+
+TVM's virtual machine takes 1 to 2 us for each kernel: it packs and checks arguments, allocates the
+outputs and frees them. A call here is a jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.codegen.memory_plan import plan_memory
+from tvmopt.codegen.network import (
+    Branch,
+    Buffer,
+    Copy,
+    Input,
+    StaticNetwork,
+    Step,
+    Tensor,
+    Weight,
+    analyse_network,
+)
+from tvmopt.codegen.weights import WEIGHTS_SYMBOL, Weights
+from tvmopt.kernels.passes.raw_pointers import INTERNAL
+
+_FIRST_WEIGHT, _IS_TRUE = "tvmopt_first_weight", "tvmopt_is_true"
+_FUNCTIONS = f"""\
+@{WEIGHTS_SYMBOL} = external hidden constant i8, align 64
+define linkonce_odr hidden ptr @{_FIRST_WEIGHT}() alwaysinline {{
+  ret ptr @{WEIGHTS_SYMBOL}
+}}
+define linkonce_odr hidden i1 @{_IS_TRUE}(ptr %flag) alwaysinline {{
+  %value = load i8, ptr %flag
+  %true = icmp ne i8 %value, 0
+  ret i1 %true
+}}
+"""
+
+
+def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tvm.IRModule:
+    """Return the kernels of a module, and an entry function for each of its Relax functions.
+
+    Args:
+        mod: Module after ``relax.transform.CallTIRRewrite``.
+        weights: Gets the constants.
+
+    Raises:
+        NotStaticError: As :func:`~tvmopt.codegen.network.analyse_network`.
+    """
+    functions: dict[str, tirx.PrimFunc] = {}
+    called: set[str] = set()
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            network = analyse_network(mod, var.name_hint, weights)
+            functions[var.name_hint] = entry_function(network, var.name_hint)
+            called |= network.kernels()
+    for name in sorted(called):
+        kernel = mod[name]
+        attrs = {"global_symbol": name, INTERNAL: len(kernel.params)}
+        functions[name] = kernel.with_attrs(attrs)
+    return tvm.IRModule(functions)
+
+
+def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
+    """Return the function that runs ``network``; its parameters are inputs, then outputs.
+
+    Args:
+        network: The network.
+        name: Name of the function.
+    """
+    plan = plan_memory(network, network.results)
+    types = [*network.inputs, *network.outputs]
+    with IRBuilder() as builder, build.prim_func(s_tir=True):
+        build.func_name(name)
+        build.func_attr({"global_symbol": name})
+        parameters = [
+            build.arg(f"p{i}", build.buffer([int(e) for e in ty.shape.values], str(ty.dtype)))
+            for i, ty in enumerate(types)
+        ]
+        outside: dict[Tensor, tirx.Var] = {
+            Input(i): buffer for i, buffer in enumerate(parameters[: len(network.inputs)])
+        }
+        outside |= dict(zip(network.results, parameters[len(network.inputs) :], strict=True))
+        with build.attr(0, "pragma_import_llvm", _FUNCTIONS):
+            workspace = build.alloc_buffer((max(plan.size, 1),), "uint8", scope="global")
+
+            def address(tensor: Tensor) -> Expr:
+                if isinstance(tensor, Weight):
+                    first = tirx.call_extern("handle", _FIRST_WEIGHT)
+                    return tirx.handle_add_byte_offset(first, tensor.offset)
+                if isinstance(tensor, Buffer) and tensor in plan.offsets:
+                    return tirx.handle_add_byte_offset(workspace.data, plan.offsets[tensor])
+                return outside[tensor].data
+
+            _emit(network, network.steps, address)
+    return builder.get()
+
+
+def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tensor], Expr]) -> None:
+    for step in steps:
+        if isinstance(step, Copy):
+            size = tirx.IntImm("int64", network.buffers[step.target.number])
+            pair = address(step.target), address(step.source)
+            build.evaluate(tirx.call_extern("handle", "memcpy", *pair, size))
+        elif isinstance(step, Branch):
+            with build.If(tirx.call_extern("bool", _IS_TRUE, address(step.condition))):
+                with build.Then():
+                    _emit(network, step.then, address)
+                with build.Else():
+                    _emit(network, step.otherwise, address)
+        else:
+            code = tirx.call_extern("int32", step.kernel, *map(address, step.arguments))
+            with build.If(code != 0), build.Then():
+                build.evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error"))

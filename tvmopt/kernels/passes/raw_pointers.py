@@ -1,0 +1,117 @@
+"""Calling convention of kernels inside a library: pointers to the tensors' data.
+
+before -> after, of a kernel that TVM lowered for calls from anywhere::
+
+    __tvm_ffi_relu(self, args, num_args, result):      relu(x, y):
+      assert num_args == 2, ...                          X = decl_buffer((8,), data=x)
+      x = args[0]; assert x.ndim == 1, ...               Y = decl_buffer((8,), data=y)
+      X = decl_buffer((8,), data=x.data)                 compute: Y[i] = max(X[i], 0)
+      compute: Y[i] = max(X[i], 0)                       return 0
+      return 0
+
+The tensors need no checks: the entry function is made with their shapes and dtypes.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmopt.kernels.analysis import variables
+
+#: Attribute of a kernel that only the entry function of its module calls.
+INTERNAL = "tvmopt.internal"
+
+_PREFIX = "__tvm_ffi_"
+_ALIGNMENT_BYTES = 64
+_DATA, _ARGUMENT = 1, 15  # fields of tirx.tvm_struct_get: DLTensor.data, the value of an argument
+
+
+def take_raw_pointers(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a lowered module whose internal kernels take raw pointers and are private."""
+    raw: dict[str, ir.GlobalVar] = {}
+    others: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    kernels: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and INTERNAL in (func.attrs or {}):
+            name = str(func.attrs["global_symbol"]).removeprefix(_PREFIX)
+            raw[name] = ir.GlobalVar(var.name_hint)
+            kernels[raw[name]] = _raw(func, int(func.attrs[INTERNAL]))
+        else:
+            others[var] = func
+    if not raw:
+        return mod
+
+    def direct(call: ir.Call) -> ir.Call:
+        named = call.op == _EXTERN and isinstance(call.args[0], ir.StringImm)
+        callee = raw.get(str(call.args[0].value)) if named else None
+        return call if callee is None else ir.Call(callee, call.args[1:], ret_ty=call.ty)
+
+    for var, func in others.items():
+        if isinstance(func, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(func.body, (ir.Call, direct), order="post")
+            others[var] = func.with_body(body)
+    return tvm.IRModule({**others, **kernels}, attrs=mod.attrs)
+
+
+_EXTERN = ir.Op.get("tirx.call_extern")
+
+
+def _raw(func: tirx.PrimFunc, count: int) -> tirx.PrimFunc:
+    """Return ``func`` with ``count`` pointers as parameters."""
+    positions: dict[tirx.Var, int] = {}
+    views: dict[int, tirx.DeclBuffer] = {}
+    computes: list[tirx.AttrStmt] = []
+
+    def bind(stmt: tirx.Bind) -> None:
+        if (position := _argument(stmt.value, func.params[1])) is not None:
+            positions[stmt.var] = position
+
+    def view(stmt: tirx.DeclBuffer) -> None:
+        for handle in variables(stmt.data):
+            if handle in positions:
+                views[positions[handle]] = stmt
+
+    def compute(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "compute_scope":
+            computes.append(stmt)
+
+    tvm_ffi.structural_walk(
+        func.body,
+        [(tirx.Bind, bind), (tirx.DeclBuffer, view), (tirx.AttrStmt, compute)],
+        order="pre",
+    )
+    [body] = computes
+    params = [tirx.Var(f"p{i}", ir.PointerType(ir.PrimType("uint8"))) for i in range(count)]
+    stmts: list[tirx.Stmt] = [
+        tirx.DeclBuffer(one.buffer, data=tirx.reinterpret(one.data.ty, params[i]))
+        for i, one in sorted(views.items())
+    ]
+    result = tirx.SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))])
+    whole: tirx.Stmt = result
+    for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU
+        whole = tirx.AttrStmt("default", key, tirx.const(number, "int32"), whole)
+    for _, one in sorted(views.items(), reverse=True):
+        alignment = tirx.const(_ALIGNMENT_BYTES, "int32")
+        whole = tirx.AttrStmt(one.buffer, "storage_alignment", alignment, whole)
+    attrs = {k: v for k, v in func.attrs.items() if k not in _PUBLIC}
+    return tirx.PrimFunc(params, whole, func.ret_type).with_attrs(attrs)
+
+
+_PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL)
+
+
+def _argument(value: ir.Expr, args: tirx.Var) -> int | None:
+    """Return which argument's value ``value`` reads; None if it reads no argument."""
+    found: list[int] = []
+
+    def visit(call: ir.Call) -> None:
+        if call.op == _FIELD and call.args[0].same_as(args) and int(call.args[2]) == _ARGUMENT:
+            found.append(int(call.args[1]))
+
+    tvm_ffi.structural_walk(value, (ir.Call, visit))
+    return found[0] if found else None
+
+
+_FIELD = ir.Op.get("tirx.tvm_struct_get")
