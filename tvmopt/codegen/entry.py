@@ -36,6 +36,8 @@ from tvmopt.codegen.network import (
 from tvmopt.codegen.weights import WEIGHTS_SYMBOL, Weights
 from tvmopt.kernels.passes.raw_pointers import INTERNAL
 
+# TVM allocates up to 1024 bytes on the stack, where they are not aligned to a cache line.
+_LEAST_WORKSPACE_BYTES = 2048
 _FIRST_WEIGHT, _IS_TRUE = "tvmopt_first_weight", "tvmopt_is_true"
 _FUNCTIONS = f"""\
 @{WEIGHTS_SYMBOL} = external hidden constant i8, align 64
@@ -95,7 +97,8 @@ def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
         }
         outside |= dict(zip(network.results, parameters[len(network.inputs) :], strict=True))
         with build.attr(0, "pragma_import_llvm", _FUNCTIONS):
-            workspace = build.alloc_buffer((max(plan.size, 1),), "uint8", scope="global")
+            size = max(plan.size, _LEAST_WORKSPACE_BYTES)
+            workspace = build.alloc_buffer((size,), "uint8", scope="global")
 
             def address(tensor: Tensor) -> Expr:
                 if isinstance(tensor, Weight):
