@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import tvm
 
-from tvmopt.runtime.executor import MAIN, open_executor
+from tvmopt.runtime.executor import MAIN
+from tvmopt.runtime.library import open_library
 from tvmopt.transform.output_specs import output_specs
 
 
@@ -19,11 +20,11 @@ def loaded(path: Path, mod: tvm.IRModule) -> Callable[..., list[np.ndarray]]:
         path: The library.
         mod: The module that it was built from.
     """
-    module = tvm.runtime.load_module(str(path))
-    executor = open_executor(module, tvm.cpu(), output_specs(mod))
+    native = b"tvmopt_main" in path.read_bytes()
+    executor = open_library(str(path), output_specs(mod), native=native, threads=2)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        tensors = [tvm.runtime.tensor(array) for array in arrays]
-        return [tensor.numpy() for tensor in executor.bind(MAIN, tensors)()]
+        tensors = [executor.tensor(array) for array in arrays]
+        return [executor.read(tensor) for tensor in executor.bind(MAIN, tensors)()]
 
     return run

@@ -113,9 +113,9 @@ def test_whoever_loads_a_library_asks_for_amx():
     # Workers request it at start, the runtime in its checks; a board requests it by its own server.
     elsewhere = {
         "measure/host_cpu.py", "measure/cuda_gpu.py", "runtime/library.py",
-        "remote/model.py",
+        "runtime/model.py", "remote/model.py",
     }  # fmt: skip
-    opens = re.compile(r"load_module\(|load_from_file")
+    opens = re.compile(r"load_module\(|load_from_file|open_library\(")
     loads = {p for p, _ in _modules() if opens.search(p.read_text())}
     assert {str(p.relative_to(PACKAGE)) for p in loads} > elsewhere
     asks = {p for p in loads if "request_amx(" in p.read_text()}

@@ -28,6 +28,7 @@ class BuiltLibrary:
             or ``"none: <why>"``; empty without a database.
         compile_s: Seconds of code generation and linking.
         instructions: Mnemonics of the tensor instructions of each function that uses any.
+        native: Whether the library is native code; else TVM's virtual machine interprets it.
     """
 
     path: Path
@@ -35,6 +36,7 @@ class BuiltLibrary:
     compile_s: float
     instructions: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     records: dict[str, str] = dataclasses.field(default_factory=dict)
+    native: bool = False
 
 
 def build_library(
@@ -102,7 +104,7 @@ def build_library(
         arch = target.arch()
         mod = backend_of(arch).schedule_unmatched(mod, arch)
     try:
-        mod, others = _compile_all(before, mod, code_generator(target, tvm_target), path)
+        mod, others, native = _compile_all(before, mod, code_generator(target, tvm_target), path)
     except EnvironmentSetupError:
         raise
     except Exception as error:
@@ -110,12 +112,13 @@ def build_library(
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
     sources.update({name: f"default:{how}" for name, how in others.items()})
     instructions = _instructions(mod)
-    return BuiltLibrary(path, sources, time.perf_counter() - start, instructions, records)
+    seconds = time.perf_counter() - start
+    return BuiltLibrary(path, sources, seconds, instructions, records, native)
 
 
 def _compile_all(
     before: tvm.IRModule | None, mod: tvm.IRModule, generator: CodeGenerator, path: Path
-) -> tuple[tvm.IRModule, dict[str, str]]:
+) -> tuple[tvm.IRModule, dict[str, str], bool]:
     """Compile ``mod`` to ``path``; replace GPU kernels that fail to compile.
 
     Args:
@@ -125,11 +128,11 @@ def _compile_all(
         path: Library to write.
 
     Returns:
-        The compiled module, and the replacement of each function whose kernel did not compile.
+        The compiled module, the replacement of each function whose kernel did not compile, and
+        whether the library is native code.
     """
     try:
-        generator.compile(mod, path)
-        return mod, {}
+        return mod, {}, generator.compile(mod, path)
     except EnvironmentSetupError:
         raise
     except Exception:
@@ -138,8 +141,7 @@ def _compile_all(
         mod, others = generator.replace_failing(before, mod)
         if not others:
             raise
-    generator.compile(mod, path)
-    return mod, others
+    return mod, others, generator.compile(mod, path)
 
 
 def _instructions(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,8 @@ from tvmopt.errors import BuildError, EnvironmentSetupError
 _DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64"}
 # The C library that TVM's own wheels need at least.
 _GLIBC = "2.28"
+# For the C sources of the runtime; object files are optimised already.
+_OPTIONS = ("-O2", "-pthread")
 
 
 def cxx_compiler() -> str:
@@ -51,8 +53,9 @@ def link_options(isa: str = "") -> dict[str, Any]:
         EnvironmentSetupError: When nothing here links for ``isa``; says both ways out.
         BuildError: When no Linux runs on ``isa``, which has no shared libraries then.
     """
+    options = {"options": list(_OPTIONS)}
     if isa in ("", host.isa()):
-        return {"cc": cxx_compiler()}
+        return {"cc": cxx_compiler(), **options}
     if isa == "hexagon":
         raise BuildError(
             "a library must be for a CPU that Linux runs on, but got hexagon; only single kernels "
@@ -60,7 +63,7 @@ def link_options(isa: str = "") -> dict[str, Any]:
         )
     found = shutil.which(f"{isa}-linux-gnu-gcc")
     if found:
-        return {"cc": found}
+        return {"cc": found, **options}
     if importlib.util.find_spec("ziglang"):
         return {"fcompile": functools.partial(_link_with_zig, isa)}
     name = isa.replace("_", "-") + "-linux-gnu"
@@ -74,7 +77,7 @@ def link_options(isa: str = "") -> dict[str, Any]:
 def _link_with_zig(isa: str, output: str, objects: Sequence[str], **_: object) -> None:
     files = [objects] if isinstance(objects, str) else list(objects)
     target = f"{isa}-linux-gnu.{_GLIBC}"
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", target, *_OPTIONS]
     done = subprocess.run(
         [*command, "-shared", "-fPIC", "-o", output, *files],
         capture_output=True,

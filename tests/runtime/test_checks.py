@@ -34,9 +34,9 @@ def _refusal(folder):
 
 def test_intact_bundle_is_opened(copied, monkeypatch):
     opened = []
-    original = model.open_library
+    original = model.library_path
     monkeypatch.setattr(
-        model, "open_library", lambda file: opened.append(file.read()) or original(file)
+        model, "library_path", lambda file: opened.append(file.read()) or original(file)
     )
     load(str(copied))
     assert opened == [(copied / LIBRARY_FILE).read_bytes()]
@@ -76,9 +76,9 @@ def linux(copied, monkeypatch):
 def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatch):
     _for_amx(copied, ["tdpbusd"])
     asked, order = linux(0), []
-    original = model.open_library
+    original = model.library_path
     monkeypatch.setattr(
-        model, "open_library", lambda file: order.append(list(asked)) or original(file)
+        model, "library_path", lambda file: order.append(list(asked)) or original(file)
     )
     load(copied)
     load(copied)
@@ -127,6 +127,7 @@ class TestNotOpened:
         assert "must be a folder with model.json" in _refusal(tmp_path / "none")
 
     def test_other_tvm(self, copied, monkeypatch):
+        _edit(copied, native=False)
         monkeypatch.setattr("tvmopt.runtime.checks.tvm_version", lambda: "0.26.0")
         message = _refusal(copied)
         assert "that built it, 0.27.0.post1, but got 0.26.0" in message
@@ -230,6 +231,7 @@ def test_metadata_of_an_older_version(copied):
 def test_wrong_tvm_pair_is_refused(copied, monkeypatch, never_opened):
     from tvmopt.errors import EnvironmentSetupError
 
+    _edit(copied, native=False)
     versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15"}
     monkeypatch.setattr("tvmopt.versions.installed", versions.get)
     with pytest.raises(EnvironmentSetupError, match=r"must be .*, but got 0\.1\.15"):

@@ -22,6 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.memory_plan import plan_memory
+from tvmopt.codegen.native_sources import NETWORK
 from tvmopt.codegen.network import (
     Branch,
     Buffer,
@@ -34,7 +35,7 @@ from tvmopt.codegen.network import (
     analyse_network,
 )
 from tvmopt.codegen.weights import WEIGHTS_SYMBOL, Weights
-from tvmopt.kernels.passes.raw_pointers import INTERNAL
+from tvmopt.kernels.passes.raw_pointers import INTERNAL, WITH_POINTERS
 
 # TVM allocates up to 1024 bytes on the stack, where they are not aligned to a cache line.
 _LEAST_WORKSPACE_BYTES = 2048
@@ -52,28 +53,33 @@ define linkonce_odr hidden i1 @{_IS_TRUE}(ptr %flag) alwaysinline {{
 """
 
 
-def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tvm.IRModule:
-    """Return the kernels of a module, and an entry function for each of its Relax functions.
+def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tuple[tvm.IRModule, dict[str, int]]:
+    """Return the kernels of a module with an entry function for each of its Relax functions.
 
     Args:
         mod: Module after ``relax.transform.CallTIRRewrite``.
         weights: Gets the constants.
 
+    Returns:
+        The module, and the number of tensors of each entry function by name.
+
     Raises:
         NotStaticError: As :func:`~tvmopt.codegen.network.analyse_network`.
     """
     functions: dict[str, tirx.PrimFunc] = {}
+    entries: dict[str, int] = {}
     called: set[str] = set()
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function):
             network = analyse_network(mod, var.name_hint, weights)
             functions[var.name_hint] = entry_function(network, var.name_hint)
+            entries[var.name_hint] = len(network.inputs) + len(network.outputs)
             called |= network.kernels()
     for name in sorted(called):
         kernel = mod[name]
-        attrs = {"global_symbol": name, INTERNAL: len(kernel.params)}
+        attrs = {"global_symbol": name, INTERNAL: 1}
         functions[name] = kernel.with_attrs(attrs)
-    return tvm.IRModule(functions)
+    return tvm.IRModule(functions), entries
 
 
 def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
@@ -87,7 +93,9 @@ def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
     types = [*network.inputs, *network.outputs]
     with IRBuilder() as builder, build.prim_func(s_tir=True):
         build.func_name(name)
-        build.func_attr({"global_symbol": name})
+        build.func_attr(
+            {"global_symbol": name, "tirx.noalias": True, WITH_POINTERS: NETWORK + name}
+        )
         parameters = [
             build.arg(f"p{i}", build.buffer([int(e) for e in ty.shape.values], str(ty.dtype)))
             for i, ty in enumerate(types)
@@ -108,6 +116,7 @@ def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
                     return tirx.handle_add_byte_offset(workspace.data, plan.offsets[tensor])
                 return outside[tensor].data
 
+            _call(tirx.call_extern("int32", "tvmopt_begin"))
             _emit(network, network.steps, address)
     return builder.get()
 
@@ -125,6 +134,10 @@ def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tens
                 with build.Else():
                     _emit(network, step.otherwise, address)
         else:
-            code = tirx.call_extern("int32", step.kernel, *map(address, step.arguments))
-            with build.If(code != 0), build.Then():
-                build.evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error"))
+            _call(tirx.call_extern("int32", step.kernel, *map(address, step.arguments)))
+
+
+def _call(code: Expr) -> None:
+    """Emit a call; if it fails, the function fails."""
+    with build.If(code != 0), build.Then():
+        build.evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error"))

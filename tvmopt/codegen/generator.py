@@ -17,6 +17,7 @@ from tvm.relax.backend.cuda import pipeline as cuda_passes
 from tvm.target import Target
 
 from tvmopt.codegen.entry import ahead_of_time
+from tvmopt.codegen.native_sources import write_sources
 from tvmopt.codegen.network import NotStaticError
 from tvmopt.codegen.weights import Weights
 from tvmopt.device.cuda import CudaArch
@@ -52,8 +53,11 @@ class CodeGenerator(abc.ABC):
     def __init__(self, spec: TargetSpec, target: Target) -> None:
         self.spec, self.target = spec, target
 
-    def compile(self, mod: tvm.IRModule, path: Path) -> None:
+    def compile(self, mod: tvm.IRModule, path: Path) -> bool:
         """Generate code for a scheduled module and link it to ``path``.
+
+        Returns:
+            Whether the library is native code; else TVM's virtual machine interprets it.
 
         Raises:
             EnvironmentSetupError: When no compiler can link for the target.
@@ -63,9 +67,10 @@ class CodeGenerator(abc.ABC):
             with self._context():
                 executable, sources = self._executable(mod, folder)
             executable.export_library(str(path), addons=[str(file) for file in sources], **linker)
+        return bool(sources)
 
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
-        """Return the compiled module, and files to link with it, written into ``folder``."""
+        """Return the compiled module, and the sources that make it native, in ``folder``."""
         executable = tvm.compile(
             mod,
             self.target,
@@ -131,12 +136,13 @@ class CpuCodeGenerator(CodeGenerator):
             lowered = tvm.transform.Sequential(passes)(packed)
         weights = Weights()
         try:
-            kernels = ahead_of_time(lowered, weights)
+            functions, entries = ahead_of_time(lowered, weights)
         except NotStaticError as reason:
             _logger.info("the network runs in TVM's virtual machine: %s", reason)
             return super()._executable(packed, folder)
-        built = tvm.tirx.build(kernels, self.target, pipeline=self._tir_pipeline)
-        return tvm.runtime.Executable(built), [weights.write(folder)]
+        built = tvm.tirx.build(functions, self.target, pipeline=self._tir_pipeline)
+        sources = write_sources(entries, self.spec.threads, folder)
+        return tvm.runtime.Executable(built), [weights.write(folder), *sources]
 
 
 class CudaCodeGenerator(CodeGenerator):

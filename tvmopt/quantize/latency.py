@@ -6,10 +6,11 @@ neighbouring layers: good for comparing dtypes, not for adding up.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.scheme import Scheme
 
 _REPEATS = 5
-_LEAST_MS = 5
+_LEAST_S = 0.005
 
 
 def layer_seconds(
@@ -132,11 +133,11 @@ def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
-    import tvm
 
     from tvmopt.build import build_library
     from tvmopt.frontend import import_onnx
-    from tvmopt.runtime.executor import MAIN, open_executor
+    from tvmopt.runtime.executor import MAIN
+    from tvmopt.runtime.library import open_library
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
     from tvmopt.transform.output_specs import output_specs
@@ -145,14 +146,28 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"
-        build_library(lower(converted.mod, target.to_tvm()), target, path)
-        module = tvm.runtime.load_module(str(path))
-    executor = open_executor(module, tvm.cpu(), output_specs(converted.mod))
+        built = build_library(lower(converted.mod, target.to_tvm()), target, path)
+        outputs = output_specs(converted.mod)
+        executor = open_library(str(path), outputs, native=built.native, threads=target.threads)
     rng = np.random.default_rng(0)
     arrays = []
     for value in model.graph.input:
         kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        arrays.append(tvm.runtime.tensor(rng.uniform(0, 1, dims).astype(kind)))
-    executor.bind(MAIN, arrays)()
-    return statistics.median(executor.seconds(arrays, _REPEATS, _LEAST_MS))
+        arrays.append(executor.tensor(rng.uniform(0, 1, dims).astype(kind)))
+    return _median_seconds(executor.bind(MAIN, arrays))
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    """Return the median over samples, each the mean of calls in a row."""
+    run()
+    start = time.perf_counter()
+    run()
+    calls = max(1, math.ceil(_LEAST_S / (time.perf_counter() - start)))
+    samples = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        samples.append((time.perf_counter() - start) / calls)
+    return statistics.median(samples)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tvmopt.errors import ArtifactError, last_line
 from tvmopt.runtime.checks import check_version, open_checked
-from tvmopt.runtime.executor import MAIN, open_executor
+from tvmopt.runtime.executor import MAIN, RemoteNative, RemoteVirtualMachine
 from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
 from tvmopt.runtime.model import golden_deviation, read_golden
 from tvmopt.runtime.outputs import Outputs
@@ -38,13 +38,17 @@ class RemoteModel:
         with open_checked(folder / LIBRARY_FILE, self.metadata.library_sha256) as library:
             hashed = Path(f"/proc/self/fd/{library.fileno()}")  # the path may be another file now
             module = upload_library(session, hashed, f"{name}.so")
-        self._executor = open_executor(module, self._device, self.metadata.outputs, remote=True)
+        self._executor: RemoteNative | RemoteVirtualMachine
+        if self.metadata.native:
+            self._executor = RemoteNative(module, self._device, self.metadata.outputs)
+        else:
+            self._executor = RemoteVirtualMachine(module, self._device)
         self._names = tuple(spec.name for spec in self.metadata.outputs)
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
         """Return the outputs in the order of the ONNX graph."""
         run = self._executor.bind(MAIN, self._tensors(inputs))
-        return Outputs([item.numpy() for item in run()], self._names)
+        return Outputs([self._executor.read(tensor) for tensor in run()], self._names)
 
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder`` on the board; return the largest deviation.
@@ -66,13 +70,11 @@ class RemoteModel:
 
     def _tensors(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Return the inputs as tensors on the board."""
-        import tvm
-
-        arrays = [
-            np.ascontiguousarray(inputs[spec.name]).astype(spec.dtype, copy=False)
+        arrays = (
+            np.asarray(inputs[spec.name]).astype(spec.dtype, copy=False)
             for spec in self.metadata.inputs
-        ]
-        return [tvm.runtime.tensor(array, self._device) for array in arrays]
+        )
+        return [self._executor.tensor(array) for array in arrays]
 
 
 def upload_library(session: Any, path: Path, name: str) -> Any:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tvmopt.errors import ConfigError
-from tvmopt.runtime.executor import MAIN, AheadOfTime
+from tvmopt.runtime.executor import MAIN
 from tvmopt.runtime.fallback import FALLBACK, holds_nan
 from tvmopt.runtime.metadata import ModelMetadata, TensorSpec
+from tvmopt.runtime.native import ALIGNMENT_BYTES, NativeExecutor, address, aligned_empty
 from tvmopt.runtime.outputs import Outputs
-
-_ALIGNMENT_BYTES = 64
 
 
 class BoundCall:
@@ -32,7 +29,6 @@ class BoundCall:
     Args:
         executor: The network, loaded.
         metadata: Its metadata.
-        prepare: Called before each call.
         inputs: Arrays for some of the inputs, by name; the others are allocated.
         outputs: The same for the outputs.
 
@@ -46,40 +42,25 @@ class BoundCall:
 
     def __init__(
         self,
-        executor: AheadOfTime,
+        executor: NativeExecutor,
         metadata: ModelMetadata,
-        prepare: Callable[[], None],
         inputs: Mapping[str, np.ndarray] | None = None,
         outputs: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self._prepare = prepare
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
         self.outputs = Outputs(results.values(), tuple(results))
-        tensors = [[_tensor(a) for a in side.values()] for side in (self.inputs, results)]
+        tensors = [list(self.inputs.values()), list(results.values())]
         self._run = executor.bind(MAIN, *tensors)
         has_fallback = executor.has(FALLBACK)
         self._fallback = executor.bind(FALLBACK, *tensors) if has_fallback else None
 
     def __call__(self) -> Outputs:
         """Run the network; return :attr:`outputs`."""
-        self._prepare()
         self._run()
         if self._fallback is not None and holds_nan(self.outputs):
             self._fallback()
         return self.outputs
-
-
-def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Return a new array, not initialised, that starts at a cache line, as kernels require.
-
-    Args:
-        shape: Its shape.
-        dtype: NumPy name of its dtype.
-    """
-    import tvm
-
-    return np.from_dlpack(tvm.runtime.empty(tuple(shape), dtype))
 
 
 def _arrays(
@@ -107,16 +88,9 @@ def _check(kind: str, spec: TensorSpec, array: np.ndarray) -> None:
             f"{named} must be {spec.dtype} of shape {spec.shape}, but got {array.dtype} of "
             f"{array.shape}"
         )
-    address = array.__array_interface__["data"][0]
     usable = array.flags.c_contiguous and array.flags.writeable
-    if not usable or address % _ALIGNMENT_BYTES:
+    if not usable or address(array) % ALIGNMENT_BYTES:
         raise ConfigError(
-            f"{named} must be contiguous, writable and start at a multiple of {_ALIGNMENT_BYTES} "
+            f"{named} must be contiguous, writable and start at a multiple of {ALIGNMENT_BYTES} "
             "bytes to be used in place, but is not; allocate it by tvmopt.runtime.aligned_empty"
         )
-
-
-def _tensor(array: np.ndarray) -> Any:
-    import tvm
-
-    return tvm.runtime.from_dlpack(array)

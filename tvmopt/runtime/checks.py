@@ -40,11 +40,13 @@ def check_files(folder: Path, metadata: ModelMetadata) -> None:
 
 
 def check_version(metadata: ModelMetadata) -> None:
-    """Reject a compiled model that was built with another TVM version.
+    """Reject a compiled model that needs another TVM version.
 
     Raises:
         ArtifactError: When the versions differ; names both.
     """
+    if metadata.native:
+        return
     version = tvm_version()
     if version != metadata.tvm_version:
         raise ArtifactError(

@@ -1,10 +1,12 @@
-"""Run a library: by the function that was compiled ahead of time, or by TVM's virtual machine."""
+"""How a library runs: native code by itself, or interpreted by TVM's virtual machine."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 #: Name of the function that runs the network.
 MAIN = "main"
@@ -23,18 +25,11 @@ class Spec(Protocol):
 
 
 class Executor(abc.ABC):
-    """The functions of a library, by name.
+    """The functions of a library, by name, and the tensors that they take."""
 
-    Attributes:
-        module: TVM module that has them.
-    """
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
+    @abc.abstractmethod
     def has(self, name: str) -> bool:
         """Return whether the library has the function ``name``."""
-        return bool(self.module.implements_function(name))
 
     @abc.abstractmethod
     def bind(self, name: str, inputs: Sequence[Any]) -> Callable[[], list[Any]]:
@@ -44,56 +39,60 @@ class Executor(abc.ABC):
         """
 
     @abc.abstractmethod
-    def seconds(self, inputs: Sequence[Any], calls: int, least_ms: int = 0) -> list[float]:
-        """Return the seconds of ``calls`` calls of ``MAIN``, by the clock of the device.
+    def empty(self, spec: Spec) -> Any:
+        """Return a new tensor, not initialised."""
 
-        Args:
-            inputs: Input tensors.
-            calls: Number of samples.
-            least_ms: Least milliseconds of calls that a sample is the mean of.
-        """
+    @abc.abstractmethod
+    def write(self, tensor: Any, array: np.ndarray) -> None:
+        """Copy ``array`` into a tensor of its shape and dtype."""
+
+    @abc.abstractmethod
+    def read(self, tensor: Any) -> np.ndarray:
+        """Return a copy of a tensor."""
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Return a new tensor with the values of ``array``."""
+        made = self.empty(_ArraySpec(array))
+        self.write(made, array)
+        return made
 
 
-class AheadOfTime(Executor):
-    """A library whose functions take the outputs, too; they allocate nothing.
+class _ArraySpec:
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.dtype = array.shape, array.dtype.name
+
+
+class TvmExecutor(Executor):
+    """A library that TVM's runtime has loaded.
 
     Args:
-        module: TVM module.
-        device: The CPU that runs it.
-        outputs: Shape and dtype of each output.
+        module: TVM module that has the functions.
+        device: Device that runs them.
     """
 
-    def __init__(self, module: Any, device: Any, outputs: Sequence[Spec]) -> None:
-        super().__init__(module)
-        self._device, self._specs = device, outputs
+    def __init__(self, module: Any, device: Any) -> None:
+        self.module, self.device = module, device
 
-    def bind(self, name: str, inputs: Sequence[Any]) -> Callable[[], list[Any]]:
-        """Return a function that runs ``name``; all its calls write the same tensors."""
-        function, outputs = self.module[name], self._outputs()
-        arguments = (*inputs, *outputs)
+    def has(self, name: str) -> bool:
+        """Return whether the library has the function ``name``."""
+        return bool(self.module.implements_function(name))
 
-        def run() -> list[Any]:
-            function(*arguments)
-            return outputs
-
-        return run
-
-    def seconds(self, inputs: Sequence[Any], calls: int, least_ms: int = 0) -> list[float]:
-        """Return the seconds of ``calls`` calls."""
-        timer = self.module.time_evaluator(
-            MAIN, self._device, number=1, repeat=calls, min_repeat_ms=least_ms
-        )
-        return list(map(float, timer(*inputs, *self._outputs()).results))
-
-    def _outputs(self) -> list[Any]:
+    def empty(self, spec: Spec) -> Any:
+        """Return a new tensor, not initialised."""
         import tvm
 
-        return [
-            tvm.runtime.empty(tuple(spec.shape), spec.dtype, self._device) for spec in self._specs
-        ]
+        return tvm.runtime.empty(tuple(spec.shape), spec.dtype, self.device)
+
+    def write(self, tensor: Any, array: np.ndarray) -> None:
+        """Copy ``array`` into a tensor of its shape and dtype."""
+        tensor.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
+
+    def read(self, tensor: Any) -> np.ndarray:
+        """Return a copy of a tensor."""
+        return np.asarray(tensor.numpy())
 
 
-class VirtualMachine(Executor):
+class VirtualMachine(TvmExecutor):
     """A library that TVM's virtual machine interprets.
 
     Args:
@@ -104,20 +103,13 @@ class VirtualMachine(Executor):
     def __init__(self, module: Any, device: Any) -> None:
         from tvm.runtime.vm import VirtualMachine as Machine
 
-        self._machine, self._device = Machine(module, device), device
-        super().__init__(self._machine.module)
+        self._machine = Machine(module, device)
+        super().__init__(self._machine.module, device)
 
     def bind(self, name: str, inputs: Sequence[Any]) -> Callable[[], list[Any]]:
         """Return a function that runs ``name``; each call returns new tensors."""
         function, arguments = self._machine[name], tuple(inputs)
         return lambda: _tensors(function(*arguments))
-
-    def seconds(self, inputs: Sequence[Any], calls: int, least_ms: int = 0) -> list[float]:
-        """Return the seconds of ``calls`` calls."""
-        timer = self._machine.time_evaluator(
-            MAIN, self._device, number=1, repeat=calls, min_repeat_ms=least_ms
-        )
-        return list(map(float, timer(*inputs).results))
 
 
 class RemoteVirtualMachine(VirtualMachine):
@@ -133,29 +125,40 @@ class RemoteVirtualMachine(VirtualMachine):
 
         return run
 
-    def seconds(self, inputs: Sequence[Any], calls: int, least_ms: int = 0) -> list[float]:
-        """Return the seconds of ``calls`` calls."""
+    def seconds(self, inputs: Sequence[Any], calls: int) -> list[float]:
+        """Return the seconds of ``calls`` calls of ``MAIN`` by the board's clock."""
         self._machine.set_input(MAIN, *inputs)
-        timer = self.module.time_evaluator(
-            "invoke_stateful", self._device, number=1, repeat=calls, min_repeat_ms=least_ms
-        )
+        timer = self.module.time_evaluator("invoke_stateful", self.device, number=1, repeat=calls)
         return list(map(float, timer(MAIN).results))
 
 
-def open_executor(
-    module: Any, device: Any, outputs: Sequence[Spec], *, remote: bool = False
-) -> Executor:
-    """Return the executor of a library.
+class RemoteNative(TvmExecutor):
+    """A native library on a board.
 
     Args:
         module: TVM module of the library.
-        device: Device to run it on.
+        device: CPU of the board.
         outputs: Shape and dtype of each output.
-        remote: Whether the module is on a board.
     """
-    if module.implements_function(MAIN):
-        return AheadOfTime(module, device, outputs)
-    return (RemoteVirtualMachine if remote else VirtualMachine)(module, device)
+
+    def __init__(self, module: Any, device: Any, outputs: Sequence[Spec]) -> None:
+        super().__init__(module, device)
+        self._outputs = [self.empty(spec) for spec in outputs]
+
+    def bind(self, name: str, inputs: Sequence[Any]) -> Callable[[], list[Any]]:
+        """Return a function that runs ``name``; all calls write the same tensors."""
+        function = self.module[name]
+
+        def run() -> list[Any]:
+            function(*inputs, *self._outputs)
+            return self._outputs
+
+        return run
+
+    def seconds(self, inputs: Sequence[Any], calls: int) -> list[float]:
+        """Return the seconds of ``calls`` calls of ``MAIN`` by the board's clock."""
+        timer = self.module.time_evaluator(MAIN, self.device, number=1, repeat=calls)
+        return list(map(float, timer(*inputs, *self._outputs).results))
 
 
 def _tensors(result: Any) -> list[Any]:

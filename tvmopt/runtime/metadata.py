@@ -59,6 +59,7 @@ class ModelMetadata:
             ``"HGMMA"``); empty when there are none, or when an older version of this package built
             it.
         segments: Parts of the model that run in ONNX Runtime, which must then be installed.
+        native: Whether the library is native code, which runs without TVM.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ModelMetadata:
     measure: str = "max"
     instructions: tuple[str, ...] = ()
     segments: int = 0
+    native: bool = False
 
     @property
     def gpu(self) -> str:
@@ -169,6 +171,8 @@ def _check_values(model: ModelMetadata) -> None:
         raise ValueError(f"tolerance is {model.tolerance}")
     if type(model.segments) is not int or model.segments < 0:
         raise ValueError(f"segments is {model.segments!r}")
+    if type(model.native) is not bool:
+        raise ValueError(f"native is {model.native!r}")
     if model.measure not in MEASURES:
         raise ValueError(f"measure is {model.measure!r}")
     texts = [model.name, model.host_cpu, model.tvm_version, model.tvmopt_version, model.device]

@@ -1,4 +1,4 @@
-"""Load and call a compiled model; requires only TVM's runtime and NumPy."""
+"""Load and call a compiled model; requires only NumPy, and TVM's runtime if it is not native."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from tvmopt.compare import Tolerance, deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
+from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
-from tvmopt.runtime.executor import open_executor
 from tvmopt.runtime.fallback import fallback, holds_nan
-from tvmopt.runtime.library import open_library
+from tvmopt.runtime.library import library_path, open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.native import NativeExecutor
 from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
 from tvmopt.runtime.segments import Segments, register_segments, require_onnxruntime
@@ -36,23 +37,25 @@ class CompiledModel:
     """
 
     def __init__(self, library: BinaryIO, metadata: ModelMetadata) -> None:
-        require_tvm()
-        # Only the first user of TVM's thread pool in a process can set its size by the environment.
-        os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
-        import tvm
-        import tvm_ffi
+        device = None
+        if not metadata.native:
+            require_tvm()
+            # Only the first user of TVM's thread pool in a process can set its size by this.
+            os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
+            import tvm
 
+            device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self.metadata = metadata
         if metadata.segments:
             register_segments(metadata.threads)
-        self._module = open_library(library)
-        device = tvm.cuda() if metadata.gpu else tvm.cpu()
-        executor = open_executor(self._module, device, metadata.outputs)
-        self._buffers = [
-            tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in metadata.inputs
-        ]
-        # A copy by NumPy takes 0.2 us, by TVM 6 us.
-        self._views = [] if metadata.gpu else [np.from_dlpack(b) for b in self._buffers]
+        self._executor = executor = open_library(
+            library_path(library),
+            metadata.outputs,
+            native=metadata.native,
+            threads=metadata.threads,
+            device=device,
+        )
+        self._buffers = [executor.empty(spec) for spec in metadata.inputs]
         self._run: Callable[[], Sequence[Any]] = network(executor, self._buffers, metadata.gpu)
         self._fallback = fallback(executor, self._buffers)
         if metadata.segments:
@@ -62,7 +65,6 @@ class CompiledModel:
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._output_names = tuple(spec.name for spec in metadata.outputs)
-        self._set_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
         self._pool = threading.local()
         self._lock = threading.Lock()
 
@@ -88,10 +90,9 @@ class CompiledModel:
         """Run the model; with ``direct``, run only its fallback, which must exist."""
         arrays = self._arrays(inputs)
         with self._lock:
-            if not hasattr(self._pool, "ready"):  # TVM has one pool per thread
-                self._set_threads(1, self.metadata.threads)
-                self._pool.ready = True
-            self._set_inputs(arrays)
+            self._prepare_pool()
+            for buffer, array in zip(self._buffers, arrays, strict=True):
+                self._executor.write(buffer, array)
             try:
                 values = [] if direct else self._values(self._run())
                 if self._fallback is not None and (direct or holds_nan(values)):
@@ -104,6 +105,40 @@ class CompiledModel:
                     f"them, but it says: {in_one_line(error)}"
                 ) from error
         return Outputs(values, self._output_names)
+
+    def bind(
+        self,
+        inputs: Mapping[str, np.ndarray] | None = None,
+        outputs: Mapping[str, np.ndarray] | None = None,
+    ) -> BoundCall:
+        """Bind the model to arrays, which each call reads and writes without a copy.
+
+        Calls of different threads run at once, each on arrays of its own.
+
+        Args:
+            inputs: Arrays for some of the inputs, by name; the others are allocated. They start at
+                cache lines, as :func:`tvmopt.runtime.aligned_empty` allocates them.
+            outputs: The same for the outputs.
+
+        Raises:
+            ConfigError: When an array does not fit, or the model is not of native code.
+        """
+        if not isinstance(self._executor, NativeExecutor):
+            raise ConfigError(
+                "bind must be called on a model of native code, but this one has sizes known at "
+                "run time only, nodes that ONNX Runtime runs, or is for a GPU; call the model "
+                "instead"
+            )
+        return BoundCall(self._executor, self.metadata, inputs, outputs)
+
+    def _prepare_pool(self) -> None:
+        """Set the number of threads of this thread's pool; TVM has one pool per thread."""
+        if self.metadata.native or hasattr(self._pool, "ready"):
+            return
+        import tvm_ffi
+
+        tvm_ffi.get_global_func("runtime.config_threadpool")(1, self.metadata.threads)
+        self._pool.ready = True
 
     def gpu_seconds(self, calls: int = 1) -> float:
         """Return the mean seconds of back-to-back calls from GPU timestamps, on the current inputs.
@@ -131,18 +166,9 @@ class CompiledModel:
         direct = self._outputs(inputs, direct=True)
         return max(worst, golden_deviation(direct, expected, self.metadata))
 
-    def _set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        for view, array in zip(self._views, arrays, strict=False):
-            view[...] = array
-        if not self._views:
-            for buffer, array in zip(self._buffers, arrays, strict=True):
-                buffer.copyfrom(np.ascontiguousarray(array))
-
     def _values(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Return copies of the outputs of a call."""
-        if self.metadata.gpu:
-            return [tensor.numpy() for tensor in results]
-        return [np.from_dlpack(tensor).copy() for tensor in results]
+        return [self._executor.read(tensor) for tensor in results]
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):

@@ -88,6 +88,7 @@ def build(
         measure=signature.tolerance.measure,
         instructions=tuple(sorted(set().union(*built.instructions.values()))),
         segments=count_segments(module),
+        native=built.native,
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)

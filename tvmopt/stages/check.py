@@ -18,7 +18,7 @@ from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import AccuracyError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
-from tvmopt.runtime.executor import open_executor
+from tvmopt.runtime.library import open_library
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import register_segments
 from tvmopt.transform.lower import lower
@@ -83,19 +83,21 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "check.so"
-        build_library(lower(mod, target.to_tvm(), winograd=False), target, path, quick=True)
+        lowered = lower(mod, target.to_tvm(), winograd=False)
+        built = build_library(lowered, target, path, quick=True)
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
-        module = tvm.runtime.load_module(str(path))
-    executor = open_executor(module, device, output_specs(mod))
+        executor = open_library(
+            str(path), output_specs(mod), native=built.native, threads=target.threads, device=device
+        )
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        inputs = [tvm.runtime.tensor(a, device) for a in arrays]
+        inputs = [executor.tensor(array) for array in arrays]
         try:
             runner = network(executor, inputs, target.gpu is not None)  # owns the outputs' memory
             result = runner()
         except Exception as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
-        return [item.numpy() for item in result]
+        return [executor.read(tensor) for tensor in result]
 
     return run
 

@@ -21,7 +21,8 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
 from tvmopt.measure.check import random_array
 from tvmopt.measure.workers import Job, WorkerPool
-from tvmopt.runtime.executor import MAIN, open_executor
+from tvmopt.runtime.executor import MAIN
+from tvmopt.runtime.library import open_library
 from tvmopt.runtime.segments import register_segments
 from tvmopt.transform.output_specs import OutputSpec, output_specs
 
@@ -45,13 +46,15 @@ def measured_seconds(
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         scratch = Path(folder)
-        libraries = {}
+        libraries: dict[str, str] = {}
+        native = {}
         for number, (name, module) in enumerate(lowered.items()):
             path = scratch / f"network{number}.so"
             built = build_library(module, target, path, database_dir=database_dir)
-            libraries[name] = str(built.path)
+            libraries[name], native[name] = str(built.path), built.native
         arguments = {
             "libraries": libraries,
+            "native": native,
             "inputs": {name: _inputs(module) for name, module in lowered.items()},
             "outputs": {name: _outputs(module) for name, module in lowered.items()},
             "threads": target.threads,
@@ -68,6 +71,7 @@ def measured_seconds(
 
 def time_libraries(
     libraries: Mapping[str, str],
+    native: Mapping[str, bool],
     inputs: Mapping[str, list[list[Any]]],
     outputs: Mapping[str, list[list[Any]]],
     threads: int,
@@ -76,25 +80,26 @@ def time_libraries(
 
     Args:
         libraries: Path of each library, by name.
+        native: Whether it is native code.
         inputs: Shape and dtype of the inputs of each library: ``[[shape, dtype], ...]``.
         outputs: The same for its outputs.
-        threads: Threads of segments that run in ONNX Runtime.
+        threads: Threads of a call.
     """
     from tvmopt.evaluate.latency import interleave
 
     register_segments(threads)
 
-    def call(path: str, specs: list[list[Any]], results: list[list[Any]]) -> Callable[[], object]:
+    def call(name: str) -> Callable[[], object]:
         rng = np.random.default_rng(0)
+        made = [OutputSpec(tuple(shape), dtype) for shape, dtype in outputs[name]]
+        executor = open_library(libraries[name], made, native=native[name], threads=threads)
         tensors = [
-            tvm.runtime.tensor(random_array(rng, tuple(shape), dtype, False))
-            for shape, dtype in specs
+            executor.tensor(random_array(rng, tuple(shape), dtype, False))
+            for shape, dtype in inputs[name]
         ]
-        made = [OutputSpec(tuple(shape), dtype) for shape, dtype in results]
-        executor = open_executor(tvm.runtime.load_module(path), tvm.cpu(), made)
         return executor.bind(MAIN, tensors)
 
-    calls = {name: call(path, inputs[name], outputs[name]) for name, path in libraries.items()}
+    calls = {name: call(name) for name in libraries}
     samples = interleave(calls, _REPEATS, _SECONDS)
     return {name: statistics.median(values) for name, values in samples.items()}
 

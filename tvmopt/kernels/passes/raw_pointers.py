@@ -14,14 +14,18 @@ The tensors need no checks: the entry function is made with their shapes and dty
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
 from tvmopt.kernels.analysis import variables
 
-#: Attribute of a kernel that only the entry function of its module calls.
+#: Attribute of a kernel that only functions of its module call.
 INTERNAL = "tvmopt.internal"
+#: Attribute of a function: name of a copy of it that takes pointers, for callers in C.
+WITH_POINTERS = "tvmopt.with_pointers"
 
 _PREFIX = "__tvm_ffi_"
 _ALIGNMENT_BYTES = 64
@@ -30,36 +34,40 @@ _DATA, _ARGUMENT = 1, 15  # fields of tirx.tvm_struct_get: DLTensor.data, the va
 
 def take_raw_pointers(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a lowered module whose internal kernels take raw pointers and are private."""
-    raw: dict[str, ir.GlobalVar] = {}
-    others: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-    kernels: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    kernels: dict[str, ir.GlobalVar] = {}
+    functions: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
     for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and INTERNAL in (func.attrs or {}):
+        if INTERNAL in (func.attrs or {}):
             name = str(func.attrs["global_symbol"]).removeprefix(_PREFIX)
-            raw[name] = ir.GlobalVar(var.name_hint)
-            kernels[raw[name]] = _raw(func, int(func.attrs[INTERNAL]))
+            kernels[name] = ir.GlobalVar(var.name_hint)
+            functions[kernels[name]] = _raw(func)
         else:
-            others[var] = func
-    if not raw:
-        return mod
+            callers[var] = func
+    for var, func in callers.items():
+        functions[var] = called = _call_directly(func, kernels)
+        if WITH_POINTERS in (func.attrs or {}):
+            name = str(func.attrs[WITH_POINTERS])
+            functions[ir.GlobalVar(name)] = _raw(called).with_attr("global_symbol", name)
+    return tvm.IRModule(functions, attrs=mod.attrs)
+
+
+def _call_directly(func: tirx.PrimFunc, kernels: Mapping[str, ir.GlobalVar]) -> tirx.PrimFunc:
+    """Return ``func``, which calls ``kernels`` as functions of its module."""
 
     def direct(call: ir.Call) -> ir.Call:
         named = call.op == _EXTERN and isinstance(call.args[0], ir.StringImm)
-        callee = raw.get(str(call.args[0].value)) if named else None
+        callee = kernels.get(str(call.args[0].value)) if named else None
         return call if callee is None else ir.Call(callee, call.args[1:], ret_ty=call.ty)
 
-    for var, func in others.items():
-        if isinstance(func, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(func.body, (ir.Call, direct), order="post")
-            others[var] = func.with_body(body)
-    return tvm.IRModule({**others, **kernels}, attrs=mod.attrs)
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, direct), order="post"))
 
 
 _EXTERN = ir.Op.get("tirx.call_extern")
 
 
-def _raw(func: tirx.PrimFunc, count: int) -> tirx.PrimFunc:
-    """Return ``func`` with ``count`` pointers as parameters."""
+def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``func`` with a pointer as each parameter, and without checks of them."""
     positions: dict[tirx.Var, int] = {}
     views: dict[int, tirx.DeclBuffer] = {}
     computes: list[tirx.AttrStmt] = []
@@ -83,7 +91,9 @@ def _raw(func: tirx.PrimFunc, count: int) -> tirx.PrimFunc:
         order="pre",
     )
     [body] = computes
-    params = [tirx.Var(f"p{i}", ir.PointerType(ir.PrimType("uint8"))) for i in range(count)]
+    params = [
+        tirx.Var(f"p{i}", ir.PointerType(ir.PrimType("uint8"))) for i in range(len(positions))
+    ]
     stmts: list[tirx.Stmt] = [
         tirx.DeclBuffer(one.buffer, data=tirx.reinterpret(one.data.ty, params[i]))
         for i, one in sorted(views.items())
@@ -99,7 +109,7 @@ def _raw(func: tirx.PrimFunc, count: int) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, whole, func.ret_type).with_attrs(attrs)
 
 
-_PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL)
+_PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL, WITH_POINTERS)
 
 
 def _argument(value: ir.Expr, args: tirx.Var) -> int | None:

@@ -1,0 +1,391 @@
+/* Runtime of a library that is compiled ahead of time: threads and workspace of its kernels.
+ *
+ * TVM's code generator calls the functions TVMBackend... through pointers that TVM's loader sets.
+ * This file defines the pointers, so that the library needs neither the loader nor TVM's runtime.
+ *
+ * Each thread that calls the library has a pool of workers and a workspace of its own. Calls of
+ * several threads therefore run at once. The code is C and C++, since g++ compiles it as C++.
+ */
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LINE_BYTES 64
+#define LEAST_CHUNK_BYTES ((size_t)1 << 16)
+#define MOST_THREADS 1024
+#define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORTED __attribute__((visibility("default")))
+
+/* Part of TVM's interface to compiled code. */
+typedef struct {
+  void *sync_handle;
+  int32_t num_task;
+} TVMParallelGroupEnv;
+typedef int (*ParallelLambda)(int task_id, TVMParallelGroupEnv *env, void *data);
+
+typedef struct {
+  uint32_t value;
+  char padding[LINE_BYTES - sizeof(uint32_t)];
+} Counter;
+
+/* Workspace: memory is given back in the reverse order, so that a pointer to the top suffices. */
+typedef struct Chunk {
+  struct Chunk *before;
+  size_t size, top;
+  char *data;
+} Chunk;
+
+typedef struct Pool Pool;
+typedef struct {
+  Pool *pool;
+  int number;
+  pthread_t thread;
+} Worker;
+
+struct Pool {
+  Counter job;      /* counts jobs; workers wait for the next value */
+  Counter sleepers; /* workers that wait in the kernel */
+  ParallelLambda lambda;
+  void *data;
+  TVMParallelGroupEnv env;
+  int asked, threads, stop, busy;
+  uint32_t fork; /* forks of the process before this pool was made */
+  Counter *done, *barrier;
+  Worker *workers;
+  Pool *next, **link; /* list of all pools */
+};
+
+typedef struct {
+  Pool *pool;
+  Chunk *chunk;
+} Thread;
+
+static __thread Thread self;
+static __thread char error_text[512];
+static pthread_key_t key;
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static Pool *pools;
+static uint32_t forks;
+extern int tvmopt_default_threads; /* of the model, see entry.py */
+static int wanted_threads; /* 0: the default */
+static long spin_ns = 1000000;
+
+static void pause_core(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  __asm__ volatile("yield" ::: "memory");
+#else
+  __asm__ volatile("" ::: "memory");
+#endif
+}
+
+static void futex(uint32_t *address, int operation, uint32_t value) {
+  syscall(SYS_futex, address, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+}
+
+static long now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000000000L + time.tv_nsec;
+}
+
+static int fail(const char *text) {
+  snprintf(error_text, sizeof error_text, "%s", text);
+  return -1;
+}
+
+/* Pause between two looks at what another thread writes. More threads than cores are possible, so
+ * the core is given away now and then. */
+static void spin(unsigned spins) {
+  pause_core();
+  if (spins % 4096 == 0) sched_yield();
+}
+
+/* ---- workspace ---- */
+
+static void free_chunks(Thread *thread) {
+  while (thread->chunk) {
+    Chunk *chunk = thread->chunk;
+    thread->chunk = chunk->before;
+    free(chunk->data);
+    free(chunk);
+  }
+}
+
+static int add_chunk(Thread *thread, size_t bytes) {
+  Chunk *chunk = (Chunk *)calloc(1, sizeof(Chunk));
+  void *data = NULL;
+  if (bytes < LEAST_CHUNK_BYTES) bytes = LEAST_CHUNK_BYTES;
+  if (!chunk || posix_memalign(&data, 4096, bytes)) {
+    free(chunk);
+    return -1;
+  }
+  chunk->data = (char *)data;
+  chunk->size = bytes;
+  chunk->before = thread->chunk;
+  thread->chunk = chunk;
+  return 0;
+}
+
+static void *alloc_workspace(int device, int id, uint64_t bytes, int code, int bits) {
+  (void)device, (void)id, (void)code, (void)bits;
+  Thread *thread = &self;
+  size_t size = ((size_t)bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+  Chunk *chunk = thread->chunk;
+  if (!chunk || chunk->size - chunk->top < size) {
+    size_t total = size;
+    for (Chunk *one = chunk; one; one = one->before) total += one->size;
+    if (chunk && !chunk->top) { /* nothing else is in use, or the chunk before it is */
+      thread->chunk = chunk->before;
+      free(chunk->data);
+      free(chunk);
+    }
+    pthread_setspecific(key, thread);
+    if (add_chunk(thread, total)) {
+      fail("out of memory for the workspace of a kernel");
+      return NULL;
+    }
+    chunk = thread->chunk;
+  }
+  void *result = chunk->data + chunk->top;
+  chunk->top += size;
+  return result;
+}
+
+static int free_workspace(int device, int id, void *memory) {
+  (void)device, (void)id;
+  Chunk *chunk = self.chunk, *before = chunk->before;
+  char *at = (char *)memory;
+  if (at >= chunk->data && at < chunk->data + chunk->size) {
+    chunk->top = (size_t)(at - chunk->data);
+  } else { /* the newest chunk is empty */
+    before->top = (size_t)(at - before->data);
+  }
+  if (before && !before->top) { /* the newest chunk is large enough for all */
+    chunk->before = before->before;
+    free(before->data);
+    free(before);
+  }
+  return 0;
+}
+
+/* ---- threads ---- */
+
+static void *work(void *argument) {
+  Worker *worker = (Worker *)argument;
+  Pool *pool = worker->pool;
+  uint32_t seen = 0;
+  for (;;) {
+    long start = 0;
+    for (unsigned spins = 1; __atomic_load_n(&pool->job.value, __ATOMIC_ACQUIRE) == seen; ++spins) {
+      spin(spins);
+      if (spins % 64) continue;
+      long now = now_ns();
+      if (!start) start = now;
+      if (now - start < spin_ns) continue;
+      __atomic_add_fetch(&pool->sleepers.value, 1, __ATOMIC_SEQ_CST);
+      while (__atomic_load_n(&pool->job.value, __ATOMIC_SEQ_CST) == seen)
+        futex(&pool->job.value, FUTEX_WAIT, seen);
+      __atomic_sub_fetch(&pool->sleepers.value, 1, __ATOMIC_SEQ_CST);
+    }
+    seen = __atomic_load_n(&pool->job.value, __ATOMIC_ACQUIRE);
+    if (pool->stop) break;
+    uint32_t failed = 0;
+    if (worker->number < pool->env.num_task)
+      failed = pool->lambda(worker->number, &pool->env, pool->data) != 0;
+    __atomic_store_n(&pool->done[worker->number].value, seen << 1 | failed, __ATOMIC_RELEASE);
+  }
+  free_chunks(&self);
+  return NULL;
+}
+
+static void post(Pool *pool) {
+  __atomic_add_fetch(&pool->job.value, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&pool->sleepers.value, __ATOMIC_SEQ_CST))
+    futex(&pool->job.value, FUTEX_WAKE, INT_MAX);
+}
+
+static void end_pool(Pool *pool) {
+  if (pool->fork == forks) { /* the workers of a process before a fork are not here */
+    pool->stop = 1;
+    post(pool);
+    for (int i = 1; i < pool->threads; ++i) pthread_join(pool->workers[i].thread, NULL);
+  }
+  *pool->link = pool->next;
+  if (pool->next) pool->next->link = pool->link;
+  free(pool->workers);
+  free(pool->done);
+  free(pool->barrier);
+  free(pool);
+}
+
+static Counter *counters(int count) {
+  void *memory = NULL;
+  if (posix_memalign(&memory, LINE_BYTES, sizeof(Counter) * (size_t)count)) return NULL;
+  for (int i = 0; i < count; ++i) ((Counter *)memory)[i].value = 0;
+  return (Counter *)memory;
+}
+
+static Pool *new_pool(int threads) {
+  void *memory = NULL;
+  if (posix_memalign(&memory, LINE_BYTES, sizeof(Pool))) return NULL;
+  Pool *pool = (Pool *)memory;
+  *pool = (Pool){};
+  pool->fork = forks;
+  pool->done = counters(threads);
+  pool->barrier = counters(threads);
+  pool->workers = (Worker *)calloc((size_t)threads, sizeof(Worker));
+  pool->asked = threads;
+  pool->threads = 1;
+  if (pool->done && pool->barrier && pool->workers) {
+    for (int i = 1; i < threads; ++i, ++pool->threads) {
+      pool->workers[i].pool = pool;
+      pool->workers[i].number = i;
+      if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i])) break;
+    }
+  }
+  pthread_mutex_lock(&pools_lock);
+  pool->next = pools;
+  pool->link = &pools;
+  if (pools) pools->link = &pool->next;
+  pools = pool;
+  pthread_mutex_unlock(&pools_lock);
+  return pool;
+}
+
+static void end_thread(void *argument) {
+  Thread *thread = (Thread *)argument;
+  if (thread->pool) {
+    pthread_mutex_lock(&pools_lock);
+    end_pool(thread->pool);
+    pthread_mutex_unlock(&pools_lock);
+    thread->pool = NULL;
+  }
+  free_chunks(thread);
+}
+
+/* Return the pool of this thread, with the number of threads that is wanted by now. */
+static Pool *own_pool(void) {
+  int threads = __atomic_load_n(&wanted_threads, __ATOMIC_RELAXED);
+  if (!threads) threads = tvmopt_default_threads;
+  Pool *pool = self.pool;
+  if (pool && pool->fork == forks && pool->asked == threads) return pool;
+  pthread_mutex_lock(&pools_lock);
+  if (pool) end_pool(pool);
+  pthread_mutex_unlock(&pools_lock);
+  self.pool = new_pool(threads);
+  pthread_setspecific(key, &self);
+  return self.pool;
+}
+
+static int parallel_launch(ParallelLambda lambda, void *data, int tasks) {
+  Pool *pool = self.pool;
+  Counter one = {0, {0}};
+  if (!pool || pool->busy || pool->threads == 1) {
+    TVMParallelGroupEnv alone = {&one, 1};
+    return lambda(0, &alone, data);
+  }
+  if (tasks > pool->threads) return fail("a kernel wants more threads than there are");
+  pool->lambda = lambda;
+  pool->data = data;
+  pool->env.num_task = tasks ? tasks : pool->threads;
+  pool->env.sync_handle = pool->barrier;
+  for (int i = 0; i < pool->threads; ++i) pool->barrier[i].value = 0;
+  pool->busy = 1;
+  post(pool);
+  uint32_t job = pool->job.value;
+  int failed = lambda(0, &pool->env, data) != 0;
+  for (int i = 1; i < pool->threads; ++i) {
+    for (unsigned spins = 1;; ++spins) {
+      uint32_t found = __atomic_load_n(&pool->done[i].value, __ATOMIC_ACQUIRE);
+      if (found >> 1 == (job & 0x7fffffff)) {
+        failed |= found & 1;
+        break;
+      }
+      spin(spins);
+    }
+  }
+  pool->busy = 0;
+  return failed ? -1 : 0;
+}
+
+static int parallel_barrier(int task, TVMParallelGroupEnv *env) {
+  Counter *counters_of_tasks = (Counter *)env->sync_handle;
+  uint32_t mine = __atomic_add_fetch(&counters_of_tasks[task].value, 1, __ATOMIC_ACQ_REL);
+  for (int i = 0; i < env->num_task; ++i) {
+    for (unsigned spins = 1;; ++spins) {
+      if (__atomic_load_n(&counters_of_tasks[i].value, __ATOMIC_ACQUIRE) >= mine) break;
+      spin(spins);
+    }
+  }
+  return 0;
+}
+
+/* What the code of TVM's code generator calls. */
+HIDDEN void *__TVMBackendAllocWorkspace = (void *)alloc_workspace;
+HIDDEN void *__TVMBackendFreeWorkspace = (void *)free_workspace;
+HIDDEN void *__TVMBackendParallelLaunch = (void *)parallel_launch;
+HIDDEN void *__TVMBackendParallelBarrier = (void *)parallel_barrier;
+
+/* Called by the checks of arguments that TVM adds to functions for callers in its runtime. */
+HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int count) {
+  (void)kind;
+  size_t used = 0;
+  for (int i = 0; i < count && used < sizeof error_text; ++i)
+    used += (size_t)snprintf(error_text + used, sizeof error_text - used, "%s", parts[i]);
+}
+
+static void after_fork(void) { __atomic_add_fetch(&forks, 1, __ATOMIC_RELAXED); }
+
+__attribute__((constructor)) static void begin_library(void) {
+  pthread_key_create(&key, end_thread);
+  pthread_atfork(NULL, NULL, after_fork);
+}
+
+__attribute__((destructor)) static void end_library(void) {
+  pthread_mutex_lock(&pools_lock);
+  while (pools) end_pool(pools);
+  pthread_mutex_unlock(&pools_lock);
+  self.pool = NULL;
+  free_chunks(&self);
+  pthread_key_delete(key);
+}
+
+/* ---- interface ---- */
+
+/* Set the threads of a call (0: as built), and how long an idle worker spins before it sleeps. */
+EXPORTED int tvmopt_configure(int threads, long spin_us) {
+  if (threads < 0 || threads > MOST_THREADS) return fail("threads must be between 0 and 1024");
+  if (spin_us < 0) return fail("the spin time must not be negative");
+  __atomic_store_n(&wanted_threads, threads, __ATOMIC_RELAXED);
+  spin_ns = spin_us * 1000;
+  return 0;
+}
+
+/* Return what made the last call of this thread fail. */
+EXPORTED const char *tvmopt_error(void) { return error_text; }
+
+HIDDEN int tvmopt_misaligned(void) {
+  return fail("every tensor must start at a multiple of 64 bytes");
+}
+
+/* Make the pool of this thread; a function of the network calls it first. */
+HIDDEN int tvmopt_begin(void) {
+  return own_pool() ? 0 : fail("out of memory for the threads of a model");
+}
+
+#ifdef __cplusplus
+}
+#endif

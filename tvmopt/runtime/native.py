@@ -1,0 +1,130 @@
+"""Run a library of native code, which needs no other library."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError, in_one_line
+from tvmopt.runtime.executor import Executor, Spec
+
+#: Environment variable: microseconds that an idle thread of a model spins before it sleeps.
+SPIN_VARIABLE = "TVMOPT_SPIN_US"
+#: Alignment of tensors in bytes; kernels read and write whole cache lines.
+ALIGNMENT_BYTES = 64
+
+_SPIN_US, _MOST_SPIN_US = 1000, 1_000_000
+_PREFIX = "tvmopt_"
+
+
+class NativeExecutor(Executor):
+    """A library that is compiled ahead of time. Its tensors are arrays at cache lines.
+
+    Calls of several Python threads run at once, if their tensors differ: each thread has a pool of
+    worker threads and a workspace of its own in the library.
+
+    Args:
+        path: The library.
+        outputs: Shape and dtype of each output.
+        threads: Threads of a call.
+
+    Raises:
+        ArtifactError: When the system cannot load the library.
+        ConfigError: When the environment variable ``TVMOPT_SPIN_US`` is no time.
+    """
+
+    def __init__(self, path: str, outputs: Sequence[Spec], threads: int) -> None:
+        spin_us = _spin_us()
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise ArtifactError(
+                f"the system must load the model's library, but says: {in_one_line(error)}; build "
+                "the model on a machine whose C library is not newer"
+            ) from error
+        unload = weakref.finalize(self._library, _ctypes.dlclose, self._library._handle)
+        unload.atexit = False
+        self._library.tvmopt_error.restype = ctypes.c_char_p
+        self._library.tvmopt_configure.argtypes = (ctypes.c_int, ctypes.c_long)
+        if self._library.tvmopt_configure(threads, spin_us):
+            raise ConfigError(self._error())
+        self._specs = outputs
+
+    def has(self, name: str) -> bool:
+        """Return whether the library has the function ``name``."""
+        return hasattr(self._library, _PREFIX + name)
+
+    def bind(
+        self, name: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> Callable[[], list[np.ndarray]]:
+        """Return a function that runs ``name``; all its calls write the same arrays.
+
+        Args:
+            name: Name of the function.
+            inputs: Input tensors.
+            outputs: Output tensors; None allocates them.
+        """
+        library, function = self._library, getattr(self._library, _PREFIX + name)
+        results = [self.empty(spec) for spec in self._specs] if outputs is None else list(outputs)
+        tensors = (*inputs, *results)
+        addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+
+        def run() -> list[np.ndarray]:
+            if function(addresses):
+                raise EnvironmentSetupError(
+                    f"the model must get the threads and memory it needs, but: {self._error()}"
+                )
+            return results
+
+        run.keep = (library, tensors)  # type: ignore[attr-defined]
+        return run
+
+    def empty(self, spec: Spec) -> np.ndarray:
+        """Return a new tensor, not initialised."""
+        return aligned_empty(spec.shape, spec.dtype)
+
+    def write(self, tensor: np.ndarray, array: np.ndarray) -> None:
+        """Copy ``array`` into a tensor of its shape and dtype."""
+        tensor[...] = array
+
+    def read(self, tensor: np.ndarray) -> np.ndarray:
+        """Return a copy of a tensor."""
+        return tensor.copy()
+
+    def _error(self) -> str:
+        return str(self._library.tvmopt_error().decode(errors="replace"))
+
+
+def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Return a new array, not initialised, that starts at a cache line.
+
+    Args:
+        shape: Its shape.
+        dtype: NumPy name of its dtype.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -address(memory) % ALIGNMENT_BYTES
+    return memory[start : start + size].view(kind).reshape(tuple(shape))
+
+
+def address(array: np.ndarray) -> int:
+    """Return the address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _spin_us() -> int:
+    text = os.environ.get(SPIN_VARIABLE, str(_SPIN_US))
+    if not text.isdecimal() or int(text) > _MOST_SPIN_US:
+        raise ConfigError(
+            f"the environment variable {SPIN_VARIABLE} must be a number of microseconds from 0 to "
+            f"{_MOST_SPIN_US}, but got {text!r}; unset it for {_SPIN_US}"
+        )
+    return int(text)
