@@ -8,6 +8,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,9 @@ ALIGNMENT_BYTES = 64
 
 _SPIN_US, _MOST_SPIN_US = 1000, 1_000_000
 _PREFIX = "tvmopt_"
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_CONFIGURE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_ERROR = ctypes.CFUNCTYPE(ctypes.c_char_p)
 
 
 class NativeExecutor(Executor):
@@ -50,15 +54,18 @@ class NativeExecutor(Executor):
             ) from error
         unload = weakref.finalize(self._library, _ctypes.dlclose, self._library._handle)
         unload.atexit = False
-        self._library.tvmopt_error.restype = ctypes.c_char_p
-        self._library.tvmopt_configure.argtypes = (ctypes.c_int, ctypes.c_long)
-        if self._library.tvmopt_configure(threads, spin_us):
-            raise ConfigError(self._error())
+        self._error = self._function("error", _ERROR)
+        if self._function("configure", _CONFIGURE)(threads, spin_us):
+            raise ConfigError(_text(self._error))
         self._specs = outputs
 
     def has(self, name: str) -> bool:
         """Return whether the library has the function ``name``."""
-        return hasattr(self._library, _PREFIX + name)
+        try:
+            self._function(name, _RUN)
+        except OSError:
+            return False
+        return True
 
     def bind(
         self, name: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
@@ -70,7 +77,7 @@ class NativeExecutor(Executor):
             inputs: Input tensors.
             outputs: Output tensors; None allocates them.
         """
-        library, function = self._library, getattr(self._library, _PREFIX + name)
+        function, error = self._function(name, _RUN), self._error
         results = [self.empty(spec) for spec in self._specs] if outputs is None else list(outputs)
         tensors = (*inputs, *results)
         addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
@@ -78,11 +85,11 @@ class NativeExecutor(Executor):
         def run() -> list[np.ndarray]:
             if function(addresses):
                 raise EnvironmentSetupError(
-                    f"the model must get the threads and memory it needs, but: {self._error()}"
+                    f"the model must get the threads and memory it needs, but: {_text(error)}"
                 )
             return results
 
-        run.keep = (library, tensors)  # type: ignore[attr-defined]
+        run.keep = (self._library, tensors)  # type: ignore[attr-defined]
         return run
 
     def empty(self, spec: Spec) -> np.ndarray:
@@ -97,8 +104,15 @@ class NativeExecutor(Executor):
         """Return a copy of a tensor."""
         return tensor.copy()
 
-    def _error(self) -> str:
-        return str(self._library.tvmopt_error().decode(errors="replace"))
+    def _function(self, name: str, prototype: Any) -> Any:
+        """Return a function of the library; it does not keep the library loaded.
+
+        ``ctypes`` functions that are found by an attribute of a library keep it for ever.
+
+        Raises:
+            OSError: When the library has none of this name.
+        """
+        return prototype(_ctypes.dlsym(self._library._handle, _PREFIX + name))
 
 
 def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
@@ -112,12 +126,16 @@ def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
     size = math.prod(shape) * kind.itemsize
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -address(memory) % ALIGNMENT_BYTES
-    return memory[start : start + size].view(kind).reshape(tuple(shape))
+    return np.ndarray(tuple(shape), kind, memory, start)
 
 
 def address(array: np.ndarray) -> int:
     """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def _text(error: Callable[[], bytes]) -> str:
+    return error().decode(errors="replace")
 
 
 def _spin_us() -> int:

@@ -142,7 +142,7 @@ static int add_chunk(Thread *thread, size_t bytes) {
 static void *alloc_workspace(int device, int id, uint64_t bytes, int code, int bits) {
   (void)device, (void)id, (void)code, (void)bits;
   Thread *thread = &self;
-  size_t size = ((size_t)bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+  size_t size = ((size_t)bytes / LINE_BYTES + 1) * LINE_BYTES; /* never none */
   Chunk *chunk = thread->chunk;
   if (!chunk || chunk->size - chunk->top < size) {
     size_t total = size;
@@ -194,7 +194,7 @@ static void *work(void *argument) {
       if (spins % 64) continue;
       long now = now_ns();
       if (!start) start = now;
-      if (now - start < spin_ns) continue;
+      if (now - start < __atomic_load_n(&spin_ns, __ATOMIC_RELAXED)) continue;
       __atomic_add_fetch(&pool->sleepers.value, 1, __ATOMIC_SEQ_CST);
       while (__atomic_load_n(&pool->job.value, __ATOMIC_SEQ_CST) == seen)
         futex(&pool->job.value, FUTEX_WAIT, seen);
@@ -370,7 +370,7 @@ EXPORTED int tvmopt_configure(int threads, long spin_us) {
   if (threads < 0 || threads > MOST_THREADS) return fail("threads must be between 0 and 1024");
   if (spin_us < 0) return fail("the spin time must not be negative");
   __atomic_store_n(&wanted_threads, threads, __ATOMIC_RELAXED);
-  spin_ns = spin_us * 1000;
+  __atomic_store_n(&spin_ns, spin_us * 1000, __ATOMIC_RELAXED);
   return 0;
 }
 

@@ -64,16 +64,19 @@ _EXAMPLE_LIMIT = 100_000
 _EXAMPLES = "examples"
 
 
-def get_default_pip_requirements(gpu: bool = False, segments: bool = False) -> list[str]:
-    """Packages that a saved model needs: TVM's pinned pair and NumPy, beside MLflow itself.
+def get_default_pip_requirements(
+    gpu: bool = False, segments: bool = False, native: bool = False
+) -> list[str]:
+    """Packages that a saved model needs: NumPy and TVM's pinned pair, beside MLflow itself.
 
     Args:
         gpu: Whether it was built for a GPU: then CUDA's runtime library, too.
         segments: Whether parts of it run in ONNX Runtime: then that, too.
+        native: Whether its library is native code, which needs no TVM.
     """
+    tvm = [f"apache-tvm=={TVM_VERSION}", f"apache-tvm-ffi=={TVM_FFI_VERSION}"]
     return [
-        f"apache-tvm=={TVM_VERSION}",
-        f"apache-tvm-ffi=={TVM_FFI_VERSION}",
+        *([] if native else tvm),
         f"numpy=={np.__version__}",
         *([PACKAGE] if gpu else []),
         *(["onnxruntime"] if segments else []),
@@ -160,7 +163,9 @@ def save_model(
         digest=model.digest,
     )
     mlflow_model.model_size_bytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-    default = get_default_pip_requirements(bool(model.gpu), bool(model.segments))
+    default = get_default_pip_requirements(
+        bool(model.gpu), bool(model.segments), native=model.native
+    )
     _write_environment(path, conda_env, pip_requirements, extra_pip_requirements, default)
     mlflow_model.save(str(path / MLMODEL_FILE_NAME))
     # Of the file, so that it is the same after YAML has been written and read.

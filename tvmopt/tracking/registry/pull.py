@@ -19,6 +19,7 @@ from tvmopt.parameters.commands import PullCommand
 from tvmopt.printable import one_line
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.bundle import copy_bundle
+from tvmopt.runtime.c_files import write_c_files
 from tvmopt.runtime.checks import check_machine
 from tvmopt.scratch import PULL_PREFIX, scratch_folder, sweep
 from tvmopt.stages.launch import SECRETS
@@ -118,7 +119,7 @@ def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
     code = bundle / "code" / "tvmopt"
     code.mkdir(parents=True)
     package = Path(tvmopt.__file__).parent
-    ignore = shutil.ignore_patterns("__pycache__")
+    ignore = shutil.ignore_patterns("__pycache__", "*.c", "*.h", "*.cpp", "*.txt", "Makefile")
     for name in _RUNTIME_FILES:
         source = package / name
         if source.is_dir():
@@ -128,6 +129,8 @@ def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
             shutil.copyfile(source, code / name)
     (bundle / "sample.py").write_text(_SAMPLE)
     (bundle / "README.md").write_text(_readme(title, saved.metadata))
+    if saved.metadata.native:
+        write_c_files(bundle, saved.metadata)
     return bundle
 
 
@@ -171,6 +174,16 @@ Needs Python {python_versions()} and
 Then `python sample.py` loads `model.so` (sha256 `{model.library_sha256}`, checked before it is
 opened), runs the golden input and says how far the outputs are from the golden ones. `sample.py` is
 also the shortest program that uses the model.
+{_in_c(model)}"""
+
+
+def _in_c(model: ModelMetadata) -> str:
+    if not model.native:
+        return ""
+    return """
+A program in C or C++ needs neither Python nor TVM: `c/tvmopt.h` says how to load and run the model,
+`make -C c && c/example .` builds the examples and compares with the golden output. Copy `model.so`,
+`model.txt`, `c/tvmopt.h` and `c/tvmopt.c`.
 """
 
 
@@ -182,9 +195,10 @@ def _how(model: ModelMetadata) -> str:
 
 
 def _packages(model: ModelMetadata) -> list[str]:
-    pinned = [f'"apache-tvm=={TVM_VERSION}"', f'"apache-tvm-ffi=={TVM_FFI_VERSION}"', "numpy"]
+    tvm = [f'"apache-tvm=={TVM_VERSION}"', f'"apache-tvm-ffi=={TVM_FFI_VERSION}"']
     return [
-        *pinned,
+        *([] if model.native else tvm),
+        "numpy",
         *([f'"{PACKAGE}"'] if model.gpu else []),
         *(["onnxruntime"] if model.segments else []),
     ]
