@@ -255,7 +255,7 @@ def two_input_bundle(two_input_model, tmp_path_factory) -> Path:  # type: ignore
 @pytest.fixture
 def never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test when this process opens the library of a model."""
-    opened = "tvmopt.runtime.model.open_library"
+    opened = "tvmopt.runtime.callers.open_library"
     monkeypatch.setattr(opened, lambda *_, **__: pytest.fail("the library was opened"))
 
 

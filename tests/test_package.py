@@ -113,7 +113,7 @@ def test_whoever_loads_a_library_asks_for_amx():
     # Workers request it at start, the runtime in its checks; a board requests it by its own server.
     elsewhere = {
         "measure/host_cpu.py", "measure/cuda_gpu.py", "runtime/library.py",
-        "runtime/model.py", "remote/model.py",
+        "runtime/callers.py", "remote/model.py",
     }  # fmt: skip
     opens = re.compile(r"load_module\(|load_from_file|open_library\(")
     loads = {p for p, _ in _modules() if opens.search(p.read_text())}
@@ -240,7 +240,7 @@ def test_files_that_are_not_python_are_package_data():
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
     packed = {path for glob in DATA for path in PACKAGE.glob(glob)}
     assert {path for path in files if path.suffix not in (".py", ".pyc")} == packed
-    assert {path.parent.name for path in packed} == {"examples", "report"}
+    assert {path.parent.name for path in packed} == {"c", "examples", "native", "report"}
 
 
 def test_every_imported_package_is_a_dependency():

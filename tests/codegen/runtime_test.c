@@ -13,7 +13,8 @@ typedef struct {
 typedef int (*Lambda)(int, Env *, void *);
 extern void *__TVMBackendAllocWorkspace, *__TVMBackendFreeWorkspace;
 extern void *__TVMBackendParallelLaunch, *__TVMBackendParallelBarrier;
-int tvmopt_begin(void);
+int tvmopt_enter(void);
+void tvmopt_leave(void);
 int tvmopt_configure(int threads, long spin_us);
 const char *tvmopt_error(void);
 int tvmopt_default_threads = 3;
@@ -66,11 +67,13 @@ static void *caller(void *argument) {
   long *wrong = (long *)argument;
   Data *data = (Data *)calloc(1, sizeof(Data));
   for (int round = 0; round < 200; ++round) {
+    if (tvmopt_enter()) ++*wrong;
     void *outer = allocate(100000 + (uint64_t)round * 1000);
-    if (tvmopt_begin() || !outer || launch(step, data)) ++*wrong;
+    if (!outer || launch(step, data)) ++*wrong;
     for (int i = 0; i < COUNT; ++i) *wrong += data->next[i] != round + 1;
     if (!launch(failing, data)) ++*wrong;
     release(outer);
+    tvmopt_leave();
   }
   free(data);
   return NULL;

@@ -156,7 +156,11 @@ def test_cmake_builds_the_examples(bundle, tmp_path) -> None:
     ("cpu", "triple", "emulator"),
     [
         ("cortex-a76", "aarch64-linux-gnu", ["qemu-aarch64", "-cpu", "max"]),
-        ("riscv64-rvv", "riscv64-linux-gnu", ["qemu-riscv64", "-cpu", "rv64,v=true,vext_spec=v1.0"]),
+        (
+            "riscv64-rvv",
+            "riscv64-linux-gnu",
+            ["qemu-riscv64", "-cpu", "rv64,v=true,vext_spec=v1.0"],
+        ),
     ],
 )
 def test_a_cross_built_model_runs_under_qemu(conv_build, tmp_path, cpu, triple, emulator) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tvmopt import host
 from tvmopt.errors import ArtifactError
-from tvmopt.runtime import ModelMetadata, load, model
+from tvmopt.runtime import ModelMetadata, callers, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 
 
@@ -34,9 +34,9 @@ def _refusal(folder):
 
 def test_intact_bundle_is_opened(copied, monkeypatch):
     opened = []
-    original = model.library_path
+    original = callers.library_path
     monkeypatch.setattr(
-        model, "library_path", lambda file: opened.append(file.read()) or original(file)
+        callers, "library_path", lambda file: opened.append(file.read()) or original(file)
     )
     load(str(copied))
     assert opened == [(copied / LIBRARY_FILE).read_bytes()]
@@ -76,9 +76,9 @@ def linux(copied, monkeypatch):
 def test_amx_is_asked_for_before_the_library_is_opened(copied, linux, monkeypatch):
     _for_amx(copied, ["tdpbusd"])
     asked, order = linux(0), []
-    original = model.library_path
+    original = callers.library_path
     monkeypatch.setattr(
-        model, "library_path", lambda file: order.append(list(asked)) or original(file)
+        callers, "library_path", lambda file: order.append(list(asked)) or original(file)
     )
     load(copied)
     load(copied)

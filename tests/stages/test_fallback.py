@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import helper
 
 from tvmopt.compare import same_non_finite
@@ -104,13 +103,14 @@ def test_nan_and_infinities_are_where_onnx_runtime_has_them(model, exact, value,
 def counted(model, monkeypatch):
     """Count the calls of the fallback."""
     calls: list[int] = []
-    direct = model._fallback
+    [call] = model._caller._idle
+    direct = call._fallback
 
     def count():
         calls.append(1)
         return direct()
 
-    monkeypatch.setattr(model, "_fallback", count)
+    monkeypatch.setattr(call, "_fallback", count)
     return calls
 
 
@@ -128,8 +128,13 @@ def test_finite_outputs_cost_no_second_call(model, counted) -> None:
 
 def test_a_fallback_that_answers_otherwise_is_refused(model, bundle, monkeypatch) -> None:
     assert model.check_golden(bundle) <= model.metadata.tolerance
-    other = tvm.runtime.tensor(np.full(_SHAPE, 3, np.float32))
-    monkeypatch.setattr(model, "_fallback", lambda: [other] * 3)
+    [call] = model._caller._idle
+
+    def answer_otherwise() -> None:
+        for array in call.outputs:
+            array[...] = 3
+
+    monkeypatch.setattr(call, "_fallback", answer_otherwise)
     with pytest.raises(AccuracyError, match="must equal the golden output"):
         model.check_golden(bundle)
 
@@ -140,8 +145,8 @@ def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
 
 
 def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
-    assert load(conv_bundle)._fallback is None
-    assert load(_built(folder, tmp_path / "out", schedule="none"))._fallback is None
+    assert not load(conv_bundle)._caller.has_fallback
+    assert not load(_built(folder, tmp_path / "out", schedule="none"))._caller.has_fallback
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.memory_plan import plan_memory
-from tvmopt.codegen.native_sources import NETWORK
+from tvmopt.codegen.native_sources import CALL, NETWORK
 from tvmopt.codegen.network import (
     Branch,
     Buffer,
-    Copy,
-    Input,
+    TensorCopy,
+    NetworkInput,
     StaticNetwork,
     Step,
     Tensor,
@@ -35,7 +35,7 @@ from tvmopt.codegen.network import (
     analyse_network,
 )
 from tvmopt.codegen.weights import WEIGHTS_SYMBOL, Weights
-from tvmopt.kernels.passes.raw_pointers import INTERNAL, WITH_POINTERS
+from tvmopt.kernels.passes.raw_pointers import EXPORTED, INTERNAL, PRIVATE
 
 # TVM allocates up to 1024 bytes on the stack, where they are not aligned to a cache line.
 _LEAST_WORKSPACE_BYTES = 2048
@@ -71,37 +71,61 @@ def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tuple[tvm.IRModule, di
     called: set[str] = set()
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            network = analyse_network(mod, var.name_hint, weights)
-            functions[var.name_hint] = entry_function(network, var.name_hint)
-            entries[var.name_hint] = len(network.inputs) + len(network.outputs)
+            name = var.name_hint
+            network = analyse_network(mod, name, weights)
+            functions[NETWORK + name] = _with_parameters(network, NETWORK + name, _calls(network))
+            functions[name] = _with_parameters(network, name, _enter(name))
+            functions[NETWORK + name] = functions[NETWORK + name].with_attr(INTERNAL, EXPORTED)
+            entries[name] = len(network.inputs) + len(network.outputs)
             called |= network.kernels()
     for name in sorted(called):
         kernel = mod[name]
-        attrs = {"global_symbol": name, INTERNAL: 1}
+        attrs = {"global_symbol": name, "tirx.noalias": True, INTERNAL: PRIVATE}
         functions[name] = kernel.with_attrs(attrs)
     return tvm.IRModule(functions), entries
 
 
-def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
-    """Return the function that runs ``network``; its parameters are inputs, then outputs.
+def _with_parameters(
+    network: StaticNetwork, name: str, emit: Callable[[list[tirx.Var]], None]
+) -> tirx.PrimFunc:
+    """Return a function ``name`` with the inputs and outputs of ``network`` as parameters.
 
     Args:
         network: The network.
         name: Name of the function.
+        emit: Emits the body, given the parameters.
     """
-    plan = plan_memory(network, network.results)
-    types = [*network.inputs, *network.outputs]
     with IRBuilder() as builder, build.prim_func(s_tir=True):
         build.func_name(name)
-        build.func_attr(
-            {"global_symbol": name, "tirx.noalias": True, WITH_POINTERS: NETWORK + name}
+        # TVM's code generator gives all functions of a module the attribute of one of them.
+        build.func_attr({"global_symbol": name, "tirx.noalias": True})
+        types = [*network.inputs, *network.outputs]
+        shapes = [[int(extent) for extent in ty.shape.values] for ty in types]
+        emit(
+            [
+                build.arg(f"p{i}", build.buffer(shape, str(ty.dtype)))
+                for i, (shape, ty) in enumerate(zip(shapes, types, strict=True))
+            ]
         )
-        parameters = [
-            build.arg(f"p{i}", build.buffer([int(e) for e in ty.shape.values], str(ty.dtype)))
-            for i, ty in enumerate(types)
-        ]
+    return builder.get()
+
+
+def _enter(name: str) -> Callable[[list[tirx.Var]], None]:
+    """Return the body of a function for callers in TVM's runtime, such as a board's server."""
+
+    def emit(parameters: list[tirx.Var]) -> None:
+        _call(tirx.call_extern("int32", CALL + name, *(p.data for p in parameters)))
+
+    return emit
+
+
+def _calls(network: StaticNetwork) -> Callable[[list[tirx.Var]], None]:
+    """Return the body that calls the kernels of ``network``."""
+    plan = plan_memory(network, network.results)
+
+    def emit(parameters: list[tirx.Var]) -> None:
         outside: dict[Tensor, tirx.Var] = {
-            Input(i): buffer for i, buffer in enumerate(parameters[: len(network.inputs)])
+            NetworkInput(i): buffer for i, buffer in enumerate(parameters[: len(network.inputs)])
         }
         outside |= dict(zip(network.results, parameters[len(network.inputs) :], strict=True))
         with build.attr(0, "pragma_import_llvm", _FUNCTIONS):
@@ -116,14 +140,14 @@ def entry_function(network: StaticNetwork, name: str) -> tirx.PrimFunc:
                     return tirx.handle_add_byte_offset(workspace.data, plan.offsets[tensor])
                 return outside[tensor].data
 
-            _call(tirx.call_extern("int32", "tvmopt_begin"))
             _emit(network, network.steps, address)
-    return builder.get()
+
+    return emit
 
 
 def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tensor], Expr]) -> None:
     for step in steps:
-        if isinstance(step, Copy):
+        if isinstance(step, TensorCopy):
             size = tirx.IntImm("int64", network.buffers[step.target.number])
             pair = address(step.target), address(step.source)
             build.evaluate(tirx.call_extern("handle", "memcpy", *pair, size))

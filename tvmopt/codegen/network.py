@@ -4,7 +4,7 @@ before -> after::
 
     main(x):                                inputs  0: x
       y = alloc_tensor((1, 8))              buffers 0: y, 1: z
-      matmul(x, const, y)                   steps   matmul(Input(0), Weight(0), Buffer(0))
+      matmul(x, const, y)                   steps   matmul(NetworkInput(0), Weight(0), Buffer(0))
       v = reshape(y, (8,))                          relu(Buffer(0), Buffer(1))
       z = alloc_tensor((8,))                outputs Buffer(1)
       relu(v, z)
@@ -26,7 +26,7 @@ from tvmopt.codegen.weights import Weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Input:
+class NetworkInput:
     """An input of the network, by position."""
 
     position: int
@@ -46,7 +46,7 @@ class Buffer:
     number: int
 
 
-Tensor: TypeAlias = Input | Weight | Buffer
+Tensor: TypeAlias = NetworkInput | Weight | Buffer
 Value: TypeAlias = Tensor | tuple["Value", ...]
 
 
@@ -64,7 +64,7 @@ class KernelCall:
 
 
 @dataclasses.dataclass(frozen=True)
-class Copy:
+class TensorCopy:
     """A copy of a whole tensor."""
 
     source: Tensor
@@ -80,7 +80,7 @@ class Branch:
     otherwise: tuple[Step, ...]
 
 
-Step: TypeAlias = KernelCall | Copy | Branch
+Step: TypeAlias = KernelCall | TensorCopy | Branch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ def tensors(step: Step) -> tuple[Tensor, ...]:
     """Return the tensors that a step itself uses, without those of the steps in it."""
     if isinstance(step, KernelCall):
         return step.arguments
-    return (step.source, step.target) if isinstance(step, Copy) else (step.condition,)
+    return (step.source, step.target) if isinstance(step, TensorCopy) else (step.condition,)
 
 
 def analyse_network(mod: tvm.IRModule, name: str, weights: Weights) -> StaticNetwork:
@@ -142,7 +142,7 @@ def analyse_network(mod: tvm.IRModule, name: str, weights: Weights) -> StaticNet
         if not isinstance(var.ty, relax.TensorType):
             raise NotStaticError(f"input {var.name} is not a tensor")
         _bytes(var.ty)
-        analysis.values[var] = Input(position)
+        analysis.values[var] = NetworkInput(position)
     steps: list[Step] = []
     returned = analysis.run(main.body, steps)
     types = main.ret_ty.fields if isinstance(main.ret_ty, tvm.ir.TupleType) else [main.ret_ty]
@@ -182,7 +182,7 @@ class _Analysis:
     def copied(self, value: Tensor, ty: relax.TensorType, steps: list[Step]) -> Buffer:
         """Append a copy of ``value`` to ``steps``; return the copy."""
         target = self._buffer(ty)
-        steps.append(Copy(value, target))
+        steps.append(TensorCopy(value, target))
         return target
 
     def _bound(self, binding: relax.VarBinding, steps: list[Step]) -> Value:
@@ -235,7 +235,7 @@ class _Analysis:
         if not isinstance(ty, relax.TensorType):
             raise NotStaticError("an If returns what is not a tensor")
         target = self.copied(then, ty, branches[0])
-        branches[1].append(Copy(otherwise, target))
+        branches[1].append(TensorCopy(otherwise, target))
         return target
 
     def _value(self, expr: relax.Expr) -> Value:

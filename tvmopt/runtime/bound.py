@@ -35,6 +35,7 @@ class BoundCall:
     Attributes:
         inputs: Input arrays by name; write into them before a call.
         outputs: Output arrays, which the next call overwrites.
+        has_fallback: Whether the library has direct convolutions for Winograd ones.
 
     Raises:
         ConfigError: When an array has another name, shape or dtype, or the kernels cannot use it.
@@ -52,13 +53,18 @@ class BoundCall:
         self.outputs = Outputs(results.values(), tuple(results))
         tensors = [list(self.inputs.values()), list(results.values())]
         self._run = executor.bind(MAIN, *tensors)
-        has_fallback = executor.has(FALLBACK)
-        self._fallback = executor.bind(FALLBACK, *tensors) if has_fallback else None
+        self.has_fallback = executor.has(FALLBACK)
+        self._fallback = executor.bind(FALLBACK, *tensors) if self.has_fallback else None
 
-    def __call__(self) -> Outputs:
-        """Run the network; return :attr:`outputs`."""
-        self._run()
-        if self._fallback is not None and holds_nan(self.outputs):
+    def __call__(self, *, direct: bool = False) -> Outputs:
+        """Run the network; return :attr:`outputs`.
+
+        Args:
+            direct: Whether to run only the fallback, which must exist.
+        """
+        if not direct:
+            self._run()
+        if self._fallback is not None and (direct or holds_nan(self.outputs)):
             self._fallback()
         return self.outputs
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from tvmopt.compare import Tolerance, deviation
-from tvmopt.errors import AccuracyError, ArtifactError, ConfigError, in_one_line
+from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.bound import BoundCall
+from tvmopt.runtime.callers import NativeCaller, TvmCaller, open_caller
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
-from tvmopt.runtime.fallback import fallback, holds_nan
-from tvmopt.runtime.library import library_path, open_library
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
-from tvmopt.runtime.native import NativeExecutor
-from tvmopt.runtime.network import network
 from tvmopt.runtime.outputs import Outputs
-from tvmopt.runtime.segments import Segments, register_segments, require_onnxruntime
-from tvmopt.versions import require_tvm
+from tvmopt.runtime.segments import require_onnxruntime
 
 
 class CompiledModel:
     """A compiled model, ready to call; created by :func:`load`.
 
-    Thread-safe: a lock serialises calls, because TVM's virtual machine is not thread-safe. Input
-    buffers are allocated once, aligned for the kernels, and reused. When an output has NaN, a
-    network with Winograd convolutions runs again with direct ones (:mod:`.fallback`).
+    Thread-safe (:mod:`.callers`).
 
     Args:
         library: The library, open, its hash checked.
@@ -37,36 +29,11 @@ class CompiledModel:
     """
 
     def __init__(self, library: BinaryIO, metadata: ModelMetadata) -> None:
-        device = None
-        if not metadata.native:
-            require_tvm()
-            # Only the first user of TVM's thread pool in a process can set its size by this.
-            os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
-            import tvm
-
-            device = tvm.cuda() if metadata.gpu else tvm.cpu()
         self.metadata = metadata
-        if metadata.segments:
-            register_segments(metadata.threads)
-        self._executor = executor = open_library(
-            library_path(library),
-            metadata.outputs,
-            native=metadata.native,
-            threads=metadata.threads,
-            device=device,
-        )
-        self._buffers = [executor.empty(spec) for spec in metadata.inputs]
-        self._run: Callable[[], Sequence[Any]] = network(executor, self._buffers, metadata.gpu)
-        self._fallback = fallback(executor, self._buffers)
-        if metadata.segments:
-            bound = Segments(metadata.threads).bound
-            self._run = bound(self._run)
-            self._fallback = self._fallback and bound(self._fallback)
+        self._caller = open_caller(library, metadata)
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._output_names = tuple(spec.name for spec in metadata.outputs)
-        self._pool = threading.local()
-        self._lock = threading.Lock()
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model.
@@ -82,29 +49,7 @@ class CompiledModel:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
-        return self._outputs(inputs)
-
-    def _outputs(
-        self, inputs: np.ndarray | Mapping[str, np.ndarray], *, direct: bool = False
-    ) -> Outputs:
-        """Run the model; with ``direct``, run only its fallback, which must exist."""
-        arrays = self._arrays(inputs)
-        with self._lock:
-            self._prepare_pool()
-            for buffer, array in zip(self._buffers, arrays, strict=True):
-                self._executor.write(buffer, array)
-            try:
-                values = [] if direct else self._values(self._run())
-                if self._fallback is not None and (direct or holds_nan(values)):
-                    values = self._values(self._fallback())
-            except (ValueError, RuntimeError, MemoryError) as error:
-                if not self.metadata.segments:
-                    raise
-                raise ConfigError(
-                    "inputs must be such that ONNX Runtime, which runs a part of the model, takes "
-                    f"them, but it says: {in_one_line(error)}"
-                ) from error
-        return Outputs(values, self._output_names)
+        return Outputs(self._caller.run(self._arrays(inputs)), self._output_names)
 
     def bind(
         self,
@@ -123,22 +68,13 @@ class CompiledModel:
         Raises:
             ConfigError: When an array does not fit, or the model is not of native code.
         """
-        if not isinstance(self._executor, NativeExecutor):
+        if not isinstance(self._caller, NativeCaller):
             raise ConfigError(
                 "bind must be called on a model of native code, but this one has sizes known at "
                 "run time only, nodes that ONNX Runtime runs, or is for a GPU; call the model "
                 "instead"
             )
-        return BoundCall(self._executor, self.metadata, inputs, outputs)
-
-    def _prepare_pool(self) -> None:
-        """Set the number of threads of this thread's pool; TVM has one pool per thread."""
-        if self.metadata.native or hasattr(self._pool, "ready"):
-            return
-        import tvm_ffi
-
-        tvm_ffi.get_global_func("runtime.config_threadpool")(1, self.metadata.threads)
-        self._pool.ready = True
+        return BoundCall(self._caller.executor, self.metadata, inputs, outputs)
 
     def gpu_seconds(self, calls: int = 1) -> float:
         """Return the mean seconds of back-to-back calls from GPU timestamps, on the current inputs.
@@ -146,10 +82,10 @@ class CompiledModel:
         Raises:
             ConfigError: When the model is for a CPU.
         """
-        if not self.metadata.gpu:
+        if not self.metadata.gpu or not isinstance(self._caller, TvmCaller):
             raise ConfigError(f"the model must be for a GPU, but is for {self.metadata.device}")
-        with self._lock:
-            return self._run.seconds(calls)  # type: ignore[attr-defined]
+        with self._caller.lock:
+            return self._caller.network.seconds(calls)  # type: ignore[attr-defined]
 
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder``; return the largest deviation of the outputs.
@@ -161,14 +97,10 @@ class CompiledModel:
         """
         inputs, expected = read_golden(folder, self.metadata)
         worst = golden_deviation(self(inputs), expected, self.metadata)
-        if self._fallback is None:
+        if not self._caller.has_fallback:
             return worst
-        direct = self._outputs(inputs, direct=True)
+        direct = self._caller.run(self._arrays(inputs), direct=True)
         return max(worst, golden_deviation(direct, expected, self.metadata))
-
-    def _values(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Return copies of the outputs of a call."""
-        return [self._executor.read(tensor) for tensor in results]
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):

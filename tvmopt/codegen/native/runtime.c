@@ -3,8 +3,9 @@
  * TVM's code generator calls the functions TVMBackend... through pointers that TVM's loader sets.
  * This file defines the pointers, so that the library needs neither the loader nor TVM's runtime.
  *
- * Each thread that calls the library has a pool of workers and a workspace of its own. Calls of
- * several threads therefore run at once. The code is C and C++, since g++ compiles it as C++.
+ * A call takes a context, a pool of worker threads with a workspace, and gives it back: as many
+ * contexts exist as calls ran at once. Calls that run at once share the cores: each gets its part
+ * of the threads. The code is C and C++, since g++ compiles it as C++.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -60,24 +61,23 @@ struct Pool {
   void *data;
   TVMParallelGroupEnv env;
   int asked, threads, stop, busy;
-  uint32_t fork; /* forks of the process before this pool was made */
   Counter *done, *barrier;
   Worker *workers;
-  Pool *next, **link; /* list of all pools */
 };
 
-typedef struct {
+typedef struct Context {
   Pool *pool;
   Chunk *chunk;
-} Thread;
+  struct Context *next; /* in the list of idle contexts */
+} Context;
 
-static __thread Thread self;
+extern int tvmopt_default_threads; /* of the model, see native_sources.py */
+
+static __thread Context *current;
 static __thread char error_text[512];
-static pthread_key_t key;
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static Pool *pools;
-static uint32_t forks;
-extern int tvmopt_default_threads; /* of the model, see entry.py */
+static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
+static Context *idle;
+static int active;         /* calls that run now */
 static int wanted_threads; /* 0: the default */
 static long spin_ns = 1000000;
 
@@ -115,16 +115,16 @@ static void spin(unsigned spins) {
 
 /* ---- workspace ---- */
 
-static void free_chunks(Thread *thread) {
-  while (thread->chunk) {
-    Chunk *chunk = thread->chunk;
-    thread->chunk = chunk->before;
+static void free_chunks(Context *context) {
+  while (context->chunk) {
+    Chunk *chunk = context->chunk;
+    context->chunk = chunk->before;
     free(chunk->data);
     free(chunk);
   }
 }
 
-static int add_chunk(Thread *thread, size_t bytes) {
+static int add_chunk(Context *context, size_t bytes) {
   Chunk *chunk = (Chunk *)calloc(1, sizeof(Chunk));
   void *data = NULL;
   if (bytes < LEAST_CHUNK_BYTES) bytes = LEAST_CHUNK_BYTES;
@@ -134,30 +134,29 @@ static int add_chunk(Thread *thread, size_t bytes) {
   }
   chunk->data = (char *)data;
   chunk->size = bytes;
-  chunk->before = thread->chunk;
-  thread->chunk = chunk;
+  chunk->before = context->chunk;
+  context->chunk = chunk;
   return 0;
 }
 
 static void *alloc_workspace(int device, int id, uint64_t bytes, int code, int bits) {
   (void)device, (void)id, (void)code, (void)bits;
-  Thread *thread = &self;
+  Context *context = current;
   size_t size = ((size_t)bytes / LINE_BYTES + 1) * LINE_BYTES; /* never none */
-  Chunk *chunk = thread->chunk;
+  Chunk *chunk = context->chunk;
   if (!chunk || chunk->size - chunk->top < size) {
     size_t total = size;
     for (Chunk *one = chunk; one; one = one->before) total += one->size;
     if (chunk && !chunk->top) { /* nothing else is in use, or the chunk before it is */
-      thread->chunk = chunk->before;
+      context->chunk = chunk->before;
       free(chunk->data);
       free(chunk);
     }
-    pthread_setspecific(key, thread);
-    if (add_chunk(thread, total)) {
+    if (add_chunk(context, total)) {
       fail("out of memory for the workspace of a kernel");
       return NULL;
     }
-    chunk = thread->chunk;
+    chunk = context->chunk;
   }
   void *result = chunk->data + chunk->top;
   chunk->top += size;
@@ -166,7 +165,7 @@ static void *alloc_workspace(int device, int id, uint64_t bytes, int code, int b
 
 static int free_workspace(int device, int id, void *memory) {
   (void)device, (void)id;
-  Chunk *chunk = self.chunk, *before = chunk->before;
+  Chunk *chunk = current->chunk, *before = chunk->before;
   char *at = (char *)memory;
   if (at >= chunk->data && at < chunk->data + chunk->size) {
     chunk->top = (size_t)(at - chunk->data);
@@ -186,7 +185,9 @@ static int free_workspace(int device, int id, void *memory) {
 static void *work(void *argument) {
   Worker *worker = (Worker *)argument;
   Pool *pool = worker->pool;
+  Context own = {NULL, NULL, NULL};
   uint32_t seen = 0;
+  current = &own;
   for (;;) {
     long start = 0;
     for (unsigned spins = 1; __atomic_load_n(&pool->job.value, __ATOMIC_ACQUIRE) == seen; ++spins) {
@@ -207,7 +208,7 @@ static void *work(void *argument) {
       failed = pool->lambda(worker->number, &pool->env, pool->data) != 0;
     __atomic_store_n(&pool->done[worker->number].value, seen << 1 | failed, __ATOMIC_RELEASE);
   }
-  free_chunks(&self);
+  free_chunks(&own);
   return NULL;
 }
 
@@ -217,18 +218,18 @@ static void post(Pool *pool) {
     futex(&pool->job.value, FUTEX_WAKE, INT_MAX);
 }
 
-static void end_pool(Pool *pool) {
-  if (pool->fork == forks) { /* the workers of a process before a fork are not here */
-    pool->stop = 1;
-    post(pool);
-    for (int i = 1; i < pool->threads; ++i) pthread_join(pool->workers[i].thread, NULL);
-  }
-  *pool->link = pool->next;
-  if (pool->next) pool->next->link = pool->link;
+static void free_pool(Pool *pool) {
   free(pool->workers);
   free(pool->done);
   free(pool->barrier);
   free(pool);
+}
+
+static void end_pool(Pool *pool) {
+  pool->stop = 1;
+  post(pool);
+  for (int i = 1; i < pool->threads; ++i) pthread_join(pool->workers[i].thread, NULL);
+  free_pool(pool);
 }
 
 static Counter *counters(int count) {
@@ -243,7 +244,6 @@ static Pool *new_pool(int threads) {
   if (posix_memalign(&memory, LINE_BYTES, sizeof(Pool))) return NULL;
   Pool *pool = (Pool *)memory;
   *pool = (Pool){};
-  pool->fork = forks;
   pool->done = counters(threads);
   pool->barrier = counters(threads);
   pool->workers = (Worker *)calloc((size_t)threads, sizeof(Worker));
@@ -256,51 +256,38 @@ static Pool *new_pool(int threads) {
       if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i])) break;
     }
   }
-  pthread_mutex_lock(&pools_lock);
-  pool->next = pools;
-  pool->link = &pools;
-  if (pools) pools->link = &pool->next;
-  pools = pool;
-  pthread_mutex_unlock(&pools_lock);
   return pool;
 }
 
-static void end_thread(void *argument) {
-  Thread *thread = (Thread *)argument;
-  if (thread->pool) {
-    pthread_mutex_lock(&pools_lock);
-    end_pool(thread->pool);
-    pthread_mutex_unlock(&pools_lock);
-    thread->pool = NULL;
-  }
-  free_chunks(thread);
-}
-
-/* Return the pool of this thread, with the number of threads that is wanted by now. */
-static Pool *own_pool(void) {
+/* Return the pool of the call, with the threads that it may use; NULL if that is one. */
+static Pool *pool_of_call(int *tasks) {
   int threads = __atomic_load_n(&wanted_threads, __ATOMIC_RELAXED);
+  int calls = __atomic_load_n(&active, __ATOMIC_RELAXED);
+  Context *context = current;
+  Pool *pool = context->pool;
   if (!threads) threads = tvmopt_default_threads;
-  Pool *pool = self.pool;
-  if (pool && pool->fork == forks && pool->asked == threads) return pool;
-  pthread_mutex_lock(&pools_lock);
-  if (pool) end_pool(pool);
-  pthread_mutex_unlock(&pools_lock);
-  self.pool = new_pool(threads);
-  pthread_setspecific(key, &self);
-  return self.pool;
+  *tasks = calls > 1 ? threads / calls : threads;
+  if (*tasks < 2 || (pool && pool->busy)) return NULL;
+  if (pool && pool->asked != threads) {
+    end_pool(pool);
+    pool = context->pool = NULL;
+  }
+  if (!pool) pool = context->pool = new_pool(threads);
+  if (!pool || pool->threads == 1) return NULL;
+  if (*tasks > pool->threads) *tasks = pool->threads;
+  return pool;
 }
 
 static int parallel_launch(ParallelLambda lambda, void *data, int tasks) {
-  Pool *pool = self.pool;
   Counter one = {0, {0}};
-  if (!pool || pool->busy || pool->threads == 1) {
+  Pool *pool = pool_of_call(&tasks);
+  if (!pool) {
     TVMParallelGroupEnv alone = {&one, 1};
     return lambda(0, &alone, data);
   }
-  if (tasks > pool->threads) return fail("a kernel wants more threads than there are");
   pool->lambda = lambda;
   pool->data = data;
-  pool->env.num_task = tasks ? tasks : pool->threads;
+  pool->env.num_task = tasks;
   pool->env.sync_handle = pool->barrier;
   for (int i = 0; i < pool->threads; ++i) pool->barrier[i].value = 0;
   pool->busy = 1;
@@ -347,20 +334,26 @@ HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **par
     used += (size_t)snprintf(error_text + used, sizeof error_text - used, "%s", parts[i]);
 }
 
-static void after_fork(void) { __atomic_add_fetch(&forks, 1, __ATOMIC_RELAXED); }
+/* The workers of the process before a fork are not here: forget the contexts, do not end them. */
+static void after_fork(void) {
+  pthread_mutex_init(&idle_lock, NULL);
+  idle = NULL;
+  active = 0;
+  if (current) current->pool = NULL;
+}
 
 __attribute__((constructor)) static void begin_library(void) {
-  pthread_key_create(&key, end_thread);
   pthread_atfork(NULL, NULL, after_fork);
 }
 
 __attribute__((destructor)) static void end_library(void) {
-  pthread_mutex_lock(&pools_lock);
-  while (pools) end_pool(pools);
-  pthread_mutex_unlock(&pools_lock);
-  self.pool = NULL;
-  free_chunks(&self);
-  pthread_key_delete(key);
+  while (idle) {
+    Context *context = idle;
+    idle = context->next;
+    if (context->pool) end_pool(context->pool);
+    free_chunks(context);
+    free(context);
+  }
 }
 
 /* ---- interface ---- */
@@ -381,9 +374,29 @@ HIDDEN int tvmopt_misaligned(void) {
   return fail("every tensor must start at a multiple of 64 bytes");
 }
 
-/* Make the pool of this thread; a function of the network calls it first. */
-HIDDEN int tvmopt_begin(void) {
-  return own_pool() ? 0 : fail("out of memory for the threads of a model");
+/* Begin a call: take a context. */
+HIDDEN int tvmopt_enter(void) {
+  pthread_mutex_lock(&idle_lock);
+  Context *context = idle;
+  if (context) idle = context->next;
+  pthread_mutex_unlock(&idle_lock);
+  if (!context) context = (Context *)calloc(1, sizeof(Context));
+  if (!context) return fail("out of memory");
+  current = context;
+  error_text[0] = 0;
+  __atomic_add_fetch(&active, 1, __ATOMIC_RELAXED);
+  return 0;
+}
+
+/* End a call: give its context back. The one used last is used next, since its memory is warm. */
+HIDDEN void tvmopt_leave(void) {
+  Context *context = current;
+  __atomic_sub_fetch(&active, 1, __ATOMIC_RELAXED);
+  current = NULL;
+  pthread_mutex_lock(&idle_lock);
+  context->next = idle;
+  idle = context;
+  pthread_mutex_unlock(&idle_lock);
 }
 
 #ifdef __cplusplus

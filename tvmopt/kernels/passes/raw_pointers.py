@@ -22,10 +22,10 @@ from tvm import ir, tirx
 
 from tvmopt.kernels.analysis import variables
 
-#: Attribute of a kernel that only functions of its module call.
+#: Attribute of a function that takes pointers in its library: ``PRIVATE``, or ``EXPORTED`` where
+#: callers in C call it, too.
 INTERNAL = "tvmopt.internal"
-#: Attribute of a function: name of a copy of it that takes pointers, for callers in C.
-WITH_POINTERS = "tvmopt.with_pointers"
+PRIVATE, EXPORTED = "private", "exported"
 
 _PREFIX = "__tvm_ffi_"
 _ALIGNMENT_BYTES = 64
@@ -33,23 +33,23 @@ _DATA, _ARGUMENT = 1, 15  # fields of tirx.tvm_struct_get: DLTensor.data, the va
 
 
 def take_raw_pointers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a lowered module whose internal kernels take raw pointers and are private."""
-    kernels: dict[str, ir.GlobalVar] = {}
+    """Return a lowered module whose internal functions take pointers, and call each other so."""
+    private: dict[str, ir.GlobalVar] = {}
     functions: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-    callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
     for var, func in mod.functions_items():
-        if INTERNAL in (func.attrs or {}):
-            name = str(func.attrs["global_symbol"]).removeprefix(_PREFIX)
-            kernels[name] = ir.GlobalVar(var.name_hint)
-            functions[kernels[name]] = _raw(func)
+        kind = (func.attrs or {}).get(INTERNAL)
+        if kind is None:
+            functions[var] = func
+            continue
+        name = str(func.attrs["global_symbol"]).removeprefix(_PREFIX)
+        raw = _raw(func)
+        if kind == EXPORTED:
+            functions[var] = raw.with_attr("global_symbol", name)
         else:
-            callers[var] = func
-    for var, func in callers.items():
-        functions[var] = called = _call_directly(func, kernels)
-        if WITH_POINTERS in (func.attrs or {}):
-            name = str(func.attrs[WITH_POINTERS])
-            functions[ir.GlobalVar(name)] = _raw(called).with_attr("global_symbol", name)
-    return tvm.IRModule(functions, attrs=mod.attrs)
+            private[name] = var
+            functions[var] = raw
+    direct = {var: _call_directly(func, private) for var, func in functions.items()}
+    return tvm.IRModule(direct, attrs=mod.attrs)
 
 
 def _call_directly(func: tirx.PrimFunc, kernels: Mapping[str, ir.GlobalVar]) -> tirx.PrimFunc:
@@ -109,7 +109,7 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, whole, func.ret_type).with_attrs(attrs)
 
 
-_PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL, WITH_POINTERS)
+_PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL)
 
 
 def _argument(value: ir.Expr, args: tirx.Var) -> int | None:
