@@ -26,11 +26,11 @@ from tvmopt.codegen.native_sources import CALL, NETWORK
 from tvmopt.codegen.network import (
     Branch,
     Buffer,
-    TensorCopy,
     NetworkInput,
     StaticNetwork,
     Step,
     Tensor,
+    TensorCopy,
     Weight,
     analyse_network,
 )
