@@ -14,28 +14,28 @@ from tvmopt import host
 
 def library_call(path: Path, arrays: Sequence[np.ndarray]) -> Call:
     """Return a call of ``main`` of the library at ``path``; the inputs are bound once."""
-    import tvm
-    from tvm import relax
-
-    host.request_amx(host.cpu_flags())
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    main, tensors = machine["main"], [tvm.runtime.tensor(array) for array in arrays]
-    return lambda: main(*tensors)
+    executor, tensors = _opened(path, arrays)
+    return executor.bind("main", tensors)
 
 
 def answer(path: Path, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run the library at ``path`` as ``CompiledModel`` does, with the fallback for NaN outputs."""
-    import tvm
-    from tvm import relax
-
     from tvmopt.runtime.fallback import fallback, holds_nan
 
+    executor, tensors = _opened(path, arrays)
+    outputs = [executor.read(tensor) for tensor in executor.bind("main", tensors)()]
+    direct = fallback(executor, tensors)
+    if direct is None or not holds_nan(outputs):
+        return outputs
+    return [executor.read(tensor) for tensor in direct()]
+
+
+def _opened(path: Path, arrays: Sequence[np.ndarray]) -> tuple[Any, list[Any]]:
+    from tvmopt.runtime.library import open_library
+
     host.request_amx(host.cpu_flags())
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    outputs = arrays_of(machine["main"](*tensors))
-    direct = fallback(machine, tensors)
-    return arrays_of(direct()) if direct is not None and holds_nan(outputs) else outputs
+    executor = open_library(str(path), threads=0)
+    return executor, [executor.tensor(array) for array in arrays]
 
 
 def arrays_of(result: Any) -> list[np.ndarray]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
-import functools
 import math
 import multiprocessing
 import shutil
@@ -33,6 +32,7 @@ from scipy import stats
 from benchmarks import options, report
 from benchmarks.cpu_models import ModelFile, model_files
 from benchmarks.interleave import geometric_mean, interleave
+from benchmarks.library import library_call
 from tvmopt.measure.interleave import rotated
 
 KEPT, DROPPED, AGAIN = "kept", "dropped", "kept again"
@@ -155,18 +155,10 @@ def time_libraries(
     libraries: dict[str, Path], arrays: list[np.ndarray], threads: int, seconds: float
 ) -> dict[str, float]:
     """Load the libraries in the given order, time them interleaved; return median milliseconds."""
-    import tvm
-    from tvm import relax
-
     from tvmopt.device.target import set_thread_environment
 
     set_thread_environment(threads)
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    mains = {
-        name: relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
-        for name, path in libraries.items()
-    }
-    calls = {name: functools.partial(call, *tensors) for name, call in mains.items()}
+    calls = {name: library_call(path, arrays) for name, path in libraries.items()}
     timings = interleave(calls, time_limit_s=seconds, rounds=_ROUNDS)
     return {name: timing.median for name, timing in timings.items()}
 

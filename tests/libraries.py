@@ -6,22 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tvm
 
 from tvmopt.runtime.executor import MAIN
 from tvmopt.runtime.library import open_library
-from tvmopt.transform.output_specs import output_specs
 
 
-def loaded(path: Path, mod: tvm.IRModule) -> Callable[..., list[np.ndarray]]:
-    """Return a function from input arrays to output arrays.
-
-    Args:
-        path: The library.
-        mod: The module that it was built from.
-    """
-    native = b"tvmopt_main" in path.read_bytes()
-    executor = open_library(str(path), output_specs(mod), native=native, threads=2)
+def loaded(path: Path) -> Callable[..., list[np.ndarray]]:
+    """Return a function from input arrays to output arrays of the library at ``path``."""
+    executor = open_library(str(path), threads=2)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         tensors = [executor.tensor(array) for array in arrays]

@@ -37,6 +37,7 @@ from tvm import relax
 from tvm.script import ir as I, relax as R
 from tvmopt.device.target import resolve_target
 from tvmopt.build import build_library
+from tests.libraries import loaded
 from tvmopt.transform.lower import lower
 
 @I.ir_module
@@ -58,13 +59,13 @@ class Choice:
 
 spec, path = resolve_target("host", 1), Path(sys.argv[1]) / "choice.so"
 build_library(lower(Choice, spec.to_tvm()), spec, path)
-run = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+run = loaded(path)
 rng = np.random.default_rng(0)
 x, w = rng.standard_normal((1, 16, 8, 8), np.float32), rng.standard_normal((16, 16), np.float32)
 conv = lambda v: np.einsum("nihw,oi->nohw", v, w)
 for flag in (True, False, True):
     arrays = (x, w[:, :, None, None], np.array(flag))
-    got = run(*map(tvm.runtime.tensor, arrays)).numpy()
+    [got] = run(*arrays)
     a = conv(x)
     want = conv(np.maximum(conv(a) if flag else a, 0)) + a
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)

@@ -34,12 +34,12 @@ def only_zig(monkeypatch):
 
 def test_this_machine_links_with_its_own(monkeypatch):
     monkeypatch.setattr(shutil, "which", "/bin/{}".format)
-    assert link_options() == {"cc": cxx_compiler()}
+    assert link_options() == {"cc": cxx_compiler(), "options": ["-O2", "-pthread"]}
 
 
 def test_cross_compiler_goes_before_zig(monkeypatch, only_zig):
     monkeypatch.setattr(shutil, "which", "/bin/{}".format)
-    assert link_options("aarch64") == {"cc": "/bin/aarch64-linux-gnu-gcc"}
+    assert link_options("aarch64")["cc"] == "/bin/aarch64-linux-gnu-gcc"
 
 
 def test_neither_names_both_ways_out(monkeypatch):

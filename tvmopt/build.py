@@ -48,6 +48,7 @@ def build_library(
     schedule: str = "default",
     quick: bool = False,
     direct: tvm.IRModule | None = None,
+    native: bool = True,
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
@@ -67,6 +68,8 @@ def build_library(
         quick: Optimise less, for half the compile time; for checks of the outputs.
         direct: The same network with direct convolutions only. A CPU library gets it as a fallback
             function with default schedules (:mod:`tvmopt.transform.fallback`).
+        native: Whether a CPU network of static shapes becomes native code; else TVM's virtual
+            machine interprets it, whose instrument sees every kernel.
 
     Raises:
         DatabaseMismatchError: When the database has another key.
@@ -104,7 +107,8 @@ def build_library(
         arch = target.arch()
         mod = backend_of(arch).schedule_unmatched(mod, arch)
     try:
-        mod, others, native = _compile_all(before, mod, code_generator(target, tvm_target), path)
+        generator = code_generator(target, tvm_target, native)
+        mod, others, native = _compile_all(before, mod, generator, path)
     except EnvironmentSetupError:
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ from tvmopt.runtime.metadata import LIBRARY_FILE
 
 def _runs(file, metadata) -> bool:
     """Whether the library in ``file`` is of the model with one output that the metadata says."""
-    executor = open_library(library_path(file), metadata.outputs, native=True, threads=1)
+    executor = open_library(library_path(file), threads=1)
     inputs = [executor.tensor(np.ones(spec.shape, spec.dtype)) for spec in metadata.inputs]
     [output] = executor.bind("main", inputs)()
     return output.shape == metadata.outputs[0].shape and bool(np.isfinite(output).all())

@@ -44,7 +44,7 @@ def answer(request, digits, tmp_path_factory):
     target = resolve_target("host", 1)
     path = tmp_path_factory.mktemp("library") / "digits.so"
     build_library(lower(module, target.to_tvm()), target, path, schedule=request.param)
-    run = loaded(path, module)
+    run = loaded(path)
     return lambda image: (run(image)[0], reference({"image": image})[0])
 
 

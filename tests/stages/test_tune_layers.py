@@ -84,7 +84,7 @@ def test_what_is_built_by_the_plan_computes_the_same(converted, tuned, tmp_path)
     lowered = lower(converted[1], SPEC.to_tvm(), plan=read_plan(out / PLAN_FILE))
     built = build_library(lowered, SPEC, tmp_path / "net.so", database_dir=out / DATABASE_DIR)
     assert set(built.records.values()) == {"subgraph"}
-    [got] = loaded(built.path, lowered)(inputs())
+    [got] = loaded(built.path)(inputs())
     np.testing.assert_allclose(got, residual_net_numpy(inputs()), rtol=2e-3, atol=2e-3)
 
 

@@ -50,14 +50,15 @@ def test_mlmodel_file_says_what_the_model_is(saved):
     ours = model["flavors"]["tvmopt"]
     assert {"target", "tvm_version", "host_cpu", "library_sha256", "threads"} <= set(ours)
     assert model["flavors"]["python_function"]["loader_module"] == "tvmopt.tracking.flavor"
-    assert "apache-tvm-ffi==0.1.14.post1" in (saved / "requirements.txt").read_text()
+    requirements = (saved / "requirements.txt").read_text()
+    assert "numpy==" in requirements and "tvm" not in requirements  # native code needs no TVM
     assert json.loads(model["signature"]["inputs"])[0]["name"] == "x"
     assert (saved / "input_example.json").exists()
     assert not [path for path in saved.rglob("__pycache__") if path.is_dir()]
     code = {path.suffix for path in (saved / "code").rglob("*") if path.is_file()}
-    # The page of the search's report is HTML; files "__pycache__" have no suffix. The example stays
-    # out.
-    assert code == {".py", ".html", ""}
+    # The page of the search's report is HTML, sources in C come with pulled models, and files
+    # "__pycache__" have no suffix. The example stays out.
+    assert code == {".py", ".html", ".c", ".cpp", ".h", ".txt", ""}
 
 
 def test_native_and_pyfunc_give_the_golden_output(saved, conv_bundle):

@@ -12,6 +12,7 @@ from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.runtime.fallback import FALLBACK, fallback, holds_nan
+from tvmopt.runtime.library import open_library
 from tvmopt.transform.fallback import add_fallback, lower_direct, wants_fallback
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
@@ -91,16 +92,15 @@ def test_both_functions_compute_the_same(tmp_path) -> None:
     path = tmp_path / "a.so"
     built = build_library(lowered, SPEC, path, direct=lower_direct(mod, TARGET, {}))
     assert any(name.endswith("_direct") for name in built.sources)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    x = tvm.runtime.tensor(np.random.default_rng(1).standard_normal((1, 28, 28, 64), np.float32))
-    direct = fallback(machine, [x])
+    executor = open_library(str(path), threads=2)
+    x = executor.tensor(np.random.default_rng(1).standard_normal((1, 28, 28, 64), np.float32))
+    direct = fallback(executor, [x])
     assert direct is not None
-    got, wanted = machine["main"](x).numpy(), direct().numpy()
+    [got], [wanted] = executor.bind("main", [x])(), direct()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
     assert (got != wanted).any()  # they are not one function
     build_library(lowered, SPEC, tmp_path / "b.so", quick=True)
-    alone = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "b.so")), tvm.cpu())
-    assert fallback(alone, [x]) is None
+    assert fallback(open_library(str(tmp_path / "b.so"), threads=2), [x]) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -8,9 +8,9 @@ import pytest
 import tvm
 import tvm_ffi
 from onnx import helper
-from tvm import relax
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.libraries import loaded
 from tvmopt import host
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
@@ -96,12 +96,11 @@ def test_operators_say_nan_where_onnx_runtime_does(name, schedule, make_model, t
     target = resolve_target("host", 1)
     lowered = lower(import_onnx(prepare(model, {}).model), target.to_tvm(), winograd=False)
     build_library(lowered, target, tmp_path / "op.so", schedule=schedule)
-    library = tvm.runtime.load_module(str(tmp_path / "op.so"))
-    main = relax.VirtualMachine(library, tvm.cpu())["main"]
+    run = loaded(tmp_path / "op.so")
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for what in ("some", "NaN", "+inf", "-inf"):
         given = {i: _inputs(what)[i] for i in inputs}
-        got = main(*map(tvm.runtime.tensor, given.values())).numpy()
+        [got] = run(*given.values())
         [want] = session.run(None, given)
         if name in ("ReduceMax", "MaxPool") and what == "some":
             continue  # a NaN among numbers may get lost in either, at different places

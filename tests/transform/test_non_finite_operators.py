@@ -264,7 +264,7 @@ def test_padding_does_not_take_the_place_of_nan(
     lowered = lower(convert_module(module, layout=layout).mod, target.to_tvm())
     path = tmp_path / "pool.so"
     build_library(lowered, target, path, schedule=schedule)
-    run = loaded(path, lowered)
+    run = loaded(path)
     for value in (np.nan, np.inf):
         [got] = run(np.full(shape, value, np.float32))
         np.testing.assert_array_equal(got, np.full_like(got, value))

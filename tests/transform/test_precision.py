@@ -57,7 +57,7 @@ def run(tmp_path):
     def compiled(mod, *arrays, folder=tmp_path):
         path = folder / f"{next(count)}-{id(mod)}.so"
         build_library(_lower(mod), TARGET, path, quick=True)
-        return loaded(path, mod)(*arrays)
+        return loaded(path)(*arrays)
 
     return compiled
 
@@ -440,5 +440,5 @@ def test_random_graphs(relax_main, tmp_path_factory, graph, dtype, skip):
     for i, m in enumerate((mod, result.mod)):
         path = folder / f"{i}.so"
         build_library(_lower(m), TARGET, path, quick=True)
-        outputs += loaded(path, m)(x)
+        outputs += loaded(path)(x)
     assert _deviation(outputs[1], outputs[0]) < TOLERANCE[dtype]

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.libraries import loaded
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.common.nest import PREPROC
@@ -225,6 +226,5 @@ def test_functions_that_only_call_a_library_do_not_disturb(tmp_path) -> None:
         builder.emit_func_output(out)
     lowered = lower(builder.get(), SPEC.to_tvm())
     build_library(lowered, SPEC, tmp_path / "topk.so")
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "topk.so")), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(X)).numpy()
+    [got] = loaded(tmp_path / "topk.so")(X)
     np.testing.assert_allclose(got, -np.sort(-(X @ W), axis=1)[:, :3], rtol=1e-4, atol=1e-4)

@@ -168,7 +168,7 @@ def test_numbers(mod, tmp_path, dtype, out_dtype):
     path = tmp_path / "model.so"
     lowered = lower(recast(mod, dtype, out_dtype, **one), TARGET.to_tvm())
     build_library(lowered, TARGET, path, quick=True)
-    [got] = loaded(path, lowered)(x)
+    [got] = loaded(path)(x)
     tolerance = 1e-2 if out_dtype == "float16" else 1e-5
     assert np.abs(got - want).max() < tolerance * np.abs(want).max()
 

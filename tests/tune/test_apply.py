@@ -92,7 +92,7 @@ def anchored(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
 
 
 def assert_right(path: Path) -> None:
-    [got] = loaded(path, net())(_X)
+    [got] = loaded(path)(_X)
     np.testing.assert_allclose(got, expected(), rtol=1e-4, atol=1e-4)
 
 

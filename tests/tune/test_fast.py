@@ -76,7 +76,7 @@ def expected() -> np.ndarray:
 
 
 def run(path: Path) -> np.ndarray:
-    return loaded(path, net())(_X)[0]
+    return loaded(path)(_X)[0]
 
 
 def tune(mod: tvm.IRModule, work_dir: Path, **changes) -> TuneResult:

@@ -53,7 +53,9 @@ define linkonce_odr hidden i1 @{_IS_TRUE}(ptr %flag) alwaysinline {{
 """
 
 
-def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tuple[tvm.IRModule, dict[str, int]]:
+def ahead_of_time(
+    mod: tvm.IRModule, weights: Weights
+) -> tuple[tvm.IRModule, dict[str, StaticNetwork]]:
     """Return the kernels of a module with an entry function for each of its Relax functions.
 
     Args:
@@ -61,13 +63,13 @@ def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tuple[tvm.IRModule, di
         weights: Gets the constants.
 
     Returns:
-        The module, and the number of tensors of each entry function by name.
+        The module, and the network of each entry function by name.
 
     Raises:
         NotStaticError: As :func:`~tvmopt.codegen.network.analyse_network`.
     """
     functions: dict[str, tirx.PrimFunc] = {}
-    entries: dict[str, int] = {}
+    entries: dict[str, StaticNetwork] = {}
     called: set[str] = set()
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function):
@@ -76,7 +78,7 @@ def ahead_of_time(mod: tvm.IRModule, weights: Weights) -> tuple[tvm.IRModule, di
             functions[NETWORK + name] = _with_parameters(network, NETWORK + name, _calls(network))
             functions[name] = _with_parameters(network, name, _enter(name))
             functions[NETWORK + name] = functions[NETWORK + name].with_attr(INTERNAL, EXPORTED)
-            entries[name] = len(network.inputs) + len(network.outputs)
+            entries[name] = network
             called |= network.kernels()
     for name in sorted(called):
         kernel = mod[name]

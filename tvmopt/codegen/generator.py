@@ -128,9 +128,15 @@ class CpuCodeGenerator(CodeGenerator):
     def _context(self) -> contextlib.AbstractContextManager[object]:
         return tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa))
 
+    def __init__(self, spec: TargetSpec, target: Target, native: bool) -> None:
+        super().__init__(spec, target)
+        self._native = native
+
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
         """Compile ahead of time; a network of unknown shapes runs in TVM's virtual machine."""
         packed = prepack(mod)
+        if not self._native:
+            return super()._executable(packed, folder)
         with self.target:
             passes = self._relax_passes.dataflow_lower_passes(self.target)
             lowered = tvm.transform.Sequential(passes)(packed)
@@ -189,15 +195,16 @@ class CudaCodeGenerator(CodeGenerator):
         return None
 
 
-def code_generator(spec: TargetSpec, target: Target) -> CodeGenerator:
+def code_generator(spec: TargetSpec, target: Target, native: bool) -> CodeGenerator:
     """Return the code generator for a target.
 
     Args:
         spec: Target to compile for.
         target: ``spec`` as a target of TVM.
+        native: Whether a CPU network of static shapes becomes native code.
     """
     if spec.gpu is None:
-        return CpuCodeGenerator(spec, target)
+        return CpuCodeGenerator(spec, target, native)
     return CudaCodeGenerator(spec, target, spec.gpu)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tvm import relax
+
+from tvmopt.codegen.network import StaticNetwork
+
 #: Prefix of the functions, compiled by TVM, that call the kernels; a pointer for each tensor.
 NETWORK = "tvmopt_network_"
 #: Prefix of the functions that call them with threads and workspace.
@@ -21,7 +25,7 @@ HIDDEN int {call}({declared}) {{
   return code;
 }}
 
-__attribute__((visibility("default"))) int tvmopt_{name}(void *const *tensors) {{
+EXPORTED int tvmopt_{name}(void *const *tensors) {{
   for (int i = 0; i < {count}; ++i)
     if ((uintptr_t)tensors[i] % 64) return tvmopt_misaligned();
   return {call}({arguments});
@@ -33,10 +37,14 @@ _FILE = """\
 extern "C" {{
 #endif
 #define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORTED __attribute__((visibility("default")))
 HIDDEN int tvmopt_enter(void);
 HIDDEN void tvmopt_leave(void);
 HIDDEN int tvmopt_misaligned(void);
 HIDDEN int tvmopt_default_threads = {threads};
+EXPORTED extern const char tvmopt_tensors[];
+const char tvmopt_tensors[] =
+{tensors};
 
 {entries}
 #ifdef __cplusplus
@@ -45,15 +53,17 @@ HIDDEN int tvmopt_default_threads = {threads};
 """
 
 
-def write_sources(entries: Mapping[str, int], threads: int, folder: Path) -> list[Path]:
+def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Path) -> list[Path]:
     """Write the sources into ``folder``; return their paths.
 
     Args:
-        entries: Number of tensors, inputs and outputs, of each function of the library by name.
+        entries: Network of each function of the library by name; all have equal tensors.
         threads: Threads of a call.
         folder: Folder to write into.
     """
     path = folder / "entry.c"
+    networks = list(entries.values())
+    count = len(networks[0].inputs) + len(networks[0].outputs)
     parts = [
         _ENTRY.format(
             name=name,
@@ -65,7 +75,22 @@ def write_sources(entries: Mapping[str, int], threads: int, folder: Path) -> lis
             names=", ".join(f"p{i}" for i in range(count)),
             arguments=", ".join(f"tensors[{i}]" for i in range(count)),
         )
-        for name, count in entries.items()
+        for name in entries
     ]
-    path.write_text(_FILE.format(threads=threads, entries="\n".join(parts)))
+    text = _FILE.format(threads=threads, tensors=_tensors(networks[0]), entries="\n".join(parts))
+    path.write_text(text)
     return [_RUNTIME, path]
+
+
+def _tensors(network: StaticNetwork) -> str:
+    """Return C string literals with a line for each tensor: side, dtype, rank, extents."""
+    sides = [("input", network.inputs), ("output", network.outputs)]
+    return "\n".join(
+        f'    "{side} {ty.dtype} {len(ty.shape.values)}{_extents(ty)}\\n"'
+        for side, types in sides
+        for ty in types
+    )
+
+
+def _extents(ty: relax.TensorType) -> str:
+    return "".join(f" {int(extent)}" for extent in ty.shape.values)

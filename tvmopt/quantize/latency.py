@@ -140,15 +140,13 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
     from tvmopt.runtime.library import open_library
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
-    from tvmopt.transform.output_specs import output_specs
 
     converted = convert_module(import_onnx(model), dtype=dtype)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"
         built = build_library(lower(converted.mod, target.to_tvm()), target, path)
-        outputs = output_specs(converted.mod)
-        executor = open_library(str(path), outputs, native=built.native, threads=target.threads)
+        executor = open_library(str(path), threads=target.threads, native=built.native)
     rng = np.random.default_rng(0)
     arrays = []
     for value in model.graph.input:

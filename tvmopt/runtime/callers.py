@@ -148,7 +148,6 @@ def open_caller(library: Any, metadata: ModelMetadata) -> NativeCaller | TvmCall
         register_segments(metadata.threads)
     executor = open_library(
         library_path(library),
-        metadata.outputs,
         native=metadata.native,
         threads=metadata.threads,
         device=device,

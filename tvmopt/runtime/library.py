@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
-from tvmopt.runtime.executor import Executor, Spec, VirtualMachine
+from tvmopt.runtime.executor import Executor, VirtualMachine
 from tvmopt.runtime.native import NativeExecutor
 
 _OPENED = itertools.count(1)
@@ -26,19 +26,19 @@ def library_path(file: BinaryIO) -> str:
 
 
 def open_library(
-    path: str, outputs: Sequence[Spec], *, native: bool, threads: int, device: Any = None
+    path: str, *, threads: int, native: bool | None = None, device: Any = None
 ) -> Executor:
     """Return the executor of the library at ``path``.
 
     Args:
         path: The library.
-        outputs: Shape and dtype of each output.
-        native: Whether the library is native code; else TVM's virtual machine interprets it.
-        threads: Threads of a call of a native library.
+        threads: Threads of a call of a native library; 0: as many as it was built for.
+        native: Whether the library is native code; else TVM's virtual machine interprets it. None
+            looks for itself.
         device: TVM device of the virtual machine; None is the CPU.
     """
-    if native:
-        return NativeExecutor(path, outputs, threads)
+    if native or (native is None and b"tvmopt_tensors" in Path(path).read_bytes()):
+        return NativeExecutor(path, threads)
     import tvm
 
     return VirtualMachine(_module(path), tvm.cpu() if device is None else device)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import dataclasses
 import math
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,14 @@ _CONFIGURE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _ERROR = ctypes.CFUNCTYPE(ctypes.c_char_p)
 
 
+@dataclasses.dataclass(frozen=True)
+class NativeTensor:
+    """Shape and dtype of an input or output of a library."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class NativeExecutor(Executor):
     """A library that is compiled ahead of time. Its tensors are arrays at cache lines.
 
@@ -35,15 +44,14 @@ class NativeExecutor(Executor):
 
     Args:
         path: The library.
-        outputs: Shape and dtype of each output.
-        threads: Threads of a call.
+        threads: Threads of a call; 0: as many as the library was built for.
 
     Raises:
         ArtifactError: When the system cannot load the library.
         ConfigError: When the environment variable ``TVMOPT_SPIN_US`` is no time.
     """
 
-    def __init__(self, path: str, outputs: Sequence[Spec], threads: int) -> None:
+    def __init__(self, path: str, threads: int) -> None:
         spin_us = _spin_us()
         try:
             self._library = ctypes.CDLL(path)
@@ -57,7 +65,7 @@ class NativeExecutor(Executor):
         self._error = self._function("error", _ERROR)
         if self._function("configure", _CONFIGURE)(threads, spin_us):
             raise ConfigError(_text(self._error))
-        self._specs = outputs
+        self._outputs = [spec for side, spec in self._tensors() if side == "output"]
 
     def has(self, name: str) -> bool:
         """Return whether the library has the function ``name``."""
@@ -78,7 +86,7 @@ class NativeExecutor(Executor):
             outputs: Output tensors; None allocates them.
         """
         function, error = self._function(name, _RUN), self._error
-        results = [self.empty(spec) for spec in self._specs] if outputs is None else list(outputs)
+        results = [self.empty(spec) for spec in self._outputs] if outputs is None else list(outputs)
         tensors = (*inputs, *results)
         addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
 
@@ -103,6 +111,13 @@ class NativeExecutor(Executor):
     def read(self, tensor: np.ndarray) -> np.ndarray:
         """Return a copy of a tensor."""
         return tensor.copy()
+
+    def _tensors(self) -> Iterator[tuple[str, NativeTensor]]:
+        """Yield ``"input"`` or ``"output"`` with shape and dtype, for each tensor."""
+        text = ctypes.c_char_p(_ctypes.dlsym(self._library._handle, f"{_PREFIX}tensors")).value
+        for line in (text or b"").decode().splitlines():
+            side, dtype, _, *extents = line.split()
+            yield side, NativeTensor(tuple(map(int, extents)), dtype)
 
     def _function(self, name: str, prototype: Any) -> Any:
         """Return a function of the library; it does not keep the library loaded.

@@ -22,7 +22,6 @@ from tvmopt.runtime.library import open_library
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import register_segments
 from tvmopt.transform.lower import lower
-from tvmopt.transform.output_specs import output_specs
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -87,7 +86,7 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
         built = build_library(lowered, target, path, quick=True)
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
         executor = open_library(
-            str(path), output_specs(mod), native=built.native, threads=target.threads, device=device
+            str(path), threads=target.threads, native=built.native, device=device
         )
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -24,7 +24,6 @@ from tvmopt.measure.workers import Job, WorkerPool
 from tvmopt.runtime.executor import MAIN
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.segments import register_segments
-from tvmopt.transform.output_specs import OutputSpec, output_specs
 
 _REPEATS, _SECONDS = 60, 2.0
 _TIMEOUT_S = 300.0
@@ -46,17 +45,14 @@ def measured_seconds(
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         scratch = Path(folder)
-        libraries: dict[str, str] = {}
-        native = {}
+        libraries = {}
         for number, (name, module) in enumerate(lowered.items()):
             path = scratch / f"network{number}.so"
             built = build_library(module, target, path, database_dir=database_dir)
-            libraries[name], native[name] = str(built.path), built.native
+            libraries[name] = str(built.path)
         arguments = {
             "libraries": libraries,
-            "native": native,
             "inputs": {name: _inputs(module) for name, module in lowered.items()},
-            "outputs": {name: _outputs(module) for name, module in lowered.items()},
             "threads": target.threads,
         }
         job = Job("tvmopt.stages.network_timing:time_libraries", arguments, _TIMEOUT_S)
@@ -71,18 +67,14 @@ def measured_seconds(
 
 def time_libraries(
     libraries: Mapping[str, str],
-    native: Mapping[str, bool],
     inputs: Mapping[str, list[list[Any]]],
-    outputs: Mapping[str, list[list[Any]]],
     threads: int,
 ) -> dict[str, float]:
     """Return the median latency of compiled networks in seconds; runs in a worker process.
 
     Args:
         libraries: Path of each library, by name.
-        native: Whether it is native code.
         inputs: Shape and dtype of the inputs of each library: ``[[shape, dtype], ...]``.
-        outputs: The same for its outputs.
         threads: Threads of a call.
     """
     from tvmopt.evaluate.latency import interleave
@@ -91,8 +83,7 @@ def time_libraries(
 
     def call(name: str) -> Callable[[], object]:
         rng = np.random.default_rng(0)
-        made = [OutputSpec(tuple(shape), dtype) for shape, dtype in outputs[name]]
-        executor = open_library(libraries[name], made, native=native[name], threads=threads)
+        executor = open_library(libraries[name], threads=threads)
         tensors = [
             executor.tensor(random_array(rng, tuple(shape), dtype, False))
             for shape, dtype in inputs[name]
@@ -108,7 +99,3 @@ def _inputs(lowered: tvm.IRModule) -> list[list[Any]]:
     return [
         [[int(e) for e in param.ty.shape], str(param.ty.dtype)] for param in lowered["main"].params
     ]
-
-
-def _outputs(lowered: tvm.IRModule) -> list[list[Any]]:
-    return [[list(spec.shape), spec.dtype] for spec in output_specs(lowered)]

@@ -29,7 +29,8 @@ PRIVATE, EXPORTED = "private", "exported"
 
 _PREFIX = "__tvm_ffi_"
 _ALIGNMENT_BYTES = 64
-_DATA, _ARGUMENT = 1, 15  # fields of tirx.tvm_struct_get: DLTensor.data, the value of an argument
+# Fields of tirx.tvm_struct_get: DLTensor.byte_offset, the value of an argument.
+_BYTE_OFFSET, _ARGUMENT = 8, 15
 
 
 def take_raw_pointers(mod: tvm.IRModule) -> tvm.IRModule:
@@ -72,9 +73,15 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
     views: dict[int, tirx.DeclBuffer] = {}
     computes: list[tirx.AttrStmt] = []
 
+    offsets: list[tirx.Stmt] = []
+
     def bind(stmt: tirx.Bind) -> None:
-        if (position := _argument(stmt.value, func.params[1])) is not None:
-            positions[stmt.var] = position
+        fields = _fields(stmt.value)
+        for struct, index, field in fields:
+            if field == _ARGUMENT and struct.same_as(func.params[1]):
+                positions[stmt.var] = index
+            elif field == _BYTE_OFFSET:
+                offsets.append(tirx.Bind(stmt.var, tirx.const(0, str(stmt.var.ty.dtype))))
 
     def view(stmt: tirx.DeclBuffer) -> None:
         for handle in variables(stmt.data):
@@ -105,6 +112,7 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for _, one in sorted(views.items(), reverse=True):
         alignment = tirx.const(_ALIGNMENT_BYTES, "int32")
         whole = tirx.AttrStmt(one.buffer, "storage_alignment", alignment, whole)
+    whole = tirx.SeqStmt([*offsets, whole]) if offsets else whole
     attrs = {k: v for k, v in func.attrs.items() if k not in _PUBLIC}
     return tirx.PrimFunc(params, whole, func.ret_type).with_attrs(attrs)
 
@@ -112,16 +120,16 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
 _PUBLIC = ("global_symbol", "calling_conv", "tirx.is_entry_func", INTERNAL)
 
 
-def _argument(value: ir.Expr, args: tirx.Var) -> int | None:
-    """Return which argument's value ``value`` reads; None if it reads no argument."""
-    found: list[int] = []
+def _fields(value: ir.Expr) -> list[tuple[ir.Expr, int, int]]:
+    """Return which fields of TVM's structures ``value`` reads: structure, index, field."""
+    found: list[tuple[ir.Expr, int, int]] = []
 
     def visit(call: ir.Call) -> None:
-        if call.op == _FIELD and call.args[0].same_as(args) and int(call.args[2]) == _ARGUMENT:
-            found.append(int(call.args[1]))
+        if call.op == _FIELD:
+            found.append((call.args[0], int(call.args[1]), int(call.args[2])))
 
     tvm_ffi.structural_walk(value, (ir.Call, visit))
-    return found[0] if found else None
+    return found
 
 
 _FIELD = ir.Op.get("tirx.tvm_struct_get")
