@@ -13,14 +13,19 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import onnxruntime as ort
+import pandas as pd
 import pytest
 import requests
 import yaml
+from mlflow.exceptions import MlflowException
+from onnx import TensorProto, helper, numpy_helper
 
+import tvmopt
 from tests.ports import free_port
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor
+from tvmopt.tracking.flavor import CompiledPyFunc
 
 CLIENTS, REQUESTS = 8, 200
 
@@ -69,6 +74,31 @@ def test_native_and_pyfunc_give_the_golden_output(saved, conv_bundle):
     np.testing.assert_allclose(native(x)[0], want, atol=1e-4)
     np.testing.assert_allclose(generic.predict(x), want, atol=1e-4)
     np.testing.assert_allclose(generic.predict({"x": x}), want, atol=1e-4)
+
+
+def test_pyfunc_takes_any_number_of_rows_and_tables(tmp_path):
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    tvmopt.compile(model, "x:1x3", output=tmp_path / "bundle")
+    flavor.save_model(tmp_path / "bundle", tmp_path / "saved")
+    generic = mlflow.pyfunc.load_model(str(tmp_path / "saved"))
+    assert [spec.shape for spec in generic.metadata.signature.inputs] == [(-1, 3)]
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    table = pd.DataFrame(x, columns=["a", "b", "c"])
+    for data in (x, x.tolist(), {"x": x}, table):
+        got = CompiledPyFunc(flavor.load_model(str(tmp_path / "saved"))).predict(data)
+        np.testing.assert_allclose(got, x @ w)
+    np.testing.assert_allclose(generic.predict(x), x @ w)
+    np.testing.assert_allclose(generic.predict(x[:0]), x[:0] @ w)
+    with pytest.raises(MlflowException, match="must have shape"):
+        CompiledPyFunc(flavor.load_model(str(tmp_path / "saved"))).predict(x[:, :2])
 
 
 def test_several_outputs_come_in_onnx_order_and_by_name(two_input_bundle, tmp_path):

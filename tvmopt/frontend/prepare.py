@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -24,6 +25,7 @@ from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
 from tvmopt.frontend.unroll import LOOPS, unroll
+from tvmopt.runtime.metadata import TensorSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,23 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     _name_nodes(folded.graph)
     folded = with_inferred_shapes(folded, session_options(folded))
     return Prepared(reference, folded, fixed)
+
+
+def with_free_rows(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> onnx.ModelProto:
+    """Return a copy of a model whose inputs are static but for their first axis.
+
+    Args:
+        model: The model as its file has it.
+        specs: Its inputs with static shapes.
+    """
+    free = onnx.ModelProto()
+    free.CopyFrom(at_least_opset_7(model))
+    _make_initializers_constant(free)
+    _drop_trailing_empty_inputs(free)
+    fix_input_shapes(free, {spec.name: spec.shape for spec in specs})
+    for value in graph_inputs(free):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    return free
 
 
 def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:

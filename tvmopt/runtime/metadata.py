@@ -60,6 +60,7 @@ class ModelMetadata:
             it.
         segments: Parts of the model that run in ONNX Runtime, which must then be installed.
         native: Whether the library is native code, which runs without TVM.
+        any_rows: Whether the first axis of all inputs and outputs counts independent samples.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ModelMetadata:
     instructions: tuple[str, ...] = ()
     segments: int = 0
     native: bool = False
+    any_rows: bool = False
 
     @property
     def gpu(self) -> str:
@@ -171,8 +173,14 @@ def _check_values(model: ModelMetadata) -> None:
         raise ValueError(f"tolerance is {model.tolerance}")
     if type(model.segments) is not int or model.segments < 0:
         raise ValueError(f"segments is {model.segments!r}")
-    if type(model.native) is not bool:
-        raise ValueError(f"native is {model.native!r}")
+    for name in ("native", "any_rows"):
+        if type(getattr(model, name)) is not bool:
+            raise ValueError(f"{name} is {getattr(model, name)!r}")
+    tensors = (*model.inputs, *model.outputs)
+    if model.any_rows and (not tensors or {t.shape[:1] for t in tensors} & {(), (0,)}):
+        raise ValueError("any_rows needs a first axis in every tensor")
+    if model.any_rows and len({t.shape[0] for t in tensors}) != 1:
+        raise ValueError("any_rows needs tensors of as many rows")
     if model.measure not in MEASURES:
         raise ValueError(f"measure is {model.measure!r}")
     texts = [model.name, model.host_cpu, model.tvm_version, model.tvmopt_version, model.device]

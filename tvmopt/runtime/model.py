@@ -13,8 +13,9 @@ from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.callers import NativeCaller, TvmCaller, open_caller
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
+from tvmopt.runtime.rows import run_rows
 from tvmopt.runtime.segments import require_onnxruntime
 
 
@@ -33,6 +34,7 @@ class CompiledModel:
         self._caller = open_caller(library, metadata)
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
+        self._rows = metadata.inputs[0].shape[0] if metadata.any_rows else 0
         self._output_names = tuple(spec.name for spec in metadata.outputs)
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
@@ -40,7 +42,9 @@ class CompiledModel:
 
         Args:
             inputs: One array for a model with a single input, otherwise a dict by input name.
-                Shapes must be the compiled ones; dtypes are cast when no value can change.
+                Shapes must be the compiled ones, but for the number of rows of a model that takes
+                any (``metadata.any_rows``): its first axis is divided among several calls. dtypes
+                are cast when no value can change.
 
         Returns:
             The outputs in the order of the ONNX graph, as new arrays.
@@ -49,7 +53,11 @@ class CompiledModel:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
-        return Outputs(self._caller.run(self._arrays(inputs)), self._output_names)
+        arrays = self._arrays(inputs)
+        if not self._rows or len(arrays[0]) == self._rows:
+            return Outputs(self._caller.run(arrays), self._output_names)
+        outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
+        return Outputs(outputs, self._output_names)
 
     def bind(
         self,
@@ -120,16 +128,26 @@ class CompiledModel:
             array = np.asarray(inputs[spec.name])
             if array.dtype != dtype:
                 array = _cast(array, dtype, spec.name)
-            if array.shape != spec.shape:
+            if array.shape != spec.shape and not self._fits_by_rows(array, spec):
                 raise ConfigError(
-                    f"input {spec.name!r} must have shape {spec.shape}, but got {array.shape}; "
-                    "the model was compiled for that shape"
+                    f"input {spec.name!r} must have shape {self._shape(spec)}, but got "
+                    f"{array.shape}; the model was compiled for that shape"
                 )
             arrays.append(array)
+        if self._rows and len({len(array) for array in arrays}) != 1:
+            found = ", ".join(str(len(array)) for array in arrays)
+            raise ConfigError(f"inputs must have as many rows each, but got {found}")
         if len(inputs) != len(arrays):
             unknown = sorted(set(inputs) - {spec.name for spec in self.metadata.inputs})
             raise ConfigError(f"inputs must be inputs of the model, but got also {unknown}")
         return arrays
+
+    def _fits_by_rows(self, array: np.ndarray, spec: TensorSpec) -> bool:
+        return bool(self._rows) and array.ndim > 0 and array.shape[1:] == spec.shape[1:]
+
+    def _shape(self, spec: TensorSpec) -> str:
+        """Return a shape for messages; any number of rows is ``n``."""
+        return f"({', '.join(['n', *map(str, spec.shape[1:])])})" if self._rows else str(spec.shape)
 
 
 def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledModel:

@@ -89,6 +89,7 @@ def build(
         instructions=tuple(sorted(set().union(*built.instructions.values()))),
         segments=count_segments(module),
         native=built.native,
+        any_rows=signature.any_rows,
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)

@@ -105,6 +105,7 @@ class Check:
             or in_any_order(self._source, model_tolerance(self._dtype)),
             min_cosine=self._criteria.min_cosine,
             dtype=self._dtype,
+            any_rows=self._model.any_rows,
         )
 
 

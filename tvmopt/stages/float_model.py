@@ -18,8 +18,9 @@ from tvmopt.frontend import (
     parse_input_shapes,
     prepare,
 )
+from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
-from tvmopt.random_inputs import KINDS
+from tvmopt.random_inputs import KINDS, random_arrays
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.stages.check import Trial
 
@@ -38,6 +39,7 @@ class FloatModel:
         random_inputs: Kind of random inputs that it accepts.
         trials: Inputs and outputs to check a conversion on; the last one becomes golden.
         layers: Its layer table.
+        any_rows: Whether the first axis of all inputs and outputs counts independent samples.
     """
 
     prepared: Prepared
@@ -47,6 +49,7 @@ class FloatModel:
     random_inputs: str
     trials: list[Trial]
     layers: list[Layer]
+    any_rows: bool
 
 
 def read_float_model(model: Path, input_shapes: str, data: Path | None) -> FloatModel:
@@ -57,13 +60,16 @@ def read_float_model(model: Path, input_shapes: str, data: Path | None) -> Float
         input_shapes: The parameter ``input_shapes``.
         data: The user's data; trials come from its calibration part.
     """
-    prepared = prepare(load_onnx(model), parse_input_shapes(input_shapes))
+    loaded = load_onnx(model)
+    prepared = prepare(loaded, parse_input_shapes(input_shapes))
     reference = Reference(prepared.reference)
     inputs = input_specs(prepared.reference)
     kind, trials = _trials(reference, inputs, data)
     outputs = _output_specs(reference.output_names, trials[-1].expected)
     layers = layer_table(prepared.model)
-    return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers)
+    other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
+    any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
+    return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows)
 
 
 def _trials(

@@ -23,6 +23,7 @@ class Signature:
         tolerance: Deviation from the golden outputs that is allowed.
         min_cosine: Smallest cosine with the float model's outputs that is allowed.
         dtype: The dtype of the conversion.
+        any_rows: Whether the first axis of all inputs and outputs counts independent samples.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -31,6 +32,7 @@ class Signature:
     tolerance: Tolerance
     min_cosine: float
     dtype: str = "float32"
+    any_rows: bool = False
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""

@@ -8,7 +8,7 @@ can be used where this package is not installed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from tvmopt.printable import one_line
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.checks import open_checked
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE, TensorSpec
 from tvmopt.runtime.model import read_golden
 from tvmopt.tracking.flavor.verify import FLAVOR_NAME, generic_sha256, read_mlmodel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
@@ -222,12 +222,13 @@ def download(model_uri: str, download_to: Path) -> Path:
 
 
 def model_signature(model: ModelMetadata) -> ModelSignature:
-    """Return the MLflow signature of a compiled model, with static shapes."""
+    """Return the MLflow signature of a compiled model; any number of rows is -1."""
+
+    def shape(tensor: TensorSpec) -> tuple[int, ...]:
+        return (-1, *tensor.shape[1:]) if model.any_rows else tuple(tensor.shape)
 
     def schema(side: Any) -> Schema:
-        return Schema(
-            [MlflowTensorSpec(np.dtype(t.dtype), tuple(t.shape), name=t.name) for t in side]
-        )
+        return Schema([MlflowTensorSpec(np.dtype(t.dtype), shape(t), name=t.name) for t in side])
 
     return ModelSignature(inputs=schema(model.inputs), outputs=schema(model.outputs))
 
@@ -260,7 +261,7 @@ class CompiledPyFunc:
                 input or an output holds NaN or an infinity.
         """
         try:
-            return self._predict(_plain(data))
+            return self._predict(_plain(data, self._model.metadata.inputs))
         except ConfigError as error:
             raise RefusedInputError(str(error)) from error
 
@@ -320,10 +321,18 @@ def _check_finite(what: str, array: np.ndarray) -> None:
         )
 
 
-def _plain(data: Any) -> np.ndarray | Mapping[str, np.ndarray]:
+def _plain(data: Any, inputs: Sequence[TensorSpec]) -> np.ndarray | Mapping[str, np.ndarray]:
+    """Return arrays of NumPy arrays, mappings, lists or a pandas table.
+
+    A column of a table is an input of its name; the columns of other names are the features of a
+    model with one input of two axes.
+    """
     if isinstance(data, np.ndarray | Mapping):
         return data
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas, from MLflow's tools
+        features = len(inputs) == 1 and len(inputs[0].shape) == 2
+        if features and inputs[0].name not in data.columns:
+            return np.asarray(data.to_numpy())
         if len(data.columns) == 1:
             return np.asarray(data.iloc[:, 0].tolist())
         return {str(name): np.asarray(data[name].tolist()) for name in data.columns}
