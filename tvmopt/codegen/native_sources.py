@@ -1,19 +1,22 @@
-"""C sources that are linked with a library: its runtime, and functions for callers in C."""
+"""C sources that are linked with a library: its runtime, an operator, and functions for C."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from tvm import relax
 
 from tvmopt.codegen.network import StaticNetwork
+from tvmopt.runtime.fallback import FALLBACK
 
 #: Prefix of the functions, compiled by TVM, that call the kernels; a pointer for each tensor.
 NETWORK = "tvmopt_network_"
 #: Prefix of the functions that call them with threads and workspace.
 CALL = "tvmopt_call_"
 _RUNTIME = Path(__file__).parent / "native" / "runtime.c"
+_OPERATOR = Path(__file__).parent / "native" / "onnxruntime.c"
 
 _ENTRY = """\
 int {network}({parameters});
@@ -47,10 +50,29 @@ const char tvmopt_tensors[] =
 {tensors};
 
 {entries}
+/* Whether a float of a tensor is NaN: all bits of its exponent are set, and one of its mantissa. */
+#define HOLDS_NAN(bits, exponent) \\
+  static int holds_nan##bits(const void *data, long count) {{ \\
+    const uint##bits##_t *values = (const uint##bits##_t *)data; \\
+    int found = 0; \\
+    for (long i = 0; i < count; ++i) found |= (uint##bits##_t)(values[i] << 1) > exponent; \\
+    return found; \\
+  }}
+HOLDS_NAN(16, 0xf800u)
+HOLDS_NAN(32, 0xff000000u)
+HOLDS_NAN(64, 0xffe0000000000000u)
+
+/* Run the model; where its Winograd convolutions give NaN, with direct convolutions. */
+EXPORTED int tvmopt_run(void *const *tensors) {{
+  (void)holds_nan16, (void)holds_nan32, (void)holds_nan64;
+  int code = tvmopt_main(tensors);
+  return code || !({any_nan}) ? code : {direct};
+}}
 #ifdef __cplusplus
 }}
 #endif
 """
+_FLOAT_BITS = {"float16": 16, "float32": 32, "float64": 64}
 
 
 def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Path) -> list[Path]:
@@ -77,9 +99,31 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         )
         for name in entries
     ]
-    text = _FILE.format(threads=threads, tensors=_tensors(networks[0]), entries="\n".join(parts))
+    has_direct = FALLBACK in entries
+    text = _FILE.format(
+        threads=threads,
+        tensors=_tensors(networks[0]),
+        entries="\n".join(parts),
+        any_nan=_any_nan(networks[0]) if has_direct else "0",
+        direct=f"tvmopt_{FALLBACK}(tensors)" if has_direct else "0",
+    )
     path.write_text(text)
-    return [_RUNTIME, path]
+    return [_RUNTIME, _OPERATOR, path]
+
+
+def _any_nan(network: StaticNetwork) -> str:
+    """Return C code that finds out whether an output holds NaN."""
+    first = len(network.inputs)
+    tests = [
+        f"holds_nan{_FLOAT_BITS[str(ty.dtype)]}(tensors[{first + i}], {_elements(ty)})"
+        for i, ty in enumerate(network.outputs)
+        if str(ty.dtype) in _FLOAT_BITS
+    ]
+    return " || ".join(tests) or "0"
+
+
+def _elements(ty: relax.TensorType) -> int:
+    return math.prod(int(extent) for extent in ty.shape.values)
 
 
 def _tensors(network: StaticNetwork) -> str:

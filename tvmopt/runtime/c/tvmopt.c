@@ -26,7 +26,7 @@ typedef int (*run_function)(void *const *tensors);
 
 struct tvmopt_model {
   void *library;
-  run_function main, direct;
+  run_function run;
   int (*configure)(int threads, long spin_us);
   const char *(*error)(void);
   int32_t inputs, outputs;
@@ -249,11 +249,10 @@ static int open_library(tvmopt_model *model, const char *path, const char *hash)
   model->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   close(file);
   if (!model->library) return fail("the system must load %s, but says: %s", path, dlerror());
-  *(void **)&model->main = dlsym(model->library, "tvmopt_main");
-  *(void **)&model->direct = dlsym(model->library, "tvmopt_main_direct");
+  *(void **)&model->run = dlsym(model->library, "tvmopt_run");
   *(void **)&model->configure = dlsym(model->library, "tvmopt_configure");
   *(void **)&model->error = dlsym(model->library, "tvmopt_error");
-  if (!model->main || !model->configure || !model->error)
+  if (!model->run || !model->configure || !model->error)
     return fail("%s must be a native library of tvmopt, but is not", path);
   return 0;
 }
@@ -378,40 +377,15 @@ int tvmopt_set_threads(tvmopt_model *model, int threads, long spin_us) {
   return model->configure(threads, spin_us) ? fail("%s", model->error()) : 0;
 }
 
-/* Whether a float tensor holds NaN: exponent of ones, and a mantissa that is not zero. */
-static int holds_nan(const tvmopt_tensor *tensor, const void *data) {
-  size_t count;
-  if (!strcmp(tensor->dtype, "float32")) {
-    const float *values = (const float *)data;
-    count = tensor->bytes / sizeof *values;
-    for (size_t i = 0; i < count; ++i)
-      if (values[i] != values[i]) return 1;
-  } else if (!strcmp(tensor->dtype, "float64")) {
-    const double *values = (const double *)data;
-    count = tensor->bytes / sizeof *values;
-    for (size_t i = 0; i < count; ++i)
-      if (values[i] != values[i]) return 1;
-  } else if (!strcmp(tensor->dtype, "float16")) {
-    const uint16_t *values = (const uint16_t *)data;
-    count = tensor->bytes / sizeof *values;
-    for (size_t i = 0; i < count; ++i)
-      if ((values[i] & 0x7fff) > 0x7c00) return 1;
-  }
-  return 0;
-}
-
 int tvmopt_run(const tvmopt_model *model, const void *const *inputs, void *const *outputs) {
   void *few[32], **tensors = few;
   size_t count = (size_t)(model->inputs + model->outputs);
-  int code, nan = 0;
+  int code;
   if (count > sizeof few / sizeof *few) tensors = (void **)malloc(count * sizeof *tensors);
   if (!tensors) return fail("out of memory");
   memcpy(tensors, inputs, (size_t)model->inputs * sizeof *tensors);
   memcpy(tensors + model->inputs, outputs, (size_t)model->outputs * sizeof *tensors);
-  code = model->main(tensors);
-  for (int32_t i = 0; !code && model->direct && i < model->outputs && !nan; ++i)
-    nan = holds_nan(tvmopt_output(model, i), outputs[i]);
-  if (nan) code = model->direct(tensors); /* Winograd convolutions make NaN of an infinity */
+  code = model->run(tensors);
   if (tensors != few) free(tensors);
   return code ? fail("the model failed: %s", model->error()) : 0;
 }

@@ -26,6 +26,7 @@ from tvmopt.stages.launch import SECRETS
 from tvmopt.stages.watch import Allowance, Watch
 from tvmopt.tracking import flavor
 from tvmopt.tracking.flavor.verify import SavedModel, verify_model
+from tvmopt.tracking.registry.operator_model import write_operator_model
 from tvmopt.tracking.registry.versions import check_name, find_version
 from tvmopt.tracking.store.allowance import memory_mb
 from tvmopt.tracking.store.console import say
@@ -131,6 +132,7 @@ def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
     (bundle / "README.md").write_text(_readme(title, saved.metadata))
     if saved.metadata.native:
         write_c_files(bundle, saved.metadata)
+        write_operator_model(bundle, saved.metadata)
     return bundle
 
 
@@ -184,6 +186,15 @@ def _in_c(model: ModelMetadata) -> str:
 A program in C or C++ needs neither Python nor TVM: `c/tvmopt.h` says how to load and run the model,
 `make -C c && c/example .` builds the examples and compares with the golden output. Copy `model.so`,
 `model.txt`, `c/tvmopt.h` and `c/tvmopt.c`.
+
+Programs that use ONNX Runtime (1.16 or newer; Python, C#, Java, Triton) load `model.onnx`, whose
+one node `model.so` computes:
+
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library("model.so")
+    session = onnxruntime.InferenceSession("model.onnx", options)
+
+ONNX Runtime does not check the hash of `model.so`; `sample.py` and `c/example` do.
 """
 
 
