@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 
 import numpy as np
 import onnx
@@ -86,6 +87,25 @@ def test_an_if_runs_one_branch(positive) -> None:
     zero = onnx.numpy_helper.from_array(np.array(0, np.float32), "zero")
     model = _model(nodes, [_value("x", [4, 8])], [_value("z", [4, 8])], [zero])
     _check(model, {"x": np.abs(X) if positive else -np.abs(X)})
+
+
+def test_a_library_needs_nothing_of_tvm(tmp_path) -> None:
+    model = _model(
+        [helper.make_node("Softmax", ["x"], ["y"])], [_value("x", [4, 8])], [_value("y", [4, 8])]
+    )
+    tvmopt.compile(model, output=tmp_path / "bundle")
+    symbols = subprocess.run(
+        ["nm", "-D", tmp_path / "bundle" / "model.so"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "tvmopt_main" in symbols
+    assert "TVM" not in symbols
+
+
+def test_a_kernel_that_calls_tvm_needs_the_virtual_machine() -> None:
+    two = onnx.numpy_helper.from_array(np.array([2]), "k")
+    outputs = [_value("y", [4, 2]), _value("i", [4, 2], TensorProto.INT64)]
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
+    _check(_model(nodes, [_value("x", [4, 8])], outputs, [two]), {"x": X}, native=False)
 
 
 def test_a_shape_that_is_known_at_run_time_needs_the_virtual_machine(caplog) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GenericConst, GlobalVar
 
@@ -206,6 +207,8 @@ class _Analysis:
         function = self._mod[name]
         if not isinstance(function, tirx.PrimFunc):
             raise NotStaticError(f"{name} is not a kernel")
+        if _calls_runtime(function):
+            raise NotStaticError(f"{name} calls a function of TVM's runtime")
         arguments = [self._value(argument) for argument in call.args]
         if any(isinstance(argument, tuple) for argument in arguments):
             raise NotStaticError(f"{name} takes a tuple")
@@ -254,6 +257,19 @@ class _Analysis:
     def _buffer(self, ty: relax.TensorType) -> Buffer:
         self.buffers.append(_bytes(ty))
         return Buffer(len(self.buffers) - 1)
+
+
+def _calls_runtime(func: tirx.PrimFunc) -> bool:
+    """Return whether a kernel calls a packed function, such as TVM's sort."""
+    found: list[str] = []
+
+    def visit(call: tvm.ir.Call) -> None:
+        name = getattr(call.op, "name", "")
+        if "call_packed" in name or "call_cpacked" in name:
+            found.append(name)
+
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, visit))
+    return bool(found)
 
 
 def _bytes(ty: relax.TensorType) -> int:
