@@ -119,7 +119,7 @@ def _measure(
         ),
     }
     forms = problem.torch() if peers.available("torch") else {}
-    results = {name: problem.restore(call().numpy()) for name, call in ours.items()}
+    results = {name: problem.restore(call()[0]) for name, call in ours.items()}
     expected = dense_array(next(iter(forms.values()))()) if forms else results["default"]
     errors = [deviation(result, expected) for result in results.values()]
     errors += [deviation(dense_array(call()), expected) for call in forms.values()]

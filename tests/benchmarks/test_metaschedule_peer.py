@@ -63,7 +63,7 @@ def test_results_that_differ_are_wrong(task, untuned, monkeypatch):
 
     def off(path, arrays):
         call = right(path, arrays)
-        return (lambda: call().numpy() + 0.1) if path.name == "fast.so" else call
+        return (lambda: [call()[0] + 0.1]) if path.name == "fast.so" else call
 
     monkeypatch.setattr(metaschedule_peer, "library_call", off)
     row = compare(task, TARGET, topk=1, seconds=0.1)

@@ -90,7 +90,8 @@ def test_steps_one_at_a_time_share_their_work(store, steps):
     assert "version 1 has alias champion" in steps["promote"]
     assert "largest deviation from the golden output" in steps["pull"]
     assert {p.name for p in (store / "pulled").iterdir()} == {
-        "README.md", "code", "golden.npz", "model.json", "model.so", "sample.py",
+        "README.md", "c", "code", "golden.npz", "model.json", "model.onnx", "model.so", "model.txt",
+        "sample.py",
     }  # fmt: skip
 
 
