@@ -66,7 +66,7 @@ static int failing(int task, Env *env, void *data) {
 static void *caller(void *argument) {
   long *wrong = (long *)argument;
   Data *data = (Data *)calloc(1, sizeof(Data));
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 60; ++round) {
     if (tvmopt_enter()) ++*wrong;
     void *outer = allocate(100000 + (uint64_t)round * 1000);
     if (!outer || launch(step, data)) ++*wrong;
