@@ -56,3 +56,11 @@ def test_outputs_of_other_numbers_of_rows_stay() -> None:
 def test_equal_infinities_are_equal() -> None:
     rows = np.array([[np.inf, 1.0], [-np.inf, 2.0], [np.nan, 3.0]])
     np.testing.assert_array_equal(in_order_of([rows[::-1]], [rows], 1e-4)[0], rows)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 0, 4)])
+def test_outputs_without_values_stay(shape) -> None:
+    """NonMaxSuppression that finds nothing gives an array of shape (0, 3)."""
+    empty = np.zeros(shape, np.int64)
+    [got] = in_order_of([empty], [empty], 1e-3)
+    assert got.shape == shape

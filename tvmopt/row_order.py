@@ -72,4 +72,4 @@ def _apart(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the largest difference of each row; equal infinities and NaN do not differ."""
     with np.errstate(invalid="ignore"):
         same = (rows == others) | (np.isnan(rows) & np.isnan(others))
-        return np.where(same, 0.0, np.abs(rows - others)).max(axis=1)
+        return np.where(same, 0.0, np.abs(rows - others)).max(axis=1, initial=0.0)
