@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvmopt.codegen.memory_plan import ALIGNMENT_BYTES, plan_memory
+from tvmopt.codegen.memory_plan import plan_memory
 from tvmopt.codegen.network import Branch, Buffer, KernelCall, StaticNetwork
+from tvmopt.runtime.native import ALIGNMENT_BYTES
 
 _CALLS = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4), min_size=1, max_size=12)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
+from tests.threads import in_threads
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import aligned_empty
 
@@ -45,11 +44,7 @@ def test_threads_with_arrays_of_their_own_run_at_once(conv) -> None:
             if not np.array_equal(call()[0], want[seed]):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run)
     assert wrong == []
 
 

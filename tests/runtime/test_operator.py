@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.threads import in_threads
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.runtime.model import read_golden
@@ -59,11 +59,7 @@ def test_several_threads(conv_bundle, tmp_path) -> None:
             if not np.array_equal(session.run(None, {"x": x[seed]})[0], want[seed]):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run)
     assert wrong == []
 
 

@@ -11,9 +11,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from tvmopt.codegen.network import Branch, Buffer, StaticNetwork, Step, tensors
-
-#: Alignment of each buffer in bytes: the kernels' vectors are aligned to cache lines.
-ALIGNMENT_BYTES = 64
+from tvmopt.runtime.native import aligned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +19,7 @@ class MemoryPlan:
     """Where the buffers lie.
 
     Attributes:
-        offsets: Offset of each buffer from the start of the workspace, in bytes.
+        offsets: Offset of each buffer from the start of the workspace, in bytes; whole cache lines.
         size: Size of the workspace in bytes.
     """
 
@@ -52,7 +50,7 @@ def plan_memory(network: StaticNetwork, outside: Collection[Buffer]) -> MemoryPl
     offsets: dict[Buffer, int] = {}
     inside = [buffer for buffer in lifetimes if buffer not in outside]
     for buffer in sorted(inside, key=lambda b: (-network.buffers[b.number], b.number)):
-        size = -(-network.buffers[buffer.number] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        size = aligned(network.buffers[buffer.number])
         own, offset = lifetimes[buffer], 0
         taken = sorted((s, e) for s, e, other in placed if own.overlaps(other))
         for start, end in taken:

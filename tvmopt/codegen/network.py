@@ -120,7 +120,7 @@ def flat(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def tensors(step: Step) -> tuple[Tensor, ...]:
-    """Return the tensors that a step itself uses, without those of the steps in it."""
+    """Return the tensors that a step uses; steps inside a branch are left out."""
     if isinstance(step, KernelCall):
         return step.arguments
     return (step.source, step.target) if isinstance(step, TensorCopy) else (step.condition,)
@@ -162,7 +162,7 @@ def analyse_network(mod: tvm.IRModule, name: str, weights: Weights) -> StaticNet
 
 
 class _Analysis:
-    """The values of variables so far; ``run`` adds those of a body."""
+    """Values of the variables so far; ``run`` adds the variables of a body."""
 
     def __init__(self, mod: tvm.IRModule, weights: Weights) -> None:
         self._mod, self._weights = mod, weights

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from tvmopt.runtime.native import ALIGNMENT_BYTES, aligned
+
 #: Symbol of the first constant.
 WEIGHTS_SYMBOL = "tvmopt_weights"
-_ALIGNMENT_BYTES = 64
 
 _SECTION = """\
     .section .tvmopt.weights, "a", %progbits
@@ -45,7 +46,7 @@ class Weights:
         if key not in self._offsets:
             self._offsets[key] = self.size
             self._arrays.append(array)
-            self.size += -(-array.size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            self.size += aligned(array.size)
         return self._offsets[key]
 
     def write(self, folder: Path) -> Path:
@@ -54,8 +55,8 @@ class Weights:
         with binary.open("wb") as file:
             for array in self._arrays:
                 file.write(array.data)
-                file.write(bytes(-array.size % _ALIGNMENT_BYTES))
+                file.write(bytes(aligned(array.size) - array.size))
         source.write_text(
-            _SECTION.format(symbol=WEIGHTS_SYMBOL, alignment=_ALIGNMENT_BYTES, file=binary)
+            _SECTION.format(symbol=WEIGHTS_SYMBOL, alignment=ALIGNMENT_BYTES, file=binary)
         )
         return source

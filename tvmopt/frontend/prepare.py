@@ -52,12 +52,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
         ModelError: When ONNX Runtime cannot load the model, a node such as Concat leaves out one
             of its inputs, or an old model cannot be converted to opset 7.
     """
-    reference = onnx.ModelProto()
-    reference.CopyFrom(at_least_opset_7(model))
-    _make_initializers_constant(reference)
-    _drop_trailing_empty_inputs(reference)
-    _check_variadic_inputs(reference)
-    fixed = fix_input_shapes(reference, shapes)
+    reference, fixed = _with_shapes(model, shapes)
     if reference.ByteSize() > PROTOBUF_LIMIT:
         raise ModelError(
             "model must be under 2 GiB with its weights, "
@@ -89,14 +84,20 @@ def with_free_rows(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> onnx.
         model: The model as its file has it.
         specs: Its inputs with static shapes.
     """
-    free = onnx.ModelProto()
-    free.CopyFrom(at_least_opset_7(model))
-    _make_initializers_constant(free)
-    _drop_trailing_empty_inputs(free)
-    fix_input_shapes(free, {spec.name: spec.shape for spec in specs})
+    free, _ = _with_shapes(model, {spec.name: spec.shape for spec in specs})
     for value in graph_inputs(free):
         value.type.tensor_type.shape.dim[0].dim_param = "rows"
     return free
+
+
+def _with_shapes(model: onnx.ModelProto, shapes: Shapes) -> tuple[onnx.ModelProto, Shapes]:
+    """Return a copy of ``model`` of at least opset 7 with static inputs, and their shapes."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(at_least_opset_7(model))
+    _make_initializers_constant(copy)
+    _drop_trailing_empty_inputs(copy)
+    _check_variadic_inputs(copy)
+    return copy, fix_input_shapes(copy, shapes)
 
 
 def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,22 +20,6 @@ from tvmopt.runtime.native import NativeExecutor
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import Segments, register_segments
 from tvmopt.versions import require_tvm
-
-
-class Caller(Protocol):
-    """Runs a model on arrays."""
-
-    @property
-    def has_fallback(self) -> bool:
-        """Whether the model has a fallback (:mod:`.fallback`)."""
-
-    def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
-        """Return new arrays with the outputs.
-
-        Args:
-            arrays: Inputs of the shapes and dtypes of the model, in order.
-            direct: Whether to run only the fallback, which must exist.
-        """
 
 
 class NativeCaller:
@@ -56,7 +40,12 @@ class NativeCaller:
         self.has_fallback = self._idle[0].has_fallback
 
     def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
-        """Return new arrays with the outputs."""
+        """Return new arrays with the outputs.
+
+        Args:
+            arrays: Inputs of the shapes and dtypes of the model, in order.
+            direct: Whether to run only the fallback, which must exist.
+        """
         with self._permits:
             try:
                 call = self._idle.pop()
@@ -95,6 +84,10 @@ class TvmCaller:
 
     def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
         """Return new arrays with the outputs.
+
+        Args:
+            arrays: Inputs of the shapes and dtypes of the model, in order.
+            direct: Whether to run only the fallback, which must exist.
 
         Raises:
             ConfigError: When a part that runs in ONNX Runtime refuses the values.

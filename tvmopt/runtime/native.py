@@ -39,8 +39,8 @@ class NativeTensor:
 class NativeExecutor(Executor):
     """A library that is compiled ahead of time. Its tensors are arrays at cache lines.
 
-    Calls of several Python threads run at once, if their tensors differ: each thread has a pool of
-    worker threads and a workspace of its own in the library.
+    Calls of several Python threads run at once, if their tensors differ: each call takes a pool of
+    worker threads and a workspace in the library, and gives them back.
 
     Args:
         path: The library.
@@ -142,6 +142,11 @@ def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -address(memory) % ALIGNMENT_BYTES
     return np.ndarray(tuple(shape), kind, memory, start)
+
+
+def aligned(size: int) -> int:
+    """Return a number of bytes, rounded up to whole cache lines."""
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def address(array: np.ndarray) -> int:

@@ -3,6 +3,7 @@
  * The declarations below are the part of ONNX Runtime's C API (1.16 and newer) that it needs. The
  * functions of OrtApi keep their places in all versions, so that an index names one.
  */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -83,19 +84,19 @@ static const struct {
               {"int16", 5, 2},   {"int32", 6, 4},    {"int64", 7, 8},   {"bool", 9, 1},
               {"float16", 10, 2}, {"float64", 11, 8}, {"uint32", 12, 4}, {"uint64", 13, 8}};
 
-/* Read the descriptions of all tensors once; return 0, or -1. */
-static int read_tensors(void) {
-  if (tensors) return 0;
-  size_t count = 0;
+/* Read the descriptions of all tensors; sessions of several threads may register at once. */
+static pthread_once_t tensors_once = PTHREAD_ONCE_INIT;
+static void read_tensors(void) {
+  size_t count = 0, sides[2] = {0, 0};
   for (const char *at = tvmopt_tensors; *at; ++at) count += *at == '\n';
   Tensor *found = (Tensor *)calloc(count, sizeof(Tensor));
   const char *line = tvmopt_tensors;
   for (size_t i = 0; found && i < count; ++i, line = strchr(line, '\n') + 1) {
     char side[8], dtype[16];
     int used = 0;
-    if (sscanf(line, "%7s %15s %zu%n", side, dtype, &found[i].rank, &used) != 3) return -1;
+    if (sscanf(line, "%7s %15s %zu%n", side, dtype, &found[i].rank, &used) != 3) return;
     found[i].shape = (int64_t *)calloc(found[i].rank + 1, sizeof(int64_t));
-    if (!found[i].shape) return -1;
+    if (!found[i].shape) return;
     for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; ++k)
       if (!strcmp(dtype, dtypes[k].name))
         found[i].type = dtypes[k].type, found[i].bytes = dtypes[k].bytes;
@@ -104,10 +105,11 @@ static int read_tensors(void) {
       found[i].shape[k] = strtoll(at, &at, 10);
       found[i].bytes *= (size_t)found[i].shape[k];
     }
-    *(side[0] == 'i' ? &inputs : &outputs) += 1;
+    ++sides[side[0] == 'o'];
   }
+  inputs = sides[0];
+  outputs = sides[1];
   tensors = found;
-  return found ? 0 : -1;
 }
 
 #define API(place, result, ...) ((result(*)(__VA_ARGS__))api[place])
@@ -210,7 +212,8 @@ EXPORTED Status RegisterCustomOps(void *options, const OrtApiBase *base) {
     api = base->GetApi(1);
     return fail(api, FAIL, "a model of tvmopt needs ONNX Runtime 1.16 or newer");
   }
-  if (read_tensors()) return fail(api, FAIL, "out of memory");
+  pthread_once(&tensors_once, read_tensors);
+  if (!tensors) return fail(api, FAIL, "out of memory");
   Status status = API(CREATE_CUSTOM_OP_DOMAIN, Status, const char *, void **)("tvmopt", &domain);
   if (!status)
     status = API(CUSTOM_OP_DOMAIN_ADD, Status, void *, const Operator *)(domain, &compiled_model);

@@ -72,12 +72,10 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
     positions: dict[tirx.Var, int] = {}
     views: dict[int, tirx.DeclBuffer] = {}
     computes: list[tirx.AttrStmt] = []
-
     offsets: list[tirx.Stmt] = []
 
     def bind(stmt: tirx.Bind) -> None:
-        fields = _fields(stmt.value)
-        for struct, index, field in fields:
+        for struct, index, field in _fields(stmt.value):
             if field == _ARGUMENT and struct.same_as(func.params[1]):
                 positions[stmt.var] = index
             elif field == _BYTE_OFFSET:
@@ -105,8 +103,7 @@ def _raw(func: tirx.PrimFunc) -> tirx.PrimFunc:
         tirx.DeclBuffer(one.buffer, data=tirx.reinterpret(one.data.ty, params[i]))
         for i, one in sorted(views.items())
     ]
-    result = tirx.SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))])
-    whole: tirx.Stmt = result
+    whole: tirx.Stmt = tirx.SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))])
     for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU
         whole = tirx.AttrStmt("default", key, tirx.const(number, "int32"), whole)
     for _, one in sorted(views.items(), reverse=True):

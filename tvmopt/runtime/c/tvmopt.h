@@ -7,8 +7,8 @@
  *     if (tvmopt_run(model, inputs, outputs)) puts(tvmopt_error_text());
  *     tvmopt_free(model);
  *
- * Threads may call tvmopt_run on one model at once, each with tensors of its own. Each calling
- * thread has its own worker threads and workspace, which end with it.
+ * Threads may call tvmopt_run on one model at once, each with its own tensors. Calls that run at
+ * once share the threads. Worker threads and workspace stay for the next call and end with the model.
  */
 #ifndef TVMOPT_H
 #define TVMOPT_H
