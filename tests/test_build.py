@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 import tvm
@@ -16,6 +17,8 @@ from tvmopt.link import cxx_compiler
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages.module_files import read_module
 from tvmopt.transform.lower import lower
+
+ROOT = Path(__file__).parents[1]
 
 _BUILD = """
 import sys
@@ -95,7 +98,7 @@ def test_tensors_of_a_branch_have_their_own_memory(tmp_path, run_python):
     """TVM's memory planning reuses storage that a branch not taken never allocates."""
     script = tmp_path / "choice.py"
     script.write_text(_BRANCHES)
-    done = run_python(str(script), str(tmp_path))
+    done = run_python(str(script), str(tmp_path), PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
 
 

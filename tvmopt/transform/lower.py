@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import FinishRecurrences, LowerRecurrences
@@ -63,6 +64,7 @@ def lower_passes(
         relax.backend.DispatchSortScan(),
         # 3. Legalize the rest to TensorIR, fold constants again, and fuse.
         relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
+        InitialiseEmptyReductions(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         OutlineBranches(),
