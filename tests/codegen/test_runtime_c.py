@@ -9,21 +9,41 @@ import pytest
 
 import tvmopt
 
-_RUNTIME = Path(tvmopt.__file__).parent / "codegen" / "native" / "runtime.c"
-_HARNESS = Path(__file__).with_name("runtime_test.c")
+_NATIVE = Path(tvmopt.__file__).parent / "codegen" / "native"
+_FILES = [_NATIVE / name for name in ("runtime.c", "thread_count.c", "core_of_thread.c")]
+_HERE = Path(__file__).parent
+
+
+def _output(program: Path, harness: str, files: list[Path], *options: str) -> tuple[int, str, str]:
+    """Build and run a program of this folder; return its status, output and errors."""
+    sources = [_HERE / harness, *files]
+    build = ["gcc", "-O1", "-g", f"-I{_NATIVE}", *options, "-o", program, *sources, "-pthread"]
+    subprocess.run(build, check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("sanitizer", ["", "thread", "address,undefined"])
 def test_launches_barriers_and_workspaces_of_several_threads(tmp_path, sanitizer) -> None:
-    program = tmp_path / "runtime_test"
     options = [f"-fsanitize={sanitizer}"] if sanitizer else []
-    build = ["gcc", "-O1", "-g", *options, "-o", program, _HARNESS, _RUNTIME, "-pthread"]
-    subprocess.run(build, check=True)
-    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+    found = _output(tmp_path / "program", "runtime_test.c", _FILES, *options)
+    assert found == (0, "right\n", "")
+
+
+def test_a_loop_chooses_its_threads_by_their_times(tmp_path) -> None:
+    found = _output(tmp_path / "program", "thread_count_test.c", [_NATIVE / "thread_count.c"])
+    assert found == (0, "right\n", "")
+
+
+def test_a_thread_leaves_the_core_of_another(tmp_path) -> None:
+    files = [_NATIVE / "core_of_thread.c"]
+    found = _output(tmp_path / "program", "core_of_thread_test.c", files)
+    if found[1] == "one core\n":
+        pytest.skip("this machine has one core only")
+    assert found == (0, "right\n", "")
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "g++"])
 def test_the_runtime_compiles_without_warnings(tmp_path, compiler) -> None:
-    options = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", "-o", str(tmp_path / "r.o")]
-    subprocess.run([compiler, *options, str(_RUNTIME)], check=True)
+    options = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c"]
+    subprocess.run([compiler, *options, *_FILES], cwd=tmp_path, check=True)

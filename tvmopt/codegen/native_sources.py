@@ -15,8 +15,9 @@ from tvmopt.runtime.fallback import FALLBACK
 NETWORK = "tvmopt_network_"
 #: Prefix of the functions that call them with threads and workspace.
 CALL = "tvmopt_call_"
-_RUNTIME = Path(__file__).parent / "native" / "runtime.c"
-_OPERATOR = Path(__file__).parent / "native" / "onnxruntime.c"
+_NATIVE = Path(__file__).parent / "native"
+_FILES = ("runtime.c", "thread_count.c", "core_of_thread.c", "onnxruntime.c")
+_SOURCES = [_NATIVE / name for name in _FILES]
 
 _ENTRY = """\
 int {network}({parameters});
@@ -108,7 +109,7 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         direct=f"tvmopt_{FALLBACK}(tensors)" if has_direct else "0",
     )
     path.write_text(text)
-    return [_RUNTIME, _OPERATOR, path]
+    return [*_SOURCES, path]
 
 
 def _any_nan(network: StaticNetwork) -> str:

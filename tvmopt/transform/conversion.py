@@ -75,8 +75,9 @@ def convert_module(
     if dtype in HALF_FLOATS:
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod
-        mod = narrow_recurrences(mod, dtype, same_dtype)
         keep("dtype", precision.skipped)
+    if dtype != "float32":
+        mod = narrow_recurrences(mod, dtype, same_dtype)
     changes: tuple[LayoutChange, ...] = ()
     if layout != "NCHW":
         desired = {"nn.conv2d": layout}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
@@ -29,6 +30,7 @@ from tvmopt.device.llvm import llvm_features
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.cpu import recurrence as on_cpu
 from tvmopt.kernels.cpu.finish import finish_function
+from tvmopt.kernels.cpu.intrinsics import DotIntrinsic, find_dot
 from tvmopt.kernels.cpu.recurrence import RecurrenceTiling
 from tvmopt.kernels.cuda import recurrence as on_gpu
 from tvmopt.kernels.recurrence import Recurrence
@@ -98,6 +100,8 @@ class _Lower(PyExprMutator):
         if recurrence is None:
             return call
         named = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
+        if recurrence.weight_dtype == "int8" and _dot(recurrence, self._target) is None:
+            recurrence = self._widened(recurrence, named)
         product = self._input_product(recurrence, named["gates"])
         form = _form(recurrence, self._target, 0 if product is None else product.features)
         return self._kernel_call(recurrence, form, named, product if form.features else None)
@@ -150,6 +154,8 @@ class _Lower(PyExprMutator):
         product: _InputProduct | None,
     ) -> relax.Expr:
         weight = self._padded(operands.pop("weight"), 2, form.units)
+        if "weight_offset" in {name for name, _, _ in form.inputs}:
+            operands["weight_offset"] = self._offset(weight, form.zero_point)
         if product is None:
             arguments = {}
         else:
@@ -159,7 +165,7 @@ class _Lower(PyExprMutator):
             arguments[name] = self._padded_state(name, value, form.units)
         for n, gates in enumerate(r.phases):
             packed = self._packed(r, form, weight, gates)
-            if r.weight_dtype != "float32":
+            if r.weight_dtype != "float32" and str(packed.ty.dtype) != r.weight_dtype:
                 packed = self.builder_.emit(relax.op.astype(packed, r.weight_dtype))
             arguments[f"weight{n}"] = packed
         kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)
@@ -170,6 +176,19 @@ class _Lower(PyExprMutator):
         )
         fields = [self._unpadded(relax.TupleGetItem(made, n), r.hidden) for n in range(r.outputs)]
         return relax.Tuple(fields)
+
+    def _widened(self, r: Recurrence, operands: dict[str, relax.Expr]) -> Recurrence:
+        """Replace the int8 weight in ``operands`` by a float32 one; return the layer with it."""
+        scale = relax.op.expand_dims(operands.pop("weight_scale"), [-1])
+        weight = relax.op.astype(operands["weight"], "float32")
+        operands["weight"] = self.builder_.emit(relax.op.multiply(weight, scale))
+        return dataclasses.replace(r, weight_dtype="float32", operands=tuple(operands))
+
+    def _offset(self, weight: relax.Expr, zero_point: int) -> relax.Expr:
+        """Return what takes the zero point's products off the sums."""
+        sums = relax.op.sum(relax.op.astype(weight, "int32"), [-1])
+        times = relax.op.multiply(sums, relax.const(-zero_point, "int32"))
+        return self.builder_.emit(times)
 
     def _input_arguments(
         self, r: Recurrence, form: _Form, product: _InputProduct
@@ -204,7 +223,8 @@ class _Lower(PyExprMutator):
         more = units - extents[axis]
         if not more:
             return value
-        zeros = relax.op.zeros([*extents[:axis], more, *extents[axis + 1 :]], "float32")
+        shape = [*extents[:axis], more, *extents[axis + 1 :]]
+        zeros = relax.op.zeros(shape, str(value.ty.dtype))
         return self.builder_.emit(relax.op.concat([value, zeros], axis))
 
     def _unpadded(self, value: relax.Expr, hidden: int) -> relax.Expr:
@@ -227,6 +247,7 @@ class _Form:
         pack: Returns a phase's weight, (directions, gates, units, values that a unit's weight
             multiplies), in the kernel's order.
         features: Features of the input, if the kernel multiplies the input as well.
+        zero_point: Integer that stands for a state of 0, of a kernel with an int8 weight.
     """
 
     kernel: tirx.PrimFunc
@@ -235,6 +256,7 @@ class _Form:
     outputs: list[Parameter]
     pack: Callable[[relax.Expr], relax.Expr]
     features: int = 0
+    zero_point: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,8 +301,15 @@ def _form(recurrence: Recurrence, target: tvm.target.Target | None, features: in
     def pack(weight: relax.Expr) -> relax.Expr:
         tiles = [units // tiling.lanes, tiling.lanes]
         _, gates, _, values = map(int, weight.ty.shape)
-        shape = [r.directions, gates, *tiles, values]
-        return relax.op.permute_dims(relax.op.reshape(weight, shape), [0, 2, 4, 1, 3])
+        if tiling.dot is None:
+            shape = [r.directions, gates, *tiles, values]
+            return relax.op.permute_dims(relax.op.reshape(weight, shape), [0, 2, 4, 1, 3])
+        depth = tiling.dot.depth
+        words = -(-values // depth)
+        behind = relax.const(np.zeros([r.directions, gates, units, words * depth - values], "int8"))
+        whole = relax.op.concat([weight, behind], 3)
+        shape = [r.directions, gates, *tiles, words, depth]
+        return relax.op.permute_dims(relax.op.reshape(whole, shape), [0, 2, 4, 1, 3, 5])
 
     return _Form(
         on_cpu.recurrence_kernel(r, tiling, features),
@@ -289,6 +318,7 @@ def _form(recurrence: Recurrence, target: tvm.target.Target | None, features: in
         kernel_outputs(r, units),
         pack,
         features,
+        0 if tiling.dot is None else on_cpu.zero_point(tiling.dot),
     )
 
 
@@ -306,13 +336,34 @@ def _tiling(
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
         )
-    mtriple = str(target.attrs.get("mtriple", ""))
-    isa = {"arm64": "aarch64"}.get(first := mtriple.split("-")[0], first) or host.isa()
-    flags = llvm_features(
-        str(target.attrs["mcpu"]), tuple(map(str, target.attrs.get("mattr", ()))), mtriple
-    )
-    bits, registers = vector_registers(isa, required_cpu_flags(isa, flags))
+    cpu = _cpu(target)
     r = recurrence
     products = r.directions * r.batch * r.gates * r.hidden * (r.hidden + features) // len(r.phases)
-    threads = max(1, min(int(target.attrs.get("num-cores", 1)), products // _PRODUCTS_PER_THREAD))
-    return RecurrenceTiling(min(16, max(4, bits // 32)), registers, threads, isa == "x86_64")
+    threads = max(1, min(cpu.cores, products // _PRODUCTS_PER_THREAD))
+    return RecurrenceTiling(
+        lanes=min(16, max(4, cpu.simd_bits // 32)),
+        registers=cpu.vector_registers,
+        threads=threads,
+        spins=cpu.isa == "x86_64",
+        dot=_dot(r, target),
+    )
+
+
+def _cpu(target: tvm.target.Target) -> CpuArch:
+    """Return what a target says about its CPU; the caches' sizes are defaults."""
+    mtriple = str(target.attrs.get("mtriple", ""))
+    isa = {"arm64": "aarch64"}.get(first := mtriple.split("-")[0], first) or host.isa()
+    mcpu, mattr = str(target.attrs["mcpu"]), tuple(map(str, target.attrs.get("mattr", ())))
+    flags = required_cpu_flags(isa, llvm_features(mcpu, mattr, mtriple))
+    bits, registers = vector_registers(isa, flags)
+    cores = int(target.attrs.get("num-cores", 1))
+    return CpuArch(mcpu, isa, cores, bits, registers, mattr=mattr, mtriple=mtriple)
+
+
+def _dot(recurrence: Recurrence, target: tvm.target.Target | None) -> DotIntrinsic | None:
+    """Return the instruction for the products of an int8 weight; None without any."""
+    if recurrence.weight_dtype != "int8" or target is None or target.kind.name != CpuArch.kind:
+        return None
+    cpu = _cpu(target)
+    found = find_dot(cpu, "uint8", "int8") or find_dot(cpu, "int8", "int8")
+    return found if found is not None and found.lanes == cpu.simd_bits // 32 else None

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.kernels.recurrence import Recurrence
+from tvmopt.kernels.recurrence import OPERANDS, Recurrence
 from tvmopt.transform.anchors import anchors
+from tvmopt.transform.precision.anchor_call import constant_data
 
 _PREFIX = "tvmopt.recurrence "
 
@@ -41,7 +43,9 @@ def narrow_recurrences(mod: tvm.IRModule, dtype: str, skip_layers: Collection[in
 
     Args:
         mod: A module with layers.
-        dtype: ``"bfloat16"`` or ``"float16"``: the kernels widen it as they read it.
+        dtype: ``"bfloat16"`` or ``"float16"``, which the kernels widen as they read it; or
+            ``"int8"``, with a scale for each gate and unit, for constant weights of layers whose
+            state is bounded.
         skip_layers: Indices of layers that keep their dtype.
     """
     layers = {anchor.var: anchor.index for anchor in anchors(mod)}
@@ -49,6 +53,20 @@ def narrow_recurrences(mod: tvm.IRModule, dtype: str, skip_layers: Collection[in
     main = mod.get_global_var("main")
     rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
     return rewrite.builder_.get()
+
+
+def quantized(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a recurrent weight in int8, and its scales.
+
+    Args:
+        weight: (directions, gates, hidden, hidden), float32.
+
+    Returns:
+        The weight, and the scales (directions, gates, hidden): one for each row.
+    """
+    scale = np.abs(weight).max(axis=-1) / np.float32(127)
+    scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)
+    return np.rint(weight / scale[..., None]).astype(np.int8), scale
 
 
 def recurrence_of(call: relax.Call) -> Recurrence | None:
@@ -84,8 +102,24 @@ class _Narrow(PyExprMutator):
         recurrence = recurrence_of(op)
         if recurrence is None or self._layer(op.args[1].fields[0]) in self._skipped:
             return call
-        narrow = dataclasses.replace(recurrence, weight_dtype=self._dtype)
-        return recurrence_call(narrow, list(call.args[1].fields))
+        operands = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
+        if self._dtype == "int8":
+            weight = self._constant(operands["weight"])
+            if weight is None or not recurrence.bounded:
+                return call
+            operands["weight"], operands["weight_scale"] = map(relax.const, quantized(weight))
+        narrow = dataclasses.replace(
+            recurrence,
+            weight_dtype=self._dtype,
+            operands=tuple(name for name in OPERANDS if name in operands),
+        )
+        return recurrence_call(narrow, [operands[name] for name in narrow.operands])
+
+    def _constant(self, value: relax.Expr) -> np.ndarray | None:
+        if isinstance(value, relax.Var):
+            value = self._made.get(value)
+        data = constant_data(value)
+        return None if data is None else data.numpy()
 
     def _layer(self, value: relax.Expr) -> int | None:
         """Return the layer whose matmul makes the gates ``value``."""

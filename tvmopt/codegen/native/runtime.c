@@ -18,6 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core_of_thread.h"
+#include "thread_count.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -52,6 +55,7 @@ typedef struct {
   Pool *pool;
   int number;
   pthread_t thread;
+  TvmoptPlace place;
 } Worker;
 
 struct Pool {
@@ -62,7 +66,8 @@ struct Pool {
   TVMParallelGroupEnv env;
   int asked, threads, stop, busy;
   Counter *done, *barrier;
-  Worker *workers;
+  Worker *workers; /* the first one is the caller */
+  int *cores;      /* of the threads */
 };
 
 typedef struct Context {
@@ -204,8 +209,10 @@ static void *work(void *argument) {
     seen = __atomic_load_n(&pool->job.value, __ATOMIC_ACQUIRE);
     if (pool->stop) break;
     uint32_t failed = 0;
-    if (worker->number < pool->env.num_task)
+    if (worker->number < pool->env.num_task) {
+      tvmopt_keep_apart(&worker->place, pool->cores, worker->number, pool->env.num_task);
       failed = pool->lambda(worker->number, &pool->env, pool->data) != 0;
+    }
     __atomic_store_n(&pool->done[worker->number].value, seen << 1 | failed, __ATOMIC_RELEASE);
   }
   free_chunks(&own);
@@ -220,6 +227,7 @@ static void post(Pool *pool) {
 
 static void free_pool(Pool *pool) {
   free(pool->workers);
+  free(pool->cores);
   free(pool->done);
   free(pool->barrier);
   free(pool);
@@ -247,9 +255,11 @@ static Pool *new_pool(int threads) {
   pool->done = counters(threads);
   pool->barrier = counters(threads);
   pool->workers = (Worker *)calloc((size_t)threads, sizeof(Worker));
+  pool->cores = (int *)calloc((size_t)threads, sizeof(int));
   pool->asked = threads;
   pool->threads = 1;
-  if (pool->done && pool->barrier && pool->workers) {
+  if (pool->done && pool->barrier && pool->workers && pool->cores) {
+    for (int i = 0; i < threads; ++i) pool->cores[i] = -1;
     for (int i = 1; i < threads; ++i, ++pool->threads) {
       pool->workers[i].pool = pool;
       pool->workers[i].number = i;
@@ -278,19 +288,20 @@ static Pool *pool_of_call(int *tasks) {
   return pool;
 }
 
-static int parallel_launch(ParallelLambda lambda, void *data, int tasks) {
+static int run_alone(ParallelLambda lambda, void *data) {
   Counter one = {0, {0}};
-  Pool *pool = pool_of_call(&tasks);
-  if (!pool) {
-    TVMParallelGroupEnv alone = {&one, 1};
-    return lambda(0, &alone, data);
-  }
+  TVMParallelGroupEnv alone = {&one, 1};
+  return lambda(0, &alone, data);
+}
+
+static int run_on(Pool *pool, int tasks, ParallelLambda lambda, void *data) {
   pool->lambda = lambda;
   pool->data = data;
   pool->env.num_task = tasks;
   pool->env.sync_handle = pool->barrier;
   for (int i = 0; i < pool->threads; ++i) pool->barrier[i].value = 0;
   pool->busy = 1;
+  tvmopt_keep_apart(&pool->workers[0].place, pool->cores, 0, tasks);
   post(pool);
   uint32_t job = pool->job.value;
   int failed = lambda(0, &pool->env, data) != 0;
@@ -306,6 +317,17 @@ static int parallel_launch(ParallelLambda lambda, void *data, int tasks) {
   }
   pool->busy = 0;
   return failed ? -1 : 0;
+}
+
+static int parallel_launch(ParallelLambda lambda, void *data, int tasks) {
+  Pool *pool = pool_of_call(&tasks);
+  if (!pool) return run_alone(lambda, data);
+  TvmoptLoop *loop;
+  tasks = tvmopt_thread_count((const void *)lambda, tasks, &loop);
+  long start = loop ? now_ns() : 0;
+  int failed = tasks > 1 ? run_on(pool, tasks, lambda, data) : run_alone(lambda, data);
+  if (loop) tvmopt_measured(loop, now_ns() - start);
+  return failed;
 }
 
 static int parallel_barrier(int task, TVMParallelGroupEnv *env) {

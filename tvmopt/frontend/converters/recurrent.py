@@ -87,6 +87,7 @@ class _Layer:
         given = {
             "gates": gates,
             "weight": self._shaped(self._r, [self._gates, self._hidden, self._hidden]),
+            "weight_scale": None,
             "bias": bias,
             "peepholes": None if peepholes is None else self._shaped(peepholes, [3, self._hidden]),
             "lengths": lengths,

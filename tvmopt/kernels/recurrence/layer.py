@@ -12,7 +12,11 @@ from typing import Any, Self
 #: Gates of each cell, in ONNX's order of the rows of W and R.
 GATES = {"LSTM": ("i", "o", "f", "c"), "GRU": ("z", "r", "h"), "RNN": ("h",)}
 #: Names of all operands, in order; only ``gates`` and ``weight`` are always there.
-OPERANDS = ("gates", "weight", "bias", "peepholes", "lengths", "initial_h", "initial_c")
+OPERANDS = (
+    "gates", "weight", "weight_scale", "bias", "peepholes", "lengths", "initial_h", "initial_c",
+)  # fmt: skip
+# Activations whose results are within -1 and 1.
+_BOUNDED = ("HardSigmoid", "Sigmoid", "Softsign", "Tanh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Recurrence:
         clip: Bound of the absolute value of a gate before its activation; 0 for none.
         linear_before_reset: Whether a GRU multiplies the reset gate after the product.
         input_forget: Whether the forget gate of an LSTM is one minus the input gate.
-        weight_dtype: dtype of the packed weight; all else is float32.
+        weight_dtype: dtype of the packed weight; all else is float32. An ``"int8"`` weight has the
+            operand ``weight_scale``, the value of one step for each gate and unit.
     """
 
     cell: str
@@ -76,6 +81,14 @@ class Recurrence:
         if self.cell == "GRU" and not self.linear_before_reset:
             return ((0, 1), (2,))
         return (tuple(range(self.gates)),)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no state is larger than 1 or the largest initial state, whatever the input is."""
+        state = {"LSTM": (0, 2), "GRU": (0, 1), "RNN": (0,)}[self.cell]
+        return all(
+            activations[n].name in _BOUNDED for activations in self.activations for n in state
+        )
 
     @property
     def outputs(self) -> int:

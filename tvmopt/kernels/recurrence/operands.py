@@ -28,6 +28,7 @@ def kernel_inputs(recurrence: Recurrence, units: int, weights: Sequence[Shape]) 
     r, state = recurrence, state_shape(recurrence, units)
     shapes: dict[str, tuple[Shape, str]] = {
         "gates": ((r.steps, r.batch, r.directions, r.gates, units), "float32"),
+        "weight_scale": ((r.directions, r.gates, units), "float32"),
         "bias": ((r.directions, units), "float32"),
         "peepholes": ((r.directions, 3, units), "float32"),
         "lengths": ((r.batch,), "int32"),

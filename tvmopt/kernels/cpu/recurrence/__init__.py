@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvmopt.kernels.cpu.recurrence.integer_product import zero_point
 from tvmopt.kernels.cpu.recurrence.kernel import parameters_in, recurrence_kernel
 from tvmopt.kernels.cpu.recurrence.tiling import (
     RecurrenceTiling,
@@ -17,4 +18,5 @@ __all__ = [
     "padded_units",
     "parameters_in",
     "recurrence_kernel",
+    "zero_point",
 ]

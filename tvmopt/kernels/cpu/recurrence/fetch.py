@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.device import dtypes
 from tvmopt.kernels.cpu.passes.prefetch import prefetch_function, prefetch_name
 from tvmopt.kernels.cpu.recurrence.tiling import LINE
 from tvmopt.kernels.recurrence import Recurrence
@@ -25,7 +26,7 @@ def fetch_state(recurrence: Recurrence, state: tirx.Buffer, first: list[Expr]) -
     """Emit the prefetch of a state, at the indices ``first`` of its first axes."""
     r, units = recurrence, int(state.shape[-1])
     with build.grid(r.directions, r.batch) as at:
-        for unit in range(0, units, LINE):
+        for unit in range(0, units, 4 * LINE // int(dtypes.dtype(str(state.dtype)).itemsize)):
             _fetch(state[(*first, *at, unit)])
 
 

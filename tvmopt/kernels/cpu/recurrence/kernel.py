@@ -31,6 +31,11 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cpu.recurrence.fetch import fetch_inputs, fetch_state, fetches
 from tvmopt.kernels.cpu.recurrence.input_product import BlockProducts, input_parameters
+from tvmopt.kernels.cpu.recurrence.integer_product import (
+    IntegerProducts,
+    IntegerState,
+    zero_point,
+)
 from tvmopt.kernels.cpu.recurrence.state_product import StateProducts
 from tvmopt.kernels.cpu.recurrence.threads import StepThreads
 from tvmopt.kernels.cpu.recurrence.tiling import (
@@ -76,6 +81,8 @@ def parameters_in(
     """Return the inputs of :func:`recurrence_kernel`."""
     r, units = recurrence, padded_units(recurrence, tiling)
     found = kernel_inputs(r, units, weight_shapes(r, tiling))
+    if tiling.dot is not None and zero_point(tiling.dot):
+        found.append(("weight_offset", (r.directions, r.gates, units), "int32"))
     if not features:
         return found
     return [*input_parameters(r, units, tiling.lanes, features), *found[1:]]
@@ -89,6 +96,7 @@ class _Kernel:
         self._units = padded_units(recurrence, tiling)
         self._tiles = self._units // tiling.lanes
         self._block_steps = block_steps(recurrence, tiling) if "x" in buffers else 0
+        self._state8: IntegerState | None = None
 
     def emit(self) -> None:
         r, lanes = self._r, self._tiling.lanes
@@ -99,6 +107,9 @@ class _Kernel:
                 self._of[name] = build.alloc_buffer(state, "float32", scope="global")
         threads = StepThreads(self._tiling)
         self._initial("h", "initial_h", (0,))
+        if self._tiling.dot is not None:
+            self._state8 = IntegerState(r, self._tiling.dot, self._units, self._of)
+            self._state8.begin()
         if r.cell == "LSTM":
             self._initial("y_c", "initial_c", ())
         steps = self._steps()
@@ -153,10 +164,11 @@ class _Kernel:
 
     def _fetch(self, phase: int, step: Expr) -> None:
         """Emit the prefetch of the state, and of the inputs that the next step multiplies."""
+        bits = "" if self._state8 is None else "8"
         if phase:
-            fetch_state(self._r, self._of["reset_h"], [])
+            fetch_state(self._r, self._of["reset_h" + bits], [])
             return
-        fetch_state(self._r, self._of["h"], [step % 2])
+        fetch_state(self._r, self._of["h" + bits], [step % 2])
         if self._block_steps:
             fetch_inputs(self._r, self._of["x"], self._block_steps, step + 1)
 
@@ -197,8 +209,9 @@ class _Kernel:
             self._block(phase, RowBlock(step, direction, tile, first, rest))
 
     def _block(self, phase: int, place: RowBlock) -> None:
-        state = StateProducts(self._r, self._tiling, self._of, phase, place)
-        if self._block_steps:
+        products_of = StateProducts if self._state8 is None else IntegerProducts
+        state = products_of(self._r, self._tiling, self._of, phase, place)
+        if isinstance(state, StateProducts) and self._block_steps:
             self._beside_inputs(phase, place, state)
         else:
             state.emit()
@@ -206,6 +219,8 @@ class _Kernel:
         for row in range(place.rows):
             lanes = self._tiling.lanes
             CellRow(self._r, lanes, self._of, place, row, state.buffer, products).emit(phase)
+            if self._state8 is not None:
+                self._state8.keep(phase, place, row, lanes)
 
     def _beside_inputs(self, phase: int, place: RowBlock, state: StateProducts) -> None:
         """Emit the products of the state, and of the next block of inputs, if any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.operands import Shape
 
@@ -24,12 +25,14 @@ class RecurrenceTiling:
         threads: Threads that share a step.
         spins: Whether they wait for each other by flags in memory, as an x86 CPU allows; TVM's own
             barrier calls the system at every step, which takes microseconds.
+        dot: Instruction that multiplies an int8 weight.
     """
 
     lanes: int
     registers: int
     threads: int
     spins: bool = False
+    dot: DotIntrinsic | None = None
 
     @property
     def accumulators(self) -> int:
@@ -45,7 +48,10 @@ def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
 def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shape]:
     """Return the shape of the packed recurrent weight of each phase."""
     r, tiles = recurrence, padded_units(recurrence, tiling) // tiling.lanes
-    return [(r.directions, tiles, r.hidden, len(gates), tiling.lanes) for gates in r.phases]
+    values, word = r.hidden, ()
+    if tiling.dot is not None:
+        values, word = -(-r.hidden // tiling.dot.depth), (tiling.dot.depth,)
+    return [(r.directions, tiles, values, len(gates), tiling.lanes, *word) for gates in r.phases]
 
 
 def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
@@ -66,10 +72,10 @@ def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
 
     0 where a matmul over all steps, before the recurrence, is better: too few steps, more
     than one sequence, or sequences of different lengths. Also where a vector is shorter than a
-    cache line: with AVX2 it was measured up to 23 % slower.
+    cache line: with AVX2 it was measured up to 23 % slower. A step with an int8 weight hardly waits.
     """
     r = recurrence
-    if tiling.lanes < LINE:
+    if tiling.lanes < LINE or tiling.dot is not None:
         return 0
     steps = _MOST_STEPS
     for phase, gates in input_groups(r):
