@@ -48,12 +48,14 @@ int main(void) {
   near_cores.ns[2] = 180;
   expect(launch(&near_cores, 2000, 2, 0) > 1400, "cores that become near: at a trial");
 
-  Loop longer = {"longer", 2, {0, 1900000, 1000000}};
-  expect(launch(&longer, 100, 2, 0) == 100, "a long loop is not tried on one thread");
-  longer.ns[2] = 2500000;
-  expect(launch(&longer, 100, 1, 0) > 70, "a long loop that has become slower");
-  longer.ns[2] = 1000000;
-  expect(launch(&longer, 1000, 2, 0) > 600, "a long loop that has become as fast as before");
+  Loop long_loop = {"long", 2, {0, 1900000, 1000000}};
+  expect(launch(&long_loop, 100, 2, 0) == 100, "a long loop is not tried on one thread");
+  Loop busy = {"busy", 2, {0, 800000, 450000}};
+  expect(launch(&busy, 100, 2, 0) > 90, "a free core");
+  busy.ns[2] = 2500000;
+  expect(launch(&busy, 100, 1, 0) > 70, "a core that something else uses");
+  busy.ns[2] = 450000;
+  expect(launch(&busy, 1000, 2, 0) > 600, "a core that is free again");
 
   near_cores.most = 3; /* tvmopt_configure */
   near_cores.ns[3] = 100;

@@ -13,9 +13,9 @@
 #define FIRST_TRIAL 3        /* launches before it; the first one is cold */
 #define TRIAL_LAUNCHES 3     /* the first one may wake the threads, and is not counted */
 #define SHORTEST_INTERVAL 16
-#define LONGEST_INTERVAL 512
+#define LONGEST_INTERVAL 512  /* and no longer than: */
+#define LONGEST_INTERVAL_NS 200000000L
 #define LONGEST_NS 500000L   /* a loop that takes longer has work enough for all threads */
-#define LONGEST_SLOWER_NS 20000000L /* unless it has become slower */
 
 static TvmoptLoop loops[LOOPS];
 
@@ -69,16 +69,16 @@ static void decide(TvmoptLoop *loop) {
     loop->interval = SHORTEST_INTERVAL;
   } else {
     loop->up = !loop->up;
-    if (loop->interval < LONGEST_INTERVAL) loop->interval *= 2;
+    if (loop->interval < LONGEST_INTERVAL && loop->interval * loop->ns < LONGEST_INTERVAL_NS)
+      loop->interval *= 2;
   }
   loop->least_ns = loop->ns;
   loop->until_trial = loop->interval;
 }
 
 /* Whether another number of threads may be faster. */
-static int worth_a_trial(const TvmoptLoop *loop, int slower) {
-  if (loop->ns <= 0) return 0;
-  return loop->halvings || loop->ns < (slower ? LONGEST_SLOWER_NS : LONGEST_NS);
+static int worth_a_trial(const TvmoptLoop *loop) {
+  return loop->ns > 0 && (loop->halvings || loop->least_ns < LONGEST_NS);
 }
 
 static void begin_trial(TvmoptLoop *loop) {
@@ -107,7 +107,7 @@ HIDDEN void tvmopt_measured(TvmoptLoop *loop, long ns) {
     int slower = loop->ns > loop->least_ns + loop->least_ns / 2;
     if (slower) loop->interval = SHORTEST_INTERVAL;
     if (--loop->until_trial <= 0 || slower) {
-      if (worth_a_trial(loop, slower)) begin_trial(loop);
+      if (worth_a_trial(loop)) begin_trial(loop);
       loop->until_trial = loop->interval;
     }
   }
