@@ -44,8 +44,8 @@ def narrow_recurrences(mod: tvm.IRModule, dtype: str, skip_layers: Collection[in
     Args:
         mod: A module with layers.
         dtype: ``"bfloat16"`` or ``"float16"``, which the kernels widen as they read it; or
-            ``"int8"``, with a scale for each gate and unit, for constant weights of layers whose
-            state is bounded.
+            ``"int8"``, with a scale for each gate and unit, for finite constant weights of layers
+            whose state is bounded.
         skip_layers: Indices of layers that keep their dtype.
     """
     layers = {anchor.var: anchor.index for anchor in anchors(mod)}
@@ -105,7 +105,7 @@ class _Narrow(PyExprMutator):
         operands = dict(zip(recurrence.operands, call.args[1].fields, strict=True))
         if self._dtype == "int8":
             weight = self._constant(operands["weight"])
-            if weight is None or not recurrence.bounded:
+            if weight is None or not np.isfinite(weight).all() or not recurrence.bounded:
                 return call
             operands["weight"], operands["weight_scale"] = map(relax.const, quantized(weight))
         narrow = dataclasses.replace(

@@ -6,9 +6,9 @@
     acc[row, gate, unit] = offset[gate, unit] + sum_k state8[row, k] * weight[tile, k, gate, unit]
     product = float32(acc) * (weight scale[gate, unit] * state scale)
 
-The state of a :attr:`~tvmopt.kernels.recurrence.Recurrence.bounded` layer stays within the larger of
-1 and its initial state, so that its scale is known before the first step. The offset subtracts the
-zero point's products, which an instruction for uint8 data adds.
+The state of a :attr:`~tvmopt.kernels.recurrence.Recurrence.bounded` layer stays within 1, or within
+its largest initial state, so that its scale is known before the first step. The offset subtracts
+the zero point's products, which an instruction for uint8 data adds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class IntegerState:
         shape = state_shape(self._r, self._units)
         if initial is not None:
             with build.grid(*shape) as at:
-                build.buffer_store(scale, tirx.max(scale[0], tirx.abs(initial[at])), [0])
+                build.buffer_store(scale, tirx.max(scale[0], tirx.abs(initial[tuple(at)])), [0])
         build.buffer_store(scale, scale[0] / tirx.const(_LARGEST, "float32"), [0])
         with build.grid(*shape) as at:
             self._store("h8", [0, *at], self._of["h"][(0, *at)])
@@ -139,9 +139,7 @@ class IntegerProducts:
                 build.buffer_store(self.buffer, value, [0, row, gate, unit])
 
     def _each(self) -> list[tuple[int, int]]:
-        return [
-            (row, gate) for row in range(self._place.rows) for gate in range(len(self._gates))
-        ]
+        return [(row, gate) for row in range(self._place.rows) for gate in range(len(self._gates))]
 
     def _at(self, gate: int, unit: Expr) -> tuple[Expr | int, ...]:
         place = self._place
@@ -155,7 +153,8 @@ class IntegerProducts:
             data = self._state(row, word)
             for gate in range(len(self._gates)):
                 packed = weight.vload(
-                    [place.direction, place.tile, word, gate, 0, 0], f"{dot.weight}x{lanes * dot.depth}"
+                    [place.direction, place.tile, word, gate, 0, 0],
+                    f"{dot.weight}x{lanes * dot.depth}",
                 )
                 at = [part, row, gate, tirx.Ramp(0, 1, lanes)]
                 sums = self._sums.vload([part, row, gate, 0], f"int32x{lanes}")

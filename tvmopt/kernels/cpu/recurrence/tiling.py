@@ -48,10 +48,11 @@ def padded_units(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
 def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shape]:
     """Return the shape of the packed recurrent weight of each phase."""
     r, tiles = recurrence, padded_units(recurrence, tiling) // tiling.lanes
-    values, word = r.hidden, ()
-    if tiling.dot is not None:
-        values, word = -(-r.hidden // tiling.dot.depth), (tiling.dot.depth,)
-    return [(r.directions, tiles, values, len(gates), tiling.lanes, *word) for gates in r.phases]
+    if tiling.dot is None:
+        return [(r.directions, tiles, r.hidden, len(gates), tiling.lanes) for gates in r.phases]
+    depth = tiling.dot.depth
+    words = -(-r.hidden // depth)
+    return [(r.directions, tiles, words, len(gates), tiling.lanes, depth) for gates in r.phases]
 
 
 def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
@@ -72,7 +73,8 @@ def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
 
     0 where a matmul over all steps, before the recurrence, is better: too few steps, more
     than one sequence, or sequences of different lengths. Also where a vector is shorter than a
-    cache line: with AVX2 it was measured up to 23 % slower. A step with an int8 weight hardly waits.
+    cache line: with AVX2 it was measured up to 23 % slower. A step with an int8 weight hardly
+    waits for it.
     """
     r = recurrence
     if tiling.lanes < LINE or tiling.dot is not None:
