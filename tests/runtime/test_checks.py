@@ -192,6 +192,8 @@ class TestNotOpened:
             {"instructions": None},
             {"instructions": "tdpbusd"},
             {"instructions": [1]},
+            {"library_parts": "f0"},
+            {"library_parts": ["f0"]},
         ],
         ids=str,
     )

@@ -15,7 +15,9 @@ from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
 
 @pytest.fixture(autouse=True)
 def no_memory_child(monkeypatch):
-    monkeypatch.setattr(evaluate_module, "peak_memory_mb", lambda bundle: 55.5)
+    monkeypatch.setattr(
+        evaluate_module, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5}
+    )
 
 
 @pytest.fixture
@@ -100,10 +102,10 @@ def test_top1_without_labels(run, images):
 
 
 def test_memory_that_cannot_be_measured_is_a_tag(run, monkeypatch):
-    def fail(bundle):
+    def fail(*_):
         raise OSError("no such page")
 
-    monkeypatch.setattr(evaluate_module, "peak_memory_mb", fail)
+    monkeypatch.setattr(evaluate_module, "measure_fresh_process", fail)
     result, _ = run()
     assert "peak_memory_mb" not in result.metrics
     assert result.tags["tvmopt.unmeasured.peak_memory_mb"] == "no such page"

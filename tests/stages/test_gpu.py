@@ -154,7 +154,9 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     monkeypatch.setattr(TargetSpec, "from_dict", classmethod(lambda cls, data: gpu))
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ())
     monkeypatch.setattr(cuda_runtime, "describe", lambda: "an A100")
-    monkeypatch.setattr(evaluate_module, "peak_memory_mb", lambda bundle: 55.5)
+    monkeypatch.setattr(
+        evaluate_module, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5}
+    )
     of = iter((0.002, 0.004))
     monkeypatch.setattr(evaluate_module, "load", lambda path: OnCpu(load(path), next(of)))
     result, out = evaluate_model(None, {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}, repeats=7)

@@ -102,7 +102,7 @@ def register_bad(client, conv_build, conv_bundle, bad_library, tmp_path) -> Call
         shutil.copyfile(bad_library(kind), bundle / LIBRARY_FILE)
         model = ModelMetadata.read(bundle)
         changed = sha256_file(bundle / LIBRARY_FILE)
-        dataclasses.replace(model, library_sha256=changed).write(bundle)
+        dataclasses.replace(model, library_sha256=changed, library_parts=()).write(bundle)
         experiment = client.create_experiment(name, (tmp_path / "artifacts").as_uri())
         run = client.create_run(experiment)
         converted = Path(shutil.copytree(conv_build / "convert", tmp_path / "converted"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
+from collections.abc import Sequence
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -18,10 +18,10 @@ from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
+from tvmopt.runtime.parts import copy_parts, part_hashes
 from tvmopt.versions import tvm_version
 
 _AMX = ("tile", "tdp", "ldtilecfg")
-_COPY_BYTES = 1 << 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -126,7 +126,7 @@ def open_checked(path: Path, expected: str) -> BinaryIO:
     return file
 
 
-def sealed_copy(path: Path, expected: str) -> BinaryIO:
+def sealed_copy(path: Path, expected: str, parts: Sequence[str] = ()) -> BinaryIO:
     """Copy a file whose content has the hash ``expected`` into memory sealed against writes.
 
     The copy is a sealed memfd (Linux), hashed after sealing. A writer of ``path`` cannot change it.
@@ -134,6 +134,8 @@ def sealed_copy(path: Path, expected: str) -> BinaryIO:
     Args:
         path: The file.
         expected: sha256 of its content, hex.
+        parts: sha256 of each part of its content, hex, which are then checked instead, on several
+            cores.
 
     Returns:
         The copy, open at position 0. Its memory is freed once it is closed and unmapped.
@@ -146,16 +148,18 @@ def sealed_copy(path: Path, expected: str) -> BinaryIO:
         try:
             number = os.memfd_create(path.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             copy = os.fdopen(number, "w+b")
-            shutil.copyfileobj(source, copy, _COPY_BYTES)
-            copy.flush()
+            copy_parts(source.fileno(), number)
             fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise EnvironmentSetupError(
                 f"{path.name} must be copied into sealed memory (memfd) before it is opened, but "
                 f"the system refused: {error.strerror}; free memory, or permit memfd_create"
             ) from error
-    copy.seek(0)
-    _check_hash(copy, path.name, expected)
+    if not parts:
+        _check_hash(copy, path.name, expected)
+    elif part_hashes(number) != tuple(parts):
+        copy.close()
+        raise _wrong_hash(path.name, expected, "another one")
     return copy
 
 
@@ -173,8 +177,12 @@ def _check_hash(file: BufferedReader | BufferedRandom, name: str, expected: str)
     actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
         file.close()
-        raise ArtifactError(
-            f"{name} must have sha256 {expected[:16]}..., but got {actual[:16]}...: the file "
-            "was changed or damaged after it was built; fetch or build the model again"
-        )
+        raise _wrong_hash(name, expected, f"{actual[:16]}...")
     file.seek(0)
+
+
+def _wrong_hash(name: str, expected: str, actual: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} must have sha256 {expected[:16]}..., but got {actual}: the file was changed or "
+        "damaged after it was built; fetch or build the model again"
+    )

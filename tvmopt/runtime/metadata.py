@@ -61,6 +61,8 @@ class ModelMetadata:
         segments: Parts of the model that run in ONNX Runtime, which must then be installed.
         native: Whether the library is native code, which runs without TVM.
         any_rows: Whether the first axis of all inputs and outputs counts independent samples.
+        library_parts: Hash of each part of the library, hex, which loading checks on several cores
+            (:mod:`tvmopt.runtime.parts`); empty when an older version of this package built it.
     """
 
     name: str
@@ -80,6 +82,7 @@ class ModelMetadata:
     segments: int = 0
     native: bool = False
     any_rows: bool = False
+    library_parts: tuple[str, ...] = ()
 
     @property
     def gpu(self) -> str:
@@ -134,12 +137,11 @@ class ModelMetadata:
             _check_kinds(data["target"], _TARGET_KINDS)
             if data["target"].get("gpu"):
                 _check_kinds(data["target"]["gpu"], _GPU_KINDS)
-            instructions = data.setdefault("instructions", [])
-            if not isinstance(instructions, list) or not all(
-                isinstance(name, str) for name in instructions
-            ):
-                raise TypeError(f"instructions is {instructions!r}")
-            data["instructions"] = tuple(instructions)
+            for key in ("instructions", "library_parts"):
+                texts = data.setdefault(key, [])
+                if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+                    raise TypeError(f"{key} is {texts!r}")
+                data[key] = tuple(texts)
             for side in ("inputs", "outputs"):
                 if not isinstance(data[side], list):
                     raise TypeError(f"{side} is no list")

@@ -163,7 +163,8 @@ def load(folder: str | Path, metadata_sha256: str | None = None) -> CompiledMode
     folder = Path(folder)
     metadata = ModelMetadata.read(folder, metadata_sha256)
     open_checked(folder / GOLDEN_FILE, metadata.golden_sha256).close()
-    with sealed_copy(folder / LIBRARY_FILE, metadata.library_sha256) as library:
+    parts = metadata.library_parts
+    with sealed_copy(folder / LIBRARY_FILE, metadata.library_sha256, parts) as library:
         check_version(metadata)
         check_machine(metadata)
         if metadata.segments:

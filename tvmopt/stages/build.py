@@ -20,6 +20,7 @@ from tvmopt.frontend.reference import Reference, loses_nan
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
+from tvmopt.runtime.parts import part_hashes
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
@@ -90,6 +91,7 @@ def build(
         segments=count_segments(module),
         native=built.native,
         any_rows=signature.any_rows,
+        library_parts=_parts_of(bundle / LIBRARY_FILE),
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)
@@ -174,6 +176,11 @@ def _why_elsewhere(
 def _any_float(outputs: Sequence[TensorSpec]) -> bool:
     """Return whether an output can hold NaN, upon which the runtime calls the fallback."""
     return any(spec.dtype.startswith("float") for spec in outputs)
+
+
+def _parts_of(library: Path) -> tuple[str, ...]:
+    with library.open("rb") as file:
+        return part_hashes(file.fileno())
 
 
 def _write_sources(path: Path, built: BuiltLibrary) -> None:

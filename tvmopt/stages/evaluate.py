@@ -24,9 +24,9 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
+from tvmopt.evaluate.fresh_process import measure_fresh_process
 from tvmopt.evaluate.gpu_latency import interleave_on_gpu, seconds_in_a_row
 from tvmopt.evaluate.latency import calls_within, collect_interleaved, interleave
-from tvmopt.evaluate.memory import peak_memory_mb
 from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
 from tvmopt.remote import Board
@@ -49,6 +49,8 @@ _BOARD_ACCURACY_S = 120.0
 _COPYING_REPEATS = 50
 _SHARE_REPEATS = 20
 _UNMEASURED = "tvmopt.unmeasured."
+# Metrics of a process of its own.
+_OF_PROCESS = ("peak_memory_mb", "cold_start_ms", "baseline_cold_start_ms")
 
 
 def evaluate(
@@ -136,9 +138,10 @@ def evaluate(
     elif models[CANDIDATE].metadata.segments:
         metrics["time_compiled_share"] = _compiled_share(calls[CANDIDATE])
     try:
-        metrics["peak_memory_mb"] = peak_memory_mb(bundles[CANDIDATE])
-    except Exception as error:  # the metric is replaced by the reason
-        tags[_UNMEASURED + "peak_memory_mb"] = str(error)[:250]
+        reference_file = convert_dir / REFERENCE_FILE
+        metrics |= measure_fresh_process(bundles[CANDIDATE], reference_file, config.threads)
+    except Exception as error:  # the metrics are replaced by the reason
+        tags |= dict.fromkeys((_UNMEASURED + name for name in _OF_PROCESS), str(error)[:250])
     rows = _rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     _write(out_dir, rows, samples, accuracies)
     return StageResult(metrics, tags, _changed(accuracies[CANDIDATE], latency[CANDIDATE], where))
@@ -187,7 +190,10 @@ def _evaluate_on(
         "tvmopt.rpc_tracker": board.address,
         "tvmopt.board": said or "unknown: it runs TVM's runtime alone",
         "tvmopt.latency_of": "one call by the board's clock, inputs and outputs staying there",
-        _UNMEASURED + "peak_memory_mb": "measured on this machine only, not on a board",
+        **dict.fromkeys(
+            (_UNMEASURED + name for name in _OF_PROCESS),
+            "measured on this machine only, not on a board",
+        ),
         _UNMEASURED + "baseline_latency_ms_p50": "there is no ONNX Runtime on the board",
     }
     seen, wanted = accuracy.samples, min(dataset.samples, config.max_samples)
@@ -227,7 +233,7 @@ def _unmeasured(reason: str, cure: str, bundles: dict[str, Path], out_dir: Path)
     sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
     rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
     _write(out_dir, rows, {}, {})
-    names = ("latency_ms_p50", "accuracy", "golden_max_deviation", "peak_memory_mb")
+    names = ("latency_ms_p50", "accuracy", "golden_max_deviation", *_OF_PROCESS)
     return StageResult(
         {"library_bytes": float(sizes[CANDIDATE])},
         {_UNMEASURED + name: reason[:250] for name in names},
