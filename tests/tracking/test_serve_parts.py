@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
 import re
 import socket
+import threading
+import time
 from types import SimpleNamespace
 
 import mlflow
 import numpy as np
+import onnx
 import pytest
 from mlflow.pyfunc import scoring_server
 
+import tvmopt
 from tvmopt.errors import ConfigError
+from tvmopt.parameters.groups import ServerParameters
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.tracking import flavor
-from tvmopt.tracking.serving import guard as serve_guard
-from tvmopt.tracking.serving import serve
-from tvmopt.tracking.serving.body import RefusedRequestError, check_body
+from tvmopt.tracking.serving import scoring, serve
+from tvmopt.tracking.serving.body import read_body
+from tvmopt.tracking.serving.refusal import RefusedRequestError
 
-MEGABYTE = 1_000_000
 INPUTS = (TensorSpec("ids", (4,), "int64"), TensorSpec("in/bias", (4, 8), "float32"))
 
 
@@ -67,7 +72,7 @@ def _two(change=None, **names) -> dict:
 class TestSeveralInputs:
     @pytest.fixture(scope="class")
     def app(self, two_input_bundle):
-        return serve.scoring_app(load(two_input_bundle), True, MEGABYTE)
+        return serve.scoring_app(load(two_input_bundle), ServerParameters())
 
     @pytest.mark.parametrize("key", ["inputs", "instances"])
     def test_answers(self, app, two_input_bundle, key):
@@ -109,25 +114,25 @@ class TestSeveralInputs:
 
 def test_scalars_and_booleans():
     specs = (TensorSpec("s", (), "float32"), TensorSpec("mask", (2,), "bool"))
-    check_body(b'{"inputs": {"s": 1.5, "mask": [true, false]}}', specs)
+    read_body(b'{"inputs": {"s": 1.5, "mask": [true, false]}}', specs)
     for wrong in (b'{"s": [1.5], "mask": [true, false]}', b'{"s": 1.5, "mask": [1, 0]}'):
         with pytest.raises(RefusedRequestError, match="where it must not"):
-            check_body(b'{"inputs": %s}' % wrong, specs)
+            read_body(b'{"inputs": %s}' % wrong, specs)
     with pytest.raises(RefusedRequestError, match="must be the number of instances"):
-        check_body(b'{"instances": [{"s": 1.5, "mask": true}]}', specs)
+        read_body(b'{"instances": [{"s": 1.5, "mask": true}]}', specs)
 
 
 def test_nesting_that_passes_the_count():
     spec = TensorSpec("x", (1, 3, 8, 8), "float32")
     with pytest.raises(RefusedRequestError, match="is nested too deeply"):
-        check_body(b'{"inputs": ' + b"[" * 1400 + b"]" * 1400 + b"}", (spec,))
+        read_body(b'{"inputs": ' + b"[" * 1400 + b"]" * 1400 + b"}", (spec,))
 
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b'"ab",', b"0.1,"])
 def test_bodies_that_expand_when_parsed(monkeypatch, part):
     monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it was parsed"))
     with pytest.raises(RefusedRequestError, match="but has more than 240 commas"):
-        check_body(b'{"inputs": [' + part * 5000 + b"0]}", INPUTS)
+        read_body(b'{"inputs": [' + part * 5000 + b"0]}", INPUTS)
 
 
 @pytest.mark.parametrize("shape", [(1,), (5, 1, 1, 1), (1, 1, 1, 3), (2, 3, 4), (7, 1)])
@@ -136,14 +141,14 @@ def test_good_bodies_pass_the_count(shape, name):
     value = np.zeros(shape).tolist()
     instances = [{name: item} for item in value]
     for data in ({"inputs": {name: value}}, {"inputs": value}, {"instances": instances}):
-        check_body(json.dumps(data).encode(), (TensorSpec(name, shape, "float32"),))
+        read_body(json.dumps(data).encode(), (TensorSpec(name, shape, "float32"),))
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("require_finite", [True, False])
 def test_non_finite_values(conv_bundle, value, require_finite):
     model = load(conv_bundle)
-    app = serve.scoring_app(model, require_finite, MEGABYTE)
+    app = serve.scoring_app(model, ServerParameters(require_finite=require_finite))
     x = np.zeros((1, 3, 8, 8), np.float32)
     x[0, 0, 0, 0] = float(value)
     status, answer = _ask(app, json.dumps({"inputs": x.tolist()}).encode())
@@ -169,34 +174,178 @@ class _Broken:
 
 @pytest.mark.parametrize("error", [RuntimeError("in /home/me/x.py"), MemoryError(), OSError(5)])
 def test_an_internal_error_is_500_in_one_line_with_a_logged_traceback(conv_bundle, error, caplog):
-    app = serve.scoring_app(_Broken(load(conv_bundle), error), True, MEGABYTE)
-    with caplog.at_level(logging.ERROR, serve_guard.__name__):
+    app = serve.scoring_app(_Broken(load(conv_bundle), error), ServerParameters())
+    with caplog.at_level(logging.ERROR, scoring.__name__):
         status, answer = _ask(app, json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode())
     assert status == 500
     assert answer == {
         "error_code": "INTERNAL_SERVER_ERROR",
         "message": "the server failed; its log says why",
     }
-    [record] = [r for r in caplog.records if r.name == serve_guard.__name__]
+    [record] = [r for r in caplog.records if r.name == scoring.__name__]
     assert record.exc_info[1] is error
 
 
-def test_an_error_of_mlflow_before_the_model_is_400(conv_bundle, caplog):
-    async def broken(scope, receive, send):
-        await receive()
-        raise ValueError("no such thing")
+class _Held:
+    """A model whose calls do not end before ``go`` is set."""
 
-    guard = serve_guard.ServingGuard(broken, load(conv_bundle).metadata.inputs, MEGABYTE)
+    def __init__(self, model):
+        self.metadata, self._model = model.metadata, model
+        self.go = threading.Event()
+
+    def __call__(self, inputs):
+        self.go.wait(20)
+        return self._model(inputs)
+
+
+def _scope() -> dict:
+    return {
+        "type": "http", "method": "POST", "path": "/invocations",
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+
+
+async def _post(app, body: bytes, then: str = "") -> list[dict]:
+    """Send a request; the messages of the answer. ``then`` is what the connection tells next."""
+    sent: list[dict] = []
+    parts = [{"type": "http.request", "body": body}, *([{"type": then}] if then else [])]
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(60)
+        return parts.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    await app(_scope(), receive, send)
+    return sent
+
+
+def test_a_full_queue_says_503_and_when_to_come_again(conv_bundle):
+    held = _Held(load(conv_bundle))
+    held.metadata = dataclasses.replace(held.metadata, threads=1)
+    app = serve.scoring_app(held, ServerParameters(max_waiting=1))
     body = json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode()
-    status, answer = _ask(guard, body)
+
+    async def ask():
+        first, second = (asyncio.ensure_future(_post(app, body)) for _ in range(2))
+        await asyncio.sleep(0.1)  # one runs, one waits
+        refused = await _post(app, body)
+        held.go.set()
+        return refused, await first, await second
+
+    refused, *answered = asyncio.run(ask())
+    assert refused[0]["status"] == 503
+    assert (b"retry-after", b"1") in refused[0]["headers"]
+    assert b"at most 1 requests may wait" in refused[1]["body"]
+    assert [sent[0]["status"] for sent in answered] == [200, 200]
+
+
+def test_a_client_that_goes_away_gets_no_answer(conv_bundle):
+    held = _Held(load(conv_bundle))
+    app = serve.scoring_app(held, ServerParameters())
+    body = json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode()
+    try:
+        assert asyncio.run(asyncio.wait_for(_post(app, body, "http.disconnect"), 10)) == []
+    finally:
+        held.go.set()
+
+
+def test_an_answer_that_takes_too_long_is_504(conv_bundle, monkeypatch):
+    monkeypatch.setenv("MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT", "1")
+    held = _Held(load(conv_bundle))
+    app = serve.scoring_app(held, ServerParameters())
+    try:
+        status, answer = _ask(app, json.dumps({"inputs": np.zeros((1, 3, 8, 8)).tolist()}).encode())
+        assert status == 504
+        assert "REQUEST_TIMEOUT, 1 seconds" in answer["message"]
+    finally:
+        held.go.set()
+
+
+@pytest.fixture(scope="module", params=[1, 4])
+def of_rows(request):
+    """A model compiled for 1 or 4 rows that takes any number: y = x w + z."""
+    w = onnx.numpy_helper.from_array(np.eye(5, 4, dtype=np.float32), "w")
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["m"]),
+        onnx.helper.make_node("Add", ["m", "z"], ["y"]),
+    ]
+    x, z, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", size])
+        for name, size in (("x", 5), ("z", 4), ("y", 4))
+    )
+    graph = onnx.helper.make_graph(nodes, "rows", [x, z], [y], [w])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+    )
+    return tvmopt.compile(model, {"x": (request.param, 5), "z": (request.param, 4)})
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("key", ["inputs", "instances"])
+def test_any_number_of_rows(of_rows, rows, key):
+    app = serve.scoring_app(of_rows, ServerParameters())
+    rng = np.random.default_rng(rows)
+    data = {"x": rng.random((rows, 5)).tolist(), "z": rng.random((rows, 4)).tolist()}
+    value = data
+    if key == "instances":
+        value = [{"x": x, "z": z} for x, z in zip(data["x"], data["z"], strict=True)]
+    status, answer = _ask(app, json.dumps({key: value}).encode())
+    assert status == 200
+    want = np.array(data["x"])[:, :4] + data["z"]
+    np.testing.assert_allclose(answer["predictions"], want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([], "every input must be a list of as many rows, at least one"),
+        (3, "every input must be a list of as many rows"),
+        (None, "every input must be a list of as many rows"),
+        ([[0.0] * 5], "every input must be a list of as many rows"),
+        ([[0.0] * 5, [0.0] * 4], "float32 of shape 2x5, but dimension 1 has 4 values instead of 5"),
+        ([[0.0] * 5, "a"], "holds text where it must not"),
+    ],
+)
+def test_rows_that_do_not_fit(of_rows, x, message):
+    app = serve.scoring_app(of_rows, ServerParameters())
+    body = json.dumps({"inputs": {"x": x, "z": [[0.0] * 4] * 2}}).encode()
+    status, answer = _ask(app, body)
     assert status == 400
-    assert answer["message"].startswith("the inputs do not fit the model, which takes 'x'")
-    assert "no such thing" in caplog.text
+    assert message in answer["message"]
+
+
+def test_requests_of_a_model_with_rows_are_joined(of_rows):
+    calls = []
+
+    class Counted:
+        metadata = of_rows.metadata
+
+        def __call__(self, inputs):
+            calls.append(len(inputs["x"]))
+            time.sleep(0.02)
+            return of_rows(inputs)
+
+    app = serve.scoring_app(Counted(), ServerParameters(max_batch=8))
+    bodies = [
+        json.dumps({"inputs": {"x": [[float(n)] * 5], "z": [[0.0] * 4]}}).encode()
+        for n in range(12)
+    ]
+
+    async def all_at_once():
+        return await asyncio.gather(*(_post(app, body) for body in bodies))
+
+    for n, sent in enumerate(asyncio.run(all_at_once())):
+        assert json.loads(sent[1]["body"])["predictions"] == [[float(n)] * 4]
+    assert sum(calls) == 12
+    assert len(calls) <= 2 + of_rows.metadata.threads
 
 
 def test_slow_body(conv_bundle, monkeypatch):
-    monkeypatch.setattr(serve_guard, "_BODY_TIMEOUT_S", 0.2)
-    app = serve.scoring_app(load(conv_bundle), True, MEGABYTE)
+    monkeypatch.setattr(scoring, "_BODY_TIMEOUT_S", 0.2)
+    app = serve.scoring_app(load(conv_bundle), ServerParameters())
     status, answer = _ask(app, *[b" "] * 50, pause=0.02)
     assert status == 408
     assert answer["message"] == "the body must arrive within 0.2 s"

@@ -369,7 +369,19 @@ class ServerParameters(Group):
     )
     max_request_mb: float = parameter(
         0.0,
-        "largest body of a request in MB (10^6 bytes); 0: 64 bytes for each value of the inputs, "
-        "and 64 KB",
+        "largest body of a request in MB (10^6 bytes); 0: 64 bytes for each value of the inputs "
+        "(of 256 rows where the model takes any number), and 64 KB",
         least=0,
+    )
+    max_batch: int = parameter(
+        0,
+        "most rows of one call, to which requests that wait are joined, where the model takes any "
+        "number of rows; 0: as many as it was compiled for",
+        least=0,
+    )
+    max_wait_ms: float = parameter(
+        0.0, "time that a request waits for others to join while the model is free", least=0
+    )
+    max_waiting: int = parameter(
+        1000, "most requests that wait for the model; others are answered with status 503", least=1
     )

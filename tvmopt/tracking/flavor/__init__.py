@@ -269,11 +269,11 @@ class CompiledPyFunc:
         if self._require_finite:
             named = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
             for name, array in named:
-                _check_finite(f"input {name!r}" if name else "the input", np.asarray(array))
+                check_finite(f"input {name!r}" if name else "the input", np.asarray(array))
         outputs = self._model(inputs)
         if self._require_finite:
             for name, array in outputs.items():
-                _check_finite(f"output {name!r}", array)
+                check_finite(f"output {name!r}", array)
         return outputs[0] if self._single else outputs
 
     def get_raw_model(self) -> CompiledModel:
@@ -312,7 +312,8 @@ def _tags_where_it_is_registered(saved: Path) -> Mapping[str, str] | None:
         ) from error
 
 
-def _check_finite(what: str, array: np.ndarray) -> None:
+def check_finite(what: str, array: np.ndarray) -> None:
+    """Raise :class:`ConfigError` if ``array`` holds NaN or an infinity."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         raise ConfigError(

@@ -1,7 +1,8 @@
-"""Check the JSON body of a scoring request against the inputs of a model, before MLflow reads it.
+"""Read the JSON body of a scoring request: arrays that fit the inputs of a model, or a refusal.
 
-MLflow casts what it gets: ``null`` becomes NaN, text becomes a number, 1.5 becomes 1 for an integer
-input. Here names, shapes and types of values must fit. No message repeats what the body holds.
+MLflow's own server casts what it gets: ``null`` becomes NaN, text becomes a number, 1.5 becomes 1
+for an integer input. Here names, shapes and types of values must fit. No message repeats what the
+body holds.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import TvmoptError
 from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.tracking.serving.refusal import RefusedRequestError
 
 _INPUTS, _INSTANCES = "inputs", "instances"
 _JSON_TYPES: dict[str, set[type]] = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
@@ -26,48 +26,65 @@ _JSON_NAMES: dict[type, str] = {
 }  # fmt: skip
 
 
-class RefusedRequestError(TvmoptError):
-    """A request breaks a rule; the server answers with ``status`` and the message."""
+def read_body(
+    body: bytes, inputs: Sequence[TensorSpec], any_rows: bool = False
+) -> dict[str, np.ndarray]:
+    """Return the arrays in ``body``, by input.
 
-    failure_class = "request"
-
-    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def check_body(body: bytes, inputs: Sequence[TensorSpec]) -> None:
-    """Raise unless ``body`` is ``{"inputs": ...}`` or ``{"instances": ...}`` that fits ``inputs``.
+    Args:
+        body: ``{"inputs": ...}`` or ``{"instances": ...}``, as MLflow's scoring server takes it.
+        inputs: Inputs of the model.
+        any_rows: Whether their first axis may be any number, the same for all.
 
     Raises:
         RefusedRequestError: With the rule, and what was found.
     """
-    _check_count(body, inputs)
+    if not any_rows:
+        _check_count(body, inputs)
     data = _parse(body)
     if not isinstance(data, dict) or len(data) != 1 or not data.keys() <= {_INPUTS, _INSTANCES}:
         raise RefusedRequestError(
             f"the body must be a JSON object with one key, '{_INPUTS}' or '{_INSTANCES}'; the "
-            f"model takes {in_words(inputs)}, and no tables"
+            f"model takes {in_words(inputs, any_rows)}, and no tables"
         )
     [(key, value)] = data.items()
     if key == _INSTANCES and isinstance(value, list) and value and isinstance(value[0], dict):
-        _check_instances(value, inputs)
-        return
+        return _of_instances(value, inputs, any_rows)
     if not isinstance(value, dict):
         if len(inputs) != 1:
-            raise RefusedRequestError(f"'{key}' must name each input: {in_words(inputs)}")
+            raise RefusedRequestError(f"'{key}' must name each input: {in_words(inputs, any_rows)}")
         value = {inputs[0].name: value}
     _check_names(value, inputs)
-    for spec in inputs:
-        _check_values([value[spec.name]], spec, spec.shape)
+    shapes = [spec.shape for spec in inputs]
+    if any_rows:
+        rows = _common_rows([value[spec.name] for spec in inputs])
+        shapes = [(rows, *shape[1:]) for shape in shapes]
+    return {
+        spec.name: _array([value[spec.name]], spec, shape, shape)
+        for spec, shape in zip(inputs, shapes, strict=True)
+    }
 
 
-def in_words(inputs: Sequence[TensorSpec]) -> str:
-    """Names, types and shapes of inputs, for messages."""
+def in_words(inputs: Sequence[TensorSpec], any_rows: bool = False) -> str:
+    """Names, types and shapes of inputs, for messages; any number of rows is ``n``."""
     return ", ".join(
-        f"{spec.name!r} ({spec.dtype} {'x'.join(map(str, spec.shape)) or 'scalar'})"
+        f"{spec.name!r} ({spec.dtype} {_words(spec.shape, any_rows) or 'scalar'})"
         for spec in inputs
     )
+
+
+def _words(shape: Sequence[int], any_rows: bool) -> str:
+    return "x".join(["n", *map(str, shape[1:])] if any_rows else map(str, shape))
+
+
+def _common_rows(values: Sequence[Any]) -> int:
+    """Return the length of all values, which are to be lists."""
+    lengths = {len(value) if isinstance(value, list) else None for value in values}
+    if len(lengths) != 1 or lengths <= {None, 0}:
+        raise RefusedRequestError(
+            "every input must be a list of as many rows, at least one, but they are not"
+        )
+    return int(lengths.pop() or 0)
 
 
 def _check_count(body: bytes, inputs: Sequence[TensorSpec]) -> None:
@@ -112,24 +129,38 @@ def _check_names(value: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None
         )
 
 
-def _check_instances(items: list[Any], inputs: Sequence[TensorSpec]) -> None:
+def _of_instances(
+    items: list[Any], inputs: Sequence[TensorSpec], any_rows: bool
+) -> dict[str, np.ndarray]:
     for item in items:
         if not isinstance(item, dict):
             raise RefusedRequestError(f"'{_INSTANCES}' must hold objects only, or none")
         _check_names(item, inputs)
+    found = {}
     for spec in inputs:
-        if spec.shape[:1] != (len(items),):
+        if spec.shape[:1] != (len(items),) and not any_rows:
             raise RefusedRequestError(
                 f"the first dimension of every input must be the number of instances, but there "
                 f"are {len(items)}, and the model takes {in_words(inputs)}"
             )
-        _check_values([item[spec.name] for item in items], spec, spec.shape[1:])
+        values = [item[spec.name] for item in items]
+        found[spec.name] = _array(values, spec, (len(items), *spec.shape[1:]), spec.shape[1:])
+    return found
 
 
-def _check_values(level: list[Any], spec: TensorSpec, shape: Sequence[int]) -> None:
-    """Check nested lists level by level; every step is one call of C for all lists of a level."""
-    rule = f"input {spec.name!r} must be {spec.dtype} of shape {'x'.join(map(str, spec.shape))}"
-    for depth, size in enumerate(shape, len(spec.shape) - len(shape)):
+def _array(
+    level: list[Any], spec: TensorSpec, shape: Sequence[int], nested: Sequence[int]
+) -> np.ndarray:
+    """Return an array of nested lists; every step is one call of C for all lists of a level.
+
+    Args:
+        level: The lists, or the values of a scalar.
+        spec: The input.
+        shape: Shape of the array.
+        nested: Shape of one element of ``level``.
+    """
+    rule = f"input {spec.name!r} must be {spec.dtype} of shape {'x'.join(map(str, shape))}"
+    for depth, size in enumerate(nested, len(shape) - len(nested)):
         _check_types(level, {list}, rule)
         sizes = set(map(len, level)) - {size}
         if sizes:
@@ -140,9 +171,11 @@ def _check_values(level: list[Any], spec: TensorSpec, shape: Sequence[int]) -> N
     dtype = np.dtype(spec.dtype)
     _check_types(level, _JSON_TYPES[dtype.kind], rule)
     try:
-        np.array(level, np.float64 if dtype.kind == "f" else dtype)
+        values = np.array(level, np.float64 if dtype.kind == "f" else dtype)
     except OverflowError as error:
         raise RefusedRequestError(f"{rule}, but a value does not fit that type") from error
+    with np.errstate(over="ignore"):  # MLflow's server gives infinity as well
+        return values.astype(dtype, copy=False).reshape(shape)
 
 
 def _check_types(level: list[Any], allowed: set[type], rule: str) -> None:

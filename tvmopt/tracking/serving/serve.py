@@ -1,4 +1,4 @@
-"""Entry point serve: a registered model behind MLflow's scoring server.
+"""Entry point serve: a registered model behind a server with the protocol of MLflow's.
 
 No run is opened: nothing is measured, and whoever serves may only be allowed to read the store. The
 run that ``mlflow run`` has opened is closed with the server.
@@ -18,24 +18,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from mlflow import MlflowClient, pyfunc
-from mlflow.models import Model
-from mlflow.pyfunc import scoring_server
+from mlflow import MlflowClient
 
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import ServeCommand
+from tvmopt.parameters.groups import ServerParameters
 from tvmopt.runtime import CompiledModel, ModelMetadata
 from tvmopt.tracking import flavor
 from tvmopt.tracking.registry.versions import check_name, find_version
 from tvmopt.tracking.serving.body import in_words
-from tvmopt.tracking.serving.guard import App, ServingGuard, WatchedModel
+from tvmopt.tracking.serving.request_queue import RequestQueue
+from tvmopt.tracking.serving.scoring import App, ScoringServer
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.mlflow_store import open_on_runs, open_store
 from tvmopt.tracking.store.runs import open_run
 
-# Bodies that are parsed at once, each in a thread; the model itself takes one call at a time.
+# Large bodies that are parsed at once, each in a thread.
 _THREADS = 4
+# Rows of a request, of a model that takes any number, by default.
+_ROWS = 256
 # A number as JSON: at most 25 characters, a separator, and some indentation.
 _BYTES_PER_VALUE, _BYTES_BESIDE = 64, 65536
 _GRACE_S = 10
@@ -46,7 +48,7 @@ def serve(command: ServeCommand) -> None:
     """Serve a registered model over HTTP until SIGTERM, SIGHUP or Ctrl-C.
 
     The files are verified as ``pull`` does, and the code that the model carries is not run.
-    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are MLflow's scoring server. The
+    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are those of MLflow's server. The
     version that an alias points to when the server starts is served to the end.
 
     Raises:
@@ -63,8 +65,7 @@ def serve(command: ServeCommand) -> None:
         _run_of_mlflow(client, name, command.values(), uri),
     ):
         model = flavor.load_model(uri)
-        most_bytes = int(asked.max_request_mb * 1e6) or _most_bytes(model.metadata)
-        app = scoring_app(model, asked.require_finite, most_bytes)
+        app = scoring_app(model, asked)
         address, bound = listener.getsockname()[:2]
         if not ipaddress.ip_address(address).is_loopback:
             print(
@@ -73,36 +74,45 @@ def serve(command: ServeCommand) -> None:
                 file=sys.stderr,
             )
         shown = f"[{address}]" if ":" in address else address
-        say(f"serve      {uri}, which takes {in_words(model.metadata.inputs)}")
+        takes = in_words(model.metadata.inputs, model.metadata.any_rows)
+        say(f"serve      {uri}, which takes {takes}")
         say(f"listening  http://{shown}:{bound}/invocations; Ctrl-C or SIGTERM ends it")
         _run_until_ended(app, listener)
         say("ended")
 
 
-def scoring_app(model: CompiledModel, require_finite: bool, most_bytes: int) -> App:
-    """MLflow's scoring server around a model, behind :class:`ServingGuard`.
-
-    Args:
-        model: The model.
-        require_finite: Whether inputs and outputs with NaN or infinities are refused.
-        most_bytes: Largest body of a request.
-    """
-    meta = Model(signature=flavor.model_signature(model.metadata))
-    pyfunc.add_to_model(meta, loader_module=flavor.__name__)
-    watched = WatchedModel(flavor.CompiledPyFunc(model, require_finite))
-    app = scoring_server.init(pyfunc.PyFuncModel(model_meta=meta, model_impl=watched))
-    return ServingGuard(app, model.metadata.inputs, most_bytes)
+def scoring_app(model: CompiledModel, asked: ServerParameters) -> App:
+    """Return the server of a model, an ASGI application."""
+    metadata = model.metadata
+    compiled_rows = metadata.inputs[0].shape[0] if metadata.any_rows else 0
+    queue = RequestQueue(
+        model,
+        most_rows=(asked.max_batch or compiled_rows) if metadata.any_rows else 0,
+        # Calls that run at once share the model's threads.
+        calls_at_once=metadata.threads if metadata.native else 1,
+        most_waiting=asked.max_waiting,
+        wait_s=asked.max_wait_ms / 1e3,
+    )
+    most_bytes = int(asked.max_request_mb * 1e6) or _most_bytes(metadata)
+    return ScoringServer(queue, metadata, most_bytes, asked.require_finite)
 
 
 def _most_bytes(model: ModelMetadata) -> int:
     values = sum(math.prod(spec.shape) for spec in model.inputs)
+    if model.any_rows:
+        rows = model.inputs[0].shape[0]
+        values = values // rows * max(rows, _ROWS)
     return values * _BYTES_PER_VALUE + _BYTES_BESIDE
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return socket.create_server(address, family=family)
+        listener = socket.create_server(address, family=family)
+        # Connections inherit it. Without, the body of an answer waits 40 ms for the client to
+        # acknowledge its head; asyncio sets it only for sockets made with the protocol's number.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
