@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
@@ -18,10 +19,11 @@ from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata
-from tvmopt.runtime.parts import copy_parts, part_hashes
+from tvmopt.runtime.parts import part_hashes
 from tvmopt.versions import tvm_version
 
 _AMX = ("tile", "tdp", "ldtilecfg")
+_COPY_BYTES = 1 << 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -148,13 +150,15 @@ def sealed_copy(path: Path, expected: str, parts: Sequence[str] = ()) -> BinaryI
         try:
             number = os.memfd_create(path.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             copy = os.fdopen(number, "w+b")
-            copy_parts(source.fileno(), number)
+            shutil.copyfileobj(source, copy, _COPY_BYTES)
+            copy.flush()
             fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise EnvironmentSetupError(
                 f"{path.name} must be copied into sealed memory (memfd) before it is opened, but "
                 f"the system refused: {error.strerror}; free memory, or permit memfd_create"
             ) from error
+    copy.seek(0)
     if not parts:
         _check_hash(copy, path.name, expected)
     elif part_hashes(number) != tuple(parts):

@@ -165,7 +165,7 @@ class _Lower(PyExprMutator):
             arguments[name] = self._padded_state(name, value, form.units)
         for n, gates in enumerate(r.phases):
             packed = self._packed(r, form, weight, gates)
-            if r.weight_dtype != "float32" and str(packed.ty.dtype) != r.weight_dtype:
+            if str(packed.ty.dtype) != r.weight_dtype:
                 packed = self.builder_.emit(relax.op.astype(packed, r.weight_dtype))
             arguments[f"weight{n}"] = packed
         kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)

@@ -71,7 +71,8 @@ class RequestQueue:
         Raises:
             RefusedRequestError: When too many requests wait.
         """
-        self._waiting = deque(one for one in self._waiting if not one.outputs.done())
+        if len(self._waiting) >= self._most_waiting:
+            self._waiting = deque(one for one in self._waiting if not one.outputs.done())
         if len(self._waiting) >= self._most_waiting:
             raise RefusedRequestError(
                 f"at most {self._most_waiting} requests may wait, but as many do; try again later",
