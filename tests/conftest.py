@@ -298,7 +298,8 @@ def run_python() -> Callable[..., subprocess.CompletedProcess]:
 def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: ignore[no-untyped-def]
     """Evaluate bundles of the session model; return the result and the output folder."""
     from tvmopt.config import EvaluateConfig
-    from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, evaluate
+    from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED
+    from tvmopt.stages.evaluate import evaluate
 
     def run(data=None, bundles=None, **options):  # type: ignore[no-untyped-def]
         path = None

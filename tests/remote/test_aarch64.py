@@ -27,8 +27,9 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.remote import Board
 from tvmopt.stages.build import BUNDLE_DIR, build
+from tvmopt.stages.comparison_table import CANDIDATE
 from tvmopt.stages.convert import convert
-from tvmopt.stages.evaluate import CANDIDATE, evaluate
+from tvmopt.stages.evaluate import evaluate
 from tvmopt.stages.tune import tune
 
 from .conftest import wait_for

@@ -12,7 +12,7 @@ import pytest
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
-from tvmopt.stages.evaluate import CANDIDATE, UNTUNED, read_table
+from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED, read_table
 from tvmopt.tracking.report.tables import as_text, comparison
 
 

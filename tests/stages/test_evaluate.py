@@ -10,7 +10,7 @@ import pytest
 
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.stages import evaluate as evaluate_module
-from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,9 @@ from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.stages import evaluate as evaluate_module
 from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.build import build
+from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.convert import convert
-from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, evaluate, read_table
+from tvmopt.stages.evaluate import evaluate
 from tvmopt.stages.tune import tune
 from tvmopt.tune import fast
 

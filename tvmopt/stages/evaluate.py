@@ -6,10 +6,8 @@ models alone, through TVM's RPC. If neither can run them, tags give the reason.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,15 +33,18 @@ from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.runtime.segments import seconds_in_segments
-from tvmopt.spreadsheet import write_csv
+from tvmopt.stages.comparison_table import (
+    CANDIDATE,
+    REFERENCE,
+    UNTUNED,
+    table_row,
+    table_rows,
+    write_table,
+)
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 
-TABLE_FILE = "comparison.csv"
-CANDIDATE = "candidate"
-UNTUNED = "untuned_tvm"
-REFERENCE = "onnxruntime_fp32"
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
 _COPYING_REPEATS = 50
@@ -142,8 +143,8 @@ def evaluate(
         metrics |= measure_fresh_process(bundles[CANDIDATE], reference_file, config.threads)
     except Exception as error:  # the metrics are replaced by the reason
         tags |= dict.fromkeys((_UNMEASURED + name for name in _OF_PROCESS), str(error)[:250])
-    rows = _rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
-    _write(out_dir, rows, samples, accuracies)
+    rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
+    write_table(out_dir, rows, samples, accuracies)
     return StageResult(metrics, tags, _changed(accuracies[CANDIDATE], latency[CANDIDATE], where))
 
 
@@ -201,7 +202,9 @@ def _evaluate_on(
         tags["tvmopt.accuracy_samples"] = (
             f"{seen} of {wanted}: the board took {accuracy_s:g} s for these"
         )
-    _write(out_dir, _rows(latency, accuracies, None, bundles, convert_dir), samples, accuracies)
+    write_table(
+        out_dir, table_rows(latency, accuracies, None, bundles, convert_dir), samples, accuracies
+    )
     where = f"{config.threads} threads of board {board.key}"
     return StageResult(metrics, tags, _changed(accuracy, latency[CANDIDATE], where))
 
@@ -231,8 +234,8 @@ def _compiled_share(call: Callable[[], object]) -> float:
 def _unmeasured(reason: str, cure: str, bundles: dict[str, Path], out_dir: Path) -> StageResult:
     """Return the result for libraries that cannot be run: their sizes, and the reason as tags."""
     sizes = {label: (path / LIBRARY_FILE).stat().st_size for label, path in bundles.items()}
-    rows = [_row(label, None, None, size, {}) for label, size in sizes.items()]
-    _write(out_dir, rows, {}, {})
+    rows = [table_row(label, None, None, size, {}) for label, size in sizes.items()]
+    write_table(out_dir, rows, {}, {})
     names = ("latency_ms_p50", "accuracy", "golden_max_deviation", *_OF_PROCESS)
     return StageResult(
         {"library_bytes": float(sizes[CANDIDATE])},
@@ -348,70 +351,3 @@ def _rows_a_call(dataset: Dataset) -> int:
         return dataset.batch_size
     first = dataset.specs[0].shape
     return first[0] if len(first) > 1 else 1
-
-
-def _rows(
-    latency: dict[str, LatencySummary],
-    accuracies: dict[str, Accuracy],
-    reference_accuracy: float | None,
-    bundles: dict[str, Path],
-    convert_dir: Path,
-) -> list[dict[str, object]]:
-    rows = []
-    for label, own in latency.items():
-        if label == REFERENCE:
-            size = (convert_dir / REFERENCE_FILE).stat().st_size
-            accuracy = reference_accuracy
-        else:
-            size = (bundles[label] / LIBRARY_FILE).stat().st_size
-            known = accuracies.get(label)
-            accuracy = known.accuracy if known else None
-        rows.append(_row(label, own, accuracy, size, latency))
-    return rows
-
-
-def _row(
-    label: str,
-    own: LatencySummary | None,
-    accuracy: float | None,
-    size: int,
-    latency: Mapping[str, LatencySummary],
-) -> dict[str, object]:
-    """Return one row of the table; None where nothing was measured."""
-
-    def speedup(other: LatencySummary | None) -> float | None:
-        return other.p50 / own.p50 if own and other else None
-
-    return {
-        "variant": label,
-        "latency_ms_p50": own.p50 if own else None,
-        "latency_ms_ci_low": own.ci_low if own else None,
-        "latency_ms_ci_high": own.ci_high if own else None,
-        "samples": own.samples if own else None,
-        "accuracy": accuracy,
-        "bytes": size,
-        "speedup_vs_onnxruntime": speedup(latency.get(REFERENCE)),
-        "speedup_vs_untuned": speedup(latency.get(UNTUNED)),
-    }
-
-
-def _write(
-    out_dir: Path,
-    rows: list[dict[str, object]],
-    samples: dict[str, list[float]],
-    accuracies: dict[str, Accuracy],
-) -> None:
-    with (out_dir / TABLE_FILE).open("w", newline="") as file:
-        write_csv(file, rows[0], (row.values() for row in rows))
-    (out_dir / "latency_samples.json").write_text(
-        json.dumps({label: [s * 1e3 for s in values] for label, values in samples.items()})
-    )
-    (out_dir / "accuracy.json").write_text(
-        json.dumps({label: vars(a) for label, a in accuracies.items()}, indent=2)
-    )
-
-
-def read_table(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of an evaluate stage's comparison table."""
-    with (folder / TABLE_FILE).open(newline="") as file:
-        return list(csv.DictReader(file))

@@ -15,7 +15,7 @@ from tvmopt.device import cuda_runtime
 from tvmopt.digest import stage_digest
 from tvmopt.kernels.cuda.toolchain import compiler
 from tvmopt.stages.build import BUNDLE_DIR
-from tvmopt.stages.evaluate import CANDIDATE, UNTUNED
+from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED
 from tvmopt.stages.registry import STAGES
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.store.stage_run import Planned, Session, StageOutput, find_finished, run_stage

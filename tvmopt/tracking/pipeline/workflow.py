@@ -20,7 +20,7 @@ from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
 from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
-from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.tune import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
 from tvmopt.tracking.pipeline.dry_run import say_plan

@@ -16,7 +16,7 @@ from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
-from tvmopt.stages.evaluate import CANDIDATE, REFERENCE, read_table
+from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, read_table
 from tvmopt.tracking import flavor
 from tvmopt.tracking.flavor.in_child import check_golden
 from tvmopt.tracking.flavor.verify import verify_model
