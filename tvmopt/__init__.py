@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import EnvironmentSetupError, TvmoptError
-from tvmopt.versions import VERSION, tvm_problem
+from tvmopt.versions import VERSION, wrong_tvm
 
 __all__ = ["CompiledModel", "TvmoptError", "__version__", "compile", "load"]
 
@@ -31,8 +31,9 @@ def _is_command() -> bool:
     return words[:2] == ["-m", "tvmopt"] or Path(words[0]).name == "tvmopt"
 
 
-# A wrong pair of wheels would crash much later, with nothing said. The doctor must still run.
-if (_problem := tvm_problem()) and not _is_command():
+# A wrong pair of wheels would crash much later, with nothing said. The doctor must still run, and a
+# native model runs where there is no TVM at all.
+if (_problem := wrong_tvm()) and not _is_command():
     raise _WrongPackagesError(_problem)
 
 

@@ -15,6 +15,7 @@ from tvmopt.parameters import groups
 from tvmopt.parameters.config_file import unknown
 from tvmopt.parameters.declare import Group
 from tvmopt.scratch import scratch_folder
+from tvmopt.versions import require_tvm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,6 +72,7 @@ def compile(
     from tvmopt.runtime import load
     from tvmopt.runtime.bundle import copy_bundle
 
+    require_tvm()
     values = _checked(parameters)
     spec = resolve_target(target, threads)
     if lacking := spec.why_not_here():

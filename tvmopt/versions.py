@@ -42,14 +42,19 @@ def requirement(distribution: str) -> str:
 
 
 def tvm_problem() -> str | None:
-    """What is wrong with the installed TVM pair, as one line with its cure; None when right.
+    """Why the TVM pair cannot be used, as one line with its cure; None when it can."""
+    for name, module in _MODULES.items():
+        if installed(name) is None and importlib.util.find_spec(module) is None:
+            return f"{name} must be installed, but it is not; {_CURE}"
+    return wrong_tvm()
+
+
+def wrong_tvm() -> str | None:
+    """What is wrong with the versions of the TVM pair; None where they are right, or missing.
 
     A TVM without package metadata, as a copied tree has none, is taken as it is.
     """
     tvm, ffi = installed("apache-tvm"), installed("apache-tvm-ffi")
-    for name, version in (("apache-tvm", tvm), ("apache-tvm-ffi", ffi)):
-        if version is None and importlib.util.find_spec(_MODULES[name]) is None:
-            return f"{name} must be installed, but it is not; {_CURE}"
     if tvm not in (None, TVM_VERSION):
         return f"apache-tvm must be {TVM_VERSION}, but got {tvm}; {_CURE}"
     if ffi not in (None, TVM_FFI_VERSION):
@@ -61,7 +66,12 @@ def tvm_problem() -> str | None:
 
 
 def tvm_version() -> str:
-    """Version of the TVM that this process uses."""
+    """Version of the TVM that this process uses.
+
+    Raises:
+        EnvironmentSetupError: When it cannot be used.
+    """
+    require_tvm()
     version = installed("apache-tvm")
     if version is None:
         import tvm

@@ -12,6 +12,9 @@ import pytest
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import aligned_empty, load
 from tvmopt.runtime.native import ALIGNMENT_BYTES, SPIN_VARIABLE, address
+from tvmopt.tracking import flavor
+
+ROOT = Path(__file__).parents[2]
 
 
 def _count(kind: str) -> int:
@@ -22,17 +25,66 @@ def _count(kind: str) -> int:
 _X = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
 
 
-def test_a_native_model_runs_without_tvm(conv_bundle, run_python) -> None:
+# As in a container with MLflow and NumPy only: neither the modules nor their metadata are there.
+_NO_TVM = """
+import importlib.machinery, importlib.metadata as metadata
+HIDDEN = {"tvm", "tvm_ffi", "onnx", "onnxruntime", "optuna"}
+version, find_spec = metadata.version, importlib.machinery.PathFinder.find_spec
+def hidden_version(name):
+    if name.startswith("apache-tvm"):
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+def hidden_spec(name, path=None, target=None):
+    return None if name.split(".")[0] in HIDDEN else find_spec(name, path, target)
+metadata.version = hidden_version
+importlib.machinery.PathFinder.find_spec = hidden_spec
+"""
+
+
+@pytest.fixture
+def without_tvm(tmp_path, run_python):
+    """Run Python where there is no TVM."""
+    (tmp_path / "sitecustomize.py").write_text(_NO_TVM)
+    return lambda *args: run_python(*args, PYTHONPATH=f"{tmp_path}:{ROOT}")
+
+
+def test_a_native_model_runs_without_tvm(conv_bundle, without_tvm) -> None:
     code = (
-        "import sys\n"
-        "for name in ('tvm', 'tvm_ffi', 'onnx'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
         "from tvmopt.runtime import load\n"
         f"folder = Path({str(conv_bundle)!r})\n"
         "print(load(folder).check_golden(folder) < 1e-4)"
     )
-    done = run_python("-c", code)
+    done = without_tvm("-c", code)
     assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
+def test_a_native_model_of_mlflow_runs_without_tvm(conv_bundle, without_tvm, tmp_path) -> None:
+    flavor.save_model(conv_bundle, tmp_path / "saved")
+    code = (
+        "import mlflow, numpy as np\n"
+        f"model = mlflow.pyfunc.load_model({str(tmp_path / 'saved')!r})\n"
+        "print(model.predict(np.zeros((1, 3, 8, 8), np.float32)).shape)\n"
+        "import tvmopt; print(tvmopt.__file__)"
+    )
+    done = without_tvm("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) in done.stdout  # it ran the code that the model carries
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-c", "import tvmopt; tvmopt.compile('model.onnx')"),
+        ("-m", "flows.pull", "--name", "m"),
+        ("-m", "tvmopt", "pull", "--name", "m"),
+    ],
+    ids=" ".join,
+)
+def test_the_rest_says_that_it_needs_tvm(words, without_tvm) -> None:
+    done = without_tvm(*words)
+    assert done.returncode == 1
+    assert "apache-tvm must be installed, but it is not; run: pip install" in done.stderr
 
 
 def test_models_are_unloaded(conv_bundle) -> None:

@@ -43,10 +43,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if first == DOCTOR:
         _doctor(words[1:])
     if first in COMMANDS:
-        problem = tvm_problem()
-        if problem:
-            say_error(problem)
-            sys.exit(FAILED)
         run_entry(first, words[1:])
     if not words:
         print(_help(), end="", file=sys.stderr)
@@ -57,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run_entry(entry: str, argv: Sequence[str] | None = None) -> NoReturn:
     """Run an entry point with parameters of the command line, and exit with its code."""
+    problem = tvm_problem()
+    if problem:
+        say_error(problem)
+        sys.exit(FAILED)
     run(entry, lambda: function(entry), argv)
 
 
