@@ -351,6 +351,14 @@ def test_slow_body(conv_bundle, monkeypatch):
     assert answer["message"] == "the body must arrive within 0.2 s"
 
 
+def test_limit_of_rows_follows_the_model(of_rows):
+    rows = of_rows.metadata.inputs[0].shape[0]
+    assert serve._most_bytes(of_rows.metadata) == 256 * 9 * 64 + 65536
+    wide = [dataclasses.replace(spec, shape=(rows, 10**6)) for spec in of_rows.metadata.inputs]
+    model = dataclasses.replace(of_rows.metadata, inputs=tuple(wide))
+    assert serve._most_bytes(model) == 2 * rows * 10**6 * 64 + 65536
+
+
 def test_limit_follows_the_model(conv_bundle):
     metadata = load(conv_bundle).metadata
     assert serve._most_bytes(metadata) == 192 * 64 + 65536

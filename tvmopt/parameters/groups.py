@@ -370,7 +370,7 @@ class ServerParameters(Group):
     max_request_mb: float = parameter(
         0.0,
         "largest body of a request in MB (10^6 bytes); 0: 64 bytes for each value of the inputs "
-        "(of 256 rows where the model takes any number), and 64 KB",
+        "(where the model takes any number of rows, of 256, but at most 16 MB), and 64 KB",
         least=0,
     )
     max_batch: int = parameter(

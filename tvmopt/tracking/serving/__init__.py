@@ -1,1 +1,1 @@
-"""A registered model behind MLflow's scoring server."""
+"""A registered model behind a server with MLflow's protocol."""

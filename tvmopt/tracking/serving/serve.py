@@ -36,8 +36,8 @@ from tvmopt.tracking.store.runs import open_run
 
 # Large bodies that are parsed at once, each in a thread.
 _THREADS = 4
-# Rows of a request, of a model that takes any number, by default.
-_ROWS = 256
+# By default a request to a model that takes any number of rows may have so many, in so many bytes.
+_ROWS, _BYTES_OF_ROWS = 256, 16_000_000
 # A number as JSON: at most 25 characters, a separator, and some indentation.
 _BYTES_PER_VALUE, _BYTES_BESIDE = 64, 65536
 _GRACE_S = 10
@@ -99,10 +99,11 @@ def scoring_app(model: CompiledModel, asked: ServerParameters) -> App:
 
 def _most_bytes(model: ModelMetadata) -> int:
     values = sum(math.prod(spec.shape) for spec in model.inputs)
+    most = values * _BYTES_PER_VALUE
     if model.any_rows:
-        rows = model.inputs[0].shape[0]
-        values = values // rows * max(rows, _ROWS)
-    return values * _BYTES_PER_VALUE + _BYTES_BESIDE
+        of_rows = most // model.inputs[0].shape[0] * _ROWS
+        most = max(most, min(of_rows, _BYTES_OF_ROWS))
+    return most + _BYTES_BESIDE
 
 
 def _listen(host: str, port: int) -> socket.socket:
