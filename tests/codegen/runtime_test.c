@@ -63,6 +63,12 @@ static int failing(int task, Env *env, void *data) {
   return task == env->num_task - 1;
 }
 
+/* A worker, and no other thread, runs out of memory. */
+static int greedy(int task, Env *env, void *data) {
+  (void)data;
+  return task == env->num_task - 1 && !allocate((uint64_t)1 << 60);
+}
+
 static void *caller(void *argument) {
   long *wrong = (long *)argument;
   Data *data = (Data *)calloc(1, sizeof(Data));
@@ -71,7 +77,8 @@ static void *caller(void *argument) {
     void *outer = allocate(100000 + (uint64_t)round * 1000);
     if (!outer || launch(step, data)) ++*wrong;
     for (int i = 0; i < COUNT; ++i) *wrong += data->next[i] != round + 1;
-    if (!launch(failing, data)) ++*wrong;
+    if (!launch(failing, data) || tvmopt_error()[0]) ++*wrong;
+    if (!launch(greedy, data) || !strstr(tvmopt_error(), "out of memory")) ++*wrong;
     release(outer);
     tvmopt_leave();
   }

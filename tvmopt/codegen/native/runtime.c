@@ -28,6 +28,7 @@ extern "C" {
 #define LINE_BYTES 64
 #define LEAST_CHUNK_BYTES ((size_t)1 << 16)
 #define MOST_THREADS 1024
+#define ERROR_BYTES 512
 #define HIDDEN __attribute__((visibility("hidden")))
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -68,6 +69,8 @@ struct Pool {
   Counter *done, *barrier;
   Worker *workers; /* the first one is the caller */
   int *cores;      /* of the threads */
+  int has_error;
+  char error[ERROR_BYTES]; /* of the worker that failed first in this job */
 };
 
 typedef struct Context {
@@ -79,7 +82,7 @@ typedef struct Context {
 extern int tvmopt_default_threads; /* of the model, see native_sources.py */
 
 static __thread Context *current;
-static __thread char error_text[512];
+static __thread char error_text[ERROR_BYTES];
 static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
 static Context *idle;
 static int active;         /* calls that run now */
@@ -209,10 +212,13 @@ static void *work(void *argument) {
     seen = __atomic_load_n(&pool->job.value, __ATOMIC_ACQUIRE);
     if (pool->stop) break;
     uint32_t failed = 0;
+    error_text[0] = 0;
     if (worker->number < pool->env.num_task) {
       tvmopt_keep_apart(&worker->place, pool->cores, worker->number, pool->env.num_task);
       failed = pool->lambda(worker->number, &pool->env, pool->data) != 0;
     }
+    if (failed && !__atomic_exchange_n(&pool->has_error, 1, __ATOMIC_RELAXED))
+      snprintf(pool->error, sizeof pool->error, "%s", error_text);
     __atomic_store_n(&pool->done[worker->number].value, seen << 1 | failed, __ATOMIC_RELEASE);
   }
   free_chunks(&own);
@@ -301,6 +307,7 @@ static int run_on(Pool *pool, int tasks, ParallelLambda lambda, void *data) {
   pool->env.sync_handle = pool->barrier;
   for (int i = 0; i < pool->threads; ++i) pool->barrier[i].value = 0;
   pool->busy = 1;
+  pool->has_error = 0;
   tvmopt_keep_apart(&pool->workers[0].place, pool->cores, 0, tasks);
   post(pool);
   uint32_t job = pool->job.value;
@@ -316,6 +323,7 @@ static int run_on(Pool *pool, int tasks, ParallelLambda lambda, void *data) {
     }
   }
   pool->busy = 0;
+  if (pool->has_error && !error_text[0]) fail(pool->error);
   return failed ? -1 : 0;
 }
 
