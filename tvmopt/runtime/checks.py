@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Sequence
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
@@ -23,7 +22,7 @@ from tvmopt.runtime.parts import part_hashes
 from tvmopt.versions import tvm_version
 
 _AMX = ("tile", "tdp", "ldtilecfg")
-_COPY_BYTES = 1 << 20
+_COPY_BYTES = 1 << 30
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -150,8 +149,8 @@ def sealed_copy(path: Path, expected: str, parts: Sequence[str] = ()) -> BinaryI
         try:
             number = os.memfd_create(path.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             copy = os.fdopen(number, "w+b")
-            shutil.copyfileobj(source, copy, _COPY_BYTES)
-            copy.flush()
+            while os.sendfile(number, source.fileno(), None, _COPY_BYTES):
+                pass
             fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise EnvironmentSetupError(
