@@ -137,15 +137,17 @@ def test_only_cpus_with_a_dot_product_read_int8(target, reads_int8) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("name", "attributes"),
     [
-        {"attributes": {"activations": ["Relu"]}},
-        {"attributes": {"activations": ["Affine"], "activation_alpha": [0.5]}},
+        ("rnn", {"activations": ["Relu"]}),
+        ("rnn", {"activations": ["Affine"], "activation_alpha": [0.5]}),
+        ("lstm", {"activations": ["Sigmoid", "Tanh", "Relu"]}),
+        ("gru", {"activations": ["Tanh", "Tanh"]}),  # 2 n - h is a possible new state
     ],
     ids=str,
 )
-def test_layers_whose_state_has_no_bound_keep_float32(changed) -> None:
-    case = dataclasses.replace(_CASES["rnn"], **changed)
+def test_layers_whose_state_has_no_bound_keep_float32(name, attributes) -> None:
+    case = dataclasses.replace(_CASES[name], attributes=attributes)
     assert set(_kernel_dtypes(_module(case, dtype="int8"), "cascadelake")) == {"float32"}
 
 

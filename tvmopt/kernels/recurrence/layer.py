@@ -15,8 +15,9 @@ GATES = {"LSTM": ("i", "o", "f", "c"), "GRU": ("z", "r", "h"), "RNN": ("h",)}
 OPERANDS = (
     "gates", "weight", "weight_scale", "bias", "peepholes", "lengths", "initial_h", "initial_c",
 )  # fmt: skip
-# Activations whose results are within -1 and 1.
-_BOUNDED = ("HardSigmoid", "Sigmoid", "Softsign", "Tanh")
+# Activations whose results are within 0 and 1, and within -1 and 1.
+_SHARES = ("HardSigmoid", "Sigmoid")
+_BOUNDED = (*_SHARES, "Softsign", "Tanh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,16 @@ class Recurrence:
     @property
     def bounded(self) -> bool:
         """Whether no state is larger than 1 or the largest initial state, whatever the input is."""
-        state = {"LSTM": (0, 2), "GRU": (0, 1), "RNN": (0,)}[self.cell]
+        # A GRU's new state is a weighted mean, if its update gate is a share.
+        allowed = {
+            "LSTM": {0: _BOUNDED, 2: _BOUNDED},
+            "GRU": {0: _SHARES, 1: _BOUNDED},
+            "RNN": {0: _BOUNDED},
+        }[self.cell]
         return all(
-            activations[n].name in _BOUNDED for activations in self.activations for n in state
+            activations[n].name in names
+            for activations in self.activations
+            for n, names in allowed.items()
         )
 
     @property
