@@ -87,15 +87,11 @@ class Recurrence:
     def bounded(self) -> bool:
         """Whether no state is larger than 1 or the largest initial state, whatever the input is."""
         # A GRU's new state is a weighted mean, if its update gate is a share.
-        allowed = {
-            "LSTM": {0: _BOUNDED, 2: _BOUNDED},
-            "GRU": {0: _SHARES, 1: _BOUNDED},
-            "RNN": {0: _BOUNDED},
-        }[self.cell]
+        factors = {"LSTM": (0, 2), "GRU": (0, 1), "RNN": (0,)}[self.cell]
         return all(
-            activations[n].name in names
+            activations[n].name in (_SHARES if self.cell == "GRU" and n == 0 else _BOUNDED)
             for activations in self.activations
-            for n, names in allowed.items()
+            for n in factors
         )
 
     @property
