@@ -145,29 +145,29 @@ def test_an_error_reaches_its_requests_and_no_other() -> None:
 def test_requests_wait_for_others_as_long_as_asked() -> None:
     async def work() -> None:
         model = _Model()
-        queue = _queue(model, wait_s=0.2)
+        queue = _queue(model, wait_s=1.0)
         start = time.perf_counter()
         first = asyncio.ensure_future(queue.outputs(_x(1.0)))
         await asyncio.sleep(0.02)
         second = asyncio.ensure_future(queue.outputs(_x(2.0)))
         await asyncio.gather(first, second)
         assert model.rows == [2]
-        assert 0.15 < time.perf_counter() - start < 10
+        assert 0.9 < time.perf_counter() - start < 20
         full = [asyncio.ensure_future(queue.outputs(_x(float(n)))) for n in range(4)]
         start = time.perf_counter()
         await asyncio.gather(*full)
-        assert time.perf_counter() - start < 0.15  # there is no room for others
+        assert time.perf_counter() - start < 0.8  # there is no room for others
 
     _run(work)
 
 
 def test_calls_run_at_once() -> None:
     async def work() -> None:
-        model = _Model(seconds=0.2)
+        model = _Model(seconds=0.5)
         queue = _queue(model, rows=0, calls=4)
         start = time.perf_counter()
         await asyncio.gather(*(queue.outputs(_x(float(n))) for n in range(4)))
-        assert time.perf_counter() - start < 0.6
+        assert time.perf_counter() - start < 1.5
 
     _run(work)
 

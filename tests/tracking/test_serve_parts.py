@@ -325,7 +325,7 @@ def test_requests_of_a_model_with_rows_are_joined(of_rows):
 
         def __call__(self, inputs):
             calls.append(len(inputs["x"]))
-            time.sleep(0.02)
+            time.sleep(0.2)
             return of_rows(inputs)
 
     app = serve.scoring_app(Counted(), ServerParameters(max_batch=8))
