@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import http.client
@@ -60,3 +61,49 @@ class Server:
 def inputs_body(value: object, key: str = "inputs") -> bytes:
     """Return the body of a request with input ``value``."""
     return json.dumps({key: value}).encode()
+
+
+def _scope(path: str = "/invocations", kind: str = "application/json") -> dict:
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1",
+        "headers": [(b"content-type", kind.encode())], "client": None, "server": None,
+        "asgi": {"version": "3.0"}, "state": {},
+    }  # fmt: skip
+
+
+def ask_app(app, *bodies: bytes, path="/invocations", kind="application/json", pause=0.0):
+    """Call an ASGI application with body parts; return status and JSON of the answer."""
+    sent = []
+    parts = list(bodies)
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(60)
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(_scope(path, kind), receive, send))
+    text = b"".join(message.get("body", b"") for message in sent).decode()
+    assert sent[0]["type"] == "http.response.start"
+    return sent[0]["status"], json.loads(text)
+
+
+async def post(app, body: bytes, then: str = "") -> list[dict]:
+    """Send a request; the messages of the answer. ``then`` is what the connection tells next."""
+    sent: list[dict] = []
+    parts = [{"type": "http.request", "body": body}, *([{"type": then}] if then else [])]
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(60)
+        return parts.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    await app(_scope(), receive, send)
+    return sent

@@ -70,8 +70,8 @@ def _selection(op: str) -> onnx.ModelProto:
         helper.make_node("GatherND", ["t", "rows"], ["chosen"]),
     ]
     if op == "MatMul":
-        nodes.append(helper.make_node("Transpose", ["chosen"], ["turned"]))
-        nodes.append(helper.make_node("MatMul", ["turned", "chosen"], ["y"]))
+        nodes.append(helper.make_node("Transpose", ["chosen"], ["transposed"]))
+        nodes.append(helper.make_node("MatMul", ["transposed", "chosen"], ["y"]))
     else:
         nodes.append(helper.make_node(op, ["chosen"], ["y"], axes=[0]))
     values = {"x": [5], "t": [5, 4], "y": [4, 4] if op == "MatMul" else [1, 4]}

@@ -128,7 +128,7 @@ def compiler_errors(what: str) -> Iterator[None]:
 def _criteria(source: onnx.ModelProto, dtype: str, layout: str) -> Criteria:
     plain = dtype == "float32" and layout == "NCHW"
     name = "the import" if plain else f"the conversion to {dtype} in {layout}"
-    # The recurrent layers of an int8 conversion have rounded weights; those of ``source`` have not.
+    # An int8 conversion rounds the weights of recurrent layers, which stay float32 in ``source``.
     rounds = dtype in dtypes.HALF_FLOATS or (dtype == "int8" and _is_recurrent(source))
     tolerance = None if rounds else tolerance_for(source)
     return Criteria(name, tolerance, dtypes.dtype(dtype).min_cosine)

@@ -50,7 +50,7 @@ _BOARD_ACCURACY_S = 120.0
 _COPYING_REPEATS = 50
 _SHARE_REPEATS = 20
 _UNMEASURED = "tvmopt.unmeasured."
-# Metrics of a process of its own.
+# Metrics that a child process measures.
 _OF_PROCESS = ("peak_memory_mb", "cold_start_ms", "baseline_cold_start_ms")
 
 

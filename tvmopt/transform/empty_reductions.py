@@ -11,6 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 
+from tvmopt.kernels.passes.each_function import change_each
+
 
 @tvm.transform.module_pass(opt_level=0, name="InitialiseEmptyReductions")
 class InitialiseEmptyReductions:
@@ -18,24 +20,14 @@ class InitialiseEmptyReductions:
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the module with the reductions in question in two loop nests."""
-        changed = {
-            var: apart
-            for var, func in mod.functions_items()
-            if isinstance(func, tirx.PrimFunc)
-            for apart in [_apart(func)]
-            if apart is not None
-        }
-        out = tvm.IRModule(mod.functions, attrs=mod.attrs)
-        for var, func in changed.items():
-            out.update_func(var, func)
-        return out
+        return change_each(mod, _apart)
 
 
-def _apart(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return ``func`` with its possibly empty reductions in two loop nests, None without any."""
+def _apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``func`` with its possibly empty reductions in two loop nests."""
     names = _possibly_empty(func)
     if not names:
-        return None
+        return func
     schedule = s_tir.Schedule(func)
     for name in names:
         block = schedule.get_sblock(name)

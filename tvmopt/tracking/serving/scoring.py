@@ -78,6 +78,8 @@ class ScoringServer:
             return
         except RefusedRequestError as error:
             await _refuse(send, error.status, str(error), scope)
+        except ConfigError as error:  # of the values, or of the model
+            await _refuse(send, HTTPStatus.BAD_REQUEST, str(error), scope)
         except Exception:
             _logger.exception("the model failed on a request")
             said = "the server failed; its log says why"
@@ -91,12 +93,9 @@ class ScoringServer:
             inputs = self._arrays(body)
         else:  # in a thread: a large body must not keep others waiting
             inputs = await asyncio.to_thread(self._arrays, body)
-        try:
-            outputs = self._queue.outputs_at_once(inputs)
-            if outputs is None:
-                outputs = await self._outputs(inputs, receive)
-        except ConfigError as error:
-            raise RefusedRequestError(str(error)) from error
+        outputs = self._queue.outputs_at_once(inputs)
+        if outputs is None:
+            outputs = await self._outputs(inputs, receive)
         self._check_finite("output", self._model.outputs, outputs)
         if sum(array.size for array in outputs) * _BYTES_PER_VALUE < _QUICK_BYTES:
             return _content(outputs)
@@ -113,10 +112,7 @@ class ScoringServer:
         if not self._require_finite:
             return
         for spec, array in zip(specs, arrays, strict=True):
-            try:
-                check_finite(f"{what} {spec.name!r}", array)
-            except ConfigError as error:
-                raise RefusedRequestError(str(error)) from error
+            check_finite(f"{what} {spec.name!r}", array)
 
     async def _outputs(self, inputs: Inputs, receive: Receive) -> Sequence[np.ndarray]:
         """Return the outputs; give up when the client goes, or after MLflow's time limit."""

@@ -48,8 +48,8 @@ def serve(command: ServeCommand) -> None:
     """Serve a registered model over HTTP until SIGTERM, SIGHUP or Ctrl-C.
 
     The files are verified as ``pull`` does, and the code that the model carries is not run.
-    ``/invocations``, ``/ping``, ``/health`` and ``/version`` are those of MLflow's server. The
-    version that an alias points to when the server starts is served to the end.
+    ``/invocations``, ``/ping``, ``/health`` and ``/version`` follow the protocol of MLflow's
+    server. The version that an alias points to when the server starts is served to the end.
 
     Raises:
         ConfigError: A parameter breaks its rule, or the port is in use.

@@ -41,7 +41,7 @@ class IntegerState:
         recurrence: The layer.
         dot: Its instruction.
         units: Hidden units, rounded up to whole tiles.
-        buffers: Buffers of the kernel, by name; those of this class are added.
+        buffers: Buffers of the kernel, by name; this class adds the state and its scale.
     """
 
     def __init__(
