@@ -22,11 +22,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.memory_plan import plan_memory
-from tvmopt.codegen.native_sources import CALL, NETWORK
+from tvmopt.codegen.native_sources import CALL, NETWORK, SEGMENT
 from tvmopt.codegen.network import (
     Branch,
     Buffer,
     NetworkInput,
+    SegmentCall,
     StaticNetwork,
     Step,
     Tensor,
@@ -159,6 +160,9 @@ def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tens
                     _emit(network, step.then, address)
                 with build.Else():
                     _emit(network, step.otherwise, address)
+        elif isinstance(step, SegmentCall):
+            name = f"{SEGMENT}{step.model.offset}"
+            _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         else:
             _call(tirx.call_extern("int32", step.kernel, *map(address, step.arguments)))
 

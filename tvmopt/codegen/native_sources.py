@@ -8,15 +8,18 @@ from pathlib import Path
 
 from tvm import relax
 
-from tvmopt.codegen.network import StaticNetwork
+from tvmopt.codegen.network import SegmentCall, StaticNetwork
+from tvmopt.codegen.weights import WEIGHTS_SYMBOL
 from tvmopt.runtime.fallback import FALLBACK
 
 #: Prefix of the functions, compiled by TVM, that call the kernels; a pointer for each tensor.
 NETWORK = "tvmopt_network_"
 #: Prefix of the functions that call them with threads and workspace.
 CALL = "tvmopt_call_"
+#: Prefix of the functions that run a segment in ONNX Runtime; the offset of its model follows.
+SEGMENT = "tvmopt_segment_"
 _NATIVE = Path(__file__).parent / "native"
-_FILES = ("runtime.c", "thread_count.c", "core_of_thread.c", "onnxruntime.c")
+_FILES = ("runtime.c", "thread_count.c", "core_of_thread.c", "segments.c", "onnxruntime.c")
 _SOURCES = [_NATIVE / name for name in _FILES]
 
 _ENTRY = """\
@@ -35,6 +38,12 @@ EXPORTED int tvmopt_{name}(void *const *tensors) {{
   return {call}({arguments});
 }}
 """
+_SEGMENT = """\
+HIDDEN int {function}({declared}) {{
+  void *tensors[] = {{{names}}};
+  return tvmopt_run_segment({number}, tensors);
+}}
+"""
 _FILE = """\
 #include <stdint.h>
 #ifdef __cplusplus
@@ -50,6 +59,17 @@ EXPORTED extern const char tvmopt_tensors[];
 const char tvmopt_tensors[] =
 {tensors};
 
+/* Segments that ONNX Runtime runs, and where their models are. */
+HIDDEN extern const char {weights}[];
+HIDDEN int tvmopt_run_segment(int number, void *const *tensors);
+EXPORTED extern const char tvmopt_segments[];
+const char tvmopt_segments[] =
+{segments};
+EXPORTED const void *tvmopt_segment_model(int number) {{
+  static const uint64_t offsets[] = {{{offsets}}};
+  return {weights} + offsets[number];
+}}
+{stubs}
 {entries}
 /* Whether a float of a tensor is NaN: all bits of its exponent are set, and one of its mantissa. */
 #define HOLDS_NAN(bits, exponent) \\
@@ -101,9 +121,15 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         for name in entries
     ]
     has_direct = FALLBACK in entries
+    # Two functions share a segment's model, and then its inputs and outputs.
+    calls = {call.model.offset: call for network in networks for call in network.segments()}
     text = _FILE.format(
         threads=threads,
         tensors=_tensors(networks[0]),
+        weights=WEIGHTS_SYMBOL,
+        segments="\n".join(map(_segment, calls.values())) or '    ""',
+        offsets=", ".join(map(str, calls)) or "0",
+        stubs="\n".join(_stub(n, call) for n, call in enumerate(calls.values())),
         entries="\n".join(parts),
         any_nan=_any_nan(networks[0]) if has_direct else "0",
         direct=f"tvmopt_{FALLBACK}(tensors)" if has_direct else "0",
@@ -127,14 +153,32 @@ def _elements(ty: relax.TensorType) -> int:
     return math.prod(int(extent) for extent in ty.shape.values)
 
 
-def _tensors(network: StaticNetwork) -> str:
-    """Return C string literals with a line for each tensor: side, dtype, rank, extents."""
-    sides = [("input", network.inputs), ("output", network.outputs)]
-    return "\n".join(
-        f'    "{side} {ty.dtype} {len(ty.shape.values)}{_extents(ty)}\\n"'
-        for side, types in sides
-        for ty in types
+def _stub(number: int, call: SegmentCall) -> str:
+    """Return C code of the function that runs a segment."""
+    count = len(call.arguments)
+    return _SEGMENT.format(
+        function=f"{SEGMENT}{call.model.offset}",
+        declared=", ".join(f"void *p{i}" for i in range(count)),
+        names=", ".join(f"p{i}" for i in range(count)),
+        number=number,
     )
+
+
+def _segment(call: SegmentCall) -> str:
+    """Return C string literals with the bytes of a segment's model, and a line for each tensor."""
+    lines = [f'    "segment {call.model_bytes}\\n"', *(_line("tensor", ty) for ty in call.types)]
+    return "\n".join(lines)
+
+
+def _tensors(network: StaticNetwork) -> str:
+    """Return C string literals with a line for each input and output."""
+    sides = [("input", network.inputs), ("output", network.outputs)]
+    return "\n".join(_line(side, ty) for side, types in sides for ty in types)
+
+
+def _line(kind: str, ty: relax.TensorType) -> str:
+    """Return a C string literal of a tensor: its kind, dtype, rank, extents."""
+    return f'    "{kind} {ty.dtype} {len(ty.shape.values)}{_extents(ty)}\\n"'
 
 
 def _extents(ty: relax.TensorType) -> str:

@@ -24,6 +24,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, GlobalVar
 
 from tvmopt.codegen.weights import Weights
+from tvmopt.runtime.segments import FUNCTION
+from tvmopt.transform.called_name import called_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,23 @@ class KernelCall:
 
 
 @dataclasses.dataclass(frozen=True)
+class SegmentCall:
+    """A segment that ONNX Runtime runs.
+
+    Attributes:
+        model: Its ONNX model.
+        model_bytes: Size of the model.
+        arguments: Its inputs, then its outputs.
+        types: Type of each argument.
+    """
+
+    model: Weight
+    model_bytes: int
+    arguments: tuple[Tensor, ...]
+    types: tuple[relax.TensorType, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class TensorCopy:
     """A copy of a whole tensor."""
 
@@ -81,7 +100,7 @@ class Branch:
     otherwise: tuple[Step, ...]
 
 
-Step: TypeAlias = KernelCall | TensorCopy | Branch
+Step: TypeAlias = KernelCall | SegmentCall | TensorCopy | Branch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +125,10 @@ class StaticNetwork:
         """Return the names of all kernels that the network calls."""
         return {step.kernel for step in flat(self.steps) if isinstance(step, KernelCall)}
 
+    def segments(self) -> list[SegmentCall]:
+        """Return the calls of segments, in order."""
+        return [step for step in flat(self.steps) if isinstance(step, SegmentCall)]
+
 
 class NotStaticError(Exception):
     """The network needs TVM's virtual machine; the text says why."""
@@ -121,7 +144,7 @@ def flat(steps: Sequence[Step]) -> Iterator[Step]:
 
 def tensors(step: Step) -> tuple[Tensor, ...]:
     """Return the tensors that a step uses; steps inside a branch are left out."""
-    if isinstance(step, KernelCall):
+    if isinstance(step, KernelCall | SegmentCall):
         return step.arguments
     return (step.source, step.target) if isinstance(step, TensorCopy) else (step.condition,)
 
@@ -194,6 +217,8 @@ class _Analysis:
             return self._value(value)
         if isinstance(value.op, GlobalVar):
             return self._called(value, steps)
+        if isinstance(value.op, relax.ExternFunc) and called_name(value) == FUNCTION:
+            return self._segment(value, steps)
         name = getattr(value.op, "name", "")
         if name == "relax.builtin.alloc_tensor":
             return self._buffer(binding.var.ty)
@@ -209,11 +234,23 @@ class _Analysis:
             raise NotStaticError(f"{name} is not a kernel")
         if _calls_runtime(function):
             raise NotStaticError(f"{name} calls a function of TVM's runtime")
-        arguments = [self._value(argument) for argument in call.args]
-        if any(isinstance(argument, tuple) for argument in arguments):
-            raise NotStaticError(f"{name} takes a tuple")
-        steps.append(KernelCall(name, tuple(arguments)))  # type: ignore[arg-type]
+        steps.append(KernelCall(name, self._tensors(name, call.args)))
         return ()
+
+    def _segment(self, call: relax.Call, steps: list[Step]) -> Value:
+        model, *others = call.args
+        [content] = self._tensors(FUNCTION, [model])
+        assert isinstance(content, Weight)
+        arguments, types = self._tensors(FUNCTION, others), tuple(each.ty for each in others)
+        steps.append(SegmentCall(content, _bytes(model.ty), arguments, types))
+        return ()
+
+    def _tensors(self, name: str, arguments: Sequence[relax.Expr]) -> tuple[Tensor, ...]:
+        """Return the tensors that a call of ``name`` takes."""
+        values = [self._value(argument) for argument in arguments]
+        if any(isinstance(value, tuple) for value in values):
+            raise NotStaticError(f"{name} takes a tuple")
+        return tuple(values)  # type: ignore[arg-type]
 
     def _branch(self, value: relax.If, ty: tvm.ir.Type, steps: list[Step]) -> Value:
         condition = self._value(value.cond)

@@ -51,10 +51,19 @@ class BoundCall:
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
         self.outputs = Outputs(results.values(), tuple(results))
+        self._specs = metadata.outputs
         tensors = [list(self.inputs.values()), list(results.values())]
         self._run = executor.bind(MAIN, *tensors)
         self.has_fallback = executor.has(FALLBACK)
         self._fallback = executor.bind(FALLBACK, *tensors) if self.has_fallback else None
+
+    def renew_output(self, number: int) -> None:
+        """Let all further calls write an output into a new array, and leave the old one alone."""
+        array = aligned_empty(self._specs[number].shape, self._specs[number].dtype)
+        self.outputs[number] = array
+        for run in (self._run, self._fallback):
+            if run is not None:
+                run.replace_output(number, array)
 
     def __call__(self, *, direct: bool = False) -> Outputs:
         """Run the network; return :attr:`outputs`.

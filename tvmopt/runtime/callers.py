@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import ConfigError, in_one_line
 from tvmopt.host import usable_cores
 from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.executor import Executor
@@ -18,8 +17,12 @@ from tvmopt.runtime.library import library_path, open_library
 from tvmopt.runtime.metadata import ModelMetadata
 from tvmopt.runtime.native import NativeExecutor
 from tvmopt.runtime.network import network
-from tvmopt.runtime.segments import Segments, register_segments
+from tvmopt.runtime.segments import Segments, refused, register_segments
 from tvmopt.versions import require_tvm
+
+
+# Bytes of an output from which on a new array for each call takes less time than a copy.
+_LEAST_RENEWED_BYTES = 64 * 1024
 
 
 class NativeCaller:
@@ -38,6 +41,8 @@ class NativeCaller:
         self._permits = threading.Semaphore(usable_cores())
         self._idle = [BoundCall(executor, metadata)]
         self.has_fallback = self._idle[0].has_fallback
+        sizes = [array.nbytes for array in self._idle[0].outputs]
+        self._is_renewed = [size >= _LEAST_RENEWED_BYTES for size in sizes]
 
     def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
         """Return new arrays with the outputs.
@@ -54,7 +59,11 @@ class NativeCaller:
             try:
                 for buffer, array in zip(call.inputs.values(), arrays, strict=True):
                     buffer[...] = array
-                return [array.copy() for array in call(direct=direct)]
+                for number, is_renewed in enumerate(self._is_renewed):
+                    if is_renewed:
+                        call.renew_output(number)
+                results = zip(call(direct=direct), self._is_renewed, strict=True)
+                return [array if is_renewed else array.copy() for array, is_renewed in results]
             finally:
                 self._idle.append(call)
 
@@ -103,10 +112,7 @@ class TvmCaller:
             except (ValueError, RuntimeError, MemoryError) as error:
                 if not self._metadata.segments:
                     raise
-                raise ConfigError(
-                    "inputs must be such that ONNX Runtime, which runs a part of the model, takes "
-                    f"them, but it says: {in_one_line(error)}"
-                ) from error
+                raise refused(error) from error
         return values
 
     def _prepare_pool(self) -> None:

@@ -79,8 +79,7 @@ class CompiledModel:
         if not isinstance(self._caller, NativeCaller):
             raise ConfigError(
                 "bind must be called on a model of native code, but this one has sizes known at "
-                "run time only, nodes that ONNX Runtime runs, or is for a GPU; call the model "
-                "instead"
+                "run time only, or is for a GPU; call the model instead"
             )
         return BoundCall(self._caller.executor, self.metadata, inputs, outputs)
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError, in_one_line
 from tvmopt.runtime.executor import Executor, Spec
+from tvmopt.runtime.native_segments import RUNNER, NativeSegment, NativeSegments
+from tvmopt.runtime.segments import refused
 
 #: Environment variable: microseconds that an idle thread of a model spins before it sleeps.
 SPIN_VARIABLE = "TVMOPT_SPIN_US"
@@ -26,6 +28,8 @@ _PREFIX = "tvmopt_"
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _CONFIGURE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _ERROR = ctypes.CFUNCTYPE(ctypes.c_char_p)
+_SET_RUNNER = ctypes.CFUNCTYPE(None, RUNNER)
+_MODEL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,43 @@ class NativeTensor:
 
     shape: tuple[int, ...]
     dtype: str
+
+
+class NativeRun:
+    """A function of a library on fixed tensors; its calls return the outputs.
+
+    Args:
+        function: The function.
+        inputs: Its input tensors.
+        outputs: Its output tensors.
+        failure: Returns the error of a call that failed.
+        keep: What must live as long as this object.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], int],
+        inputs: Sequence[np.ndarray],
+        outputs: list[np.ndarray],
+        failure: Callable[[], Exception],
+        keep: object,
+    ) -> None:
+        self._function, self._failure = function, failure
+        self._outputs, self._first_output = outputs, len(inputs)
+        self._keep = keep, inputs
+        tensors = (*inputs, *outputs)
+        self._addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+
+    def __call__(self) -> list[np.ndarray]:
+        """Run the function."""
+        if self._function(self._addresses):
+            raise self._failure()
+        return self._outputs
+
+    def replace_output(self, number: int, array: np.ndarray) -> None:
+        """Let all further calls write an output into ``array``, of its shape and dtype."""
+        self._outputs[number] = array
+        self._addresses[self._first_output + number] = address(array)
 
 
 class NativeExecutor(Executor):
@@ -66,9 +107,12 @@ class NativeExecutor(Executor):
         if self._function("configure", _CONFIGURE)(threads, spin_us):
             raise ConfigError(_text(self._error))
         self._outputs = [spec for side, spec in self._tensors() if side == "output"]
+        self._segments = NativeSegments(segments := self._read_segments(), threads)
+        if segments:
+            self._function("set_segment_runner", _SET_RUNNER)(self._segments.runner)
 
     def has(self, name: str) -> bool:
-        """Return whether the library has the function ``name``."""
+        """Return whether the library has the function ``name``, or other symbol."""
         try:
             self._function(name, _RUN)
         except OSError:
@@ -77,7 +121,7 @@ class NativeExecutor(Executor):
 
     def bind(
         self, name: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
-    ) -> Callable[[], list[np.ndarray]]:
+    ) -> NativeRun:
         """Return a function that runs ``name``; all its calls write the same arrays.
 
         Args:
@@ -85,20 +129,19 @@ class NativeExecutor(Executor):
             inputs: Input tensors.
             outputs: Output tensors; None allocates them.
         """
-        function, error = self._function(name, _RUN), self._error
         results = [self.empty(spec) for spec in self._outputs] if outputs is None else list(outputs)
-        tensors = (*inputs, *results)
-        addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+        function = self._function(name, _RUN)
+        return NativeRun(function, inputs, results, self._failure, (self._library, self._segments))
 
-        def run() -> list[np.ndarray]:
-            if function(addresses):
-                raise EnvironmentSetupError(
-                    f"the model must get the threads and memory it needs, but: {_text(error)}"
-                )
-            return results
-
-        run.keep = (self._library, tensors)  # type: ignore[attr-defined]
-        return run
+    def _failure(self) -> Exception:
+        """Return why a call of this thread has just failed."""
+        if cause := self._segments.error():
+            found = refused(cause)
+            found.__cause__ = cause
+            return found
+        return EnvironmentSetupError(
+            f"the model must get the threads and memory it needs, but: {_text(self._error)}"
+        )
 
     def empty(self, spec: Spec) -> np.ndarray:
         """Return a new tensor, not initialised."""
@@ -114,10 +157,31 @@ class NativeExecutor(Executor):
 
     def _tensors(self) -> Iterator[tuple[str, NativeTensor]]:
         """Yield ``"input"`` or ``"output"`` with shape and dtype, for each tensor."""
-        text = ctypes.c_char_p(_ctypes.dlsym(self._library._handle, f"{_PREFIX}tensors")).value
-        for line in (text or b"").decode().splitlines():
-            side, dtype, _, *extents = line.split()
-            yield side, NativeTensor(tuple(map(int, extents)), dtype)
+        for side, *words in self._lines("tensors"):
+            yield side, _tensor(words)
+
+    def _read_segments(self) -> list[NativeSegment]:
+        """Return the segments that ONNX Runtime runs."""
+        if not self.has("segments"):  # built by a version that had none
+            return []
+        found: list[tuple[int, list[NativeTensor]]] = []
+        for kind, *words in self._lines("segments"):
+            if kind == "segment":
+                found.append((int(words[0]), []))
+            else:
+                found[-1][1].append(_tensor(words))
+        model = self._function("segment_model", _MODEL)
+        return [
+            NativeSegment(
+                ctypes.string_at(model(number), size), [(ty.shape, ty.dtype) for ty in tensors]
+            )
+            for number, (size, tensors) in enumerate(found)
+        ]
+
+    def _lines(self, name: str) -> list[list[str]]:
+        """Return the words of each line of a text in the library."""
+        text = ctypes.c_char_p(_ctypes.dlsym(self._library._handle, _PREFIX + name)).value
+        return [line.split() for line in (text or b"").decode().splitlines()]
 
     def _function(self, name: str, prototype: Any) -> Any:
         """Return a function of the library; it does not keep the library loaded.
@@ -128,6 +192,11 @@ class NativeExecutor(Executor):
             OSError: When the library has none of this name.
         """
         return prototype(_ctypes.dlsym(self._library._handle, _PREFIX + name))
+
+
+def _tensor(words: Sequence[str]) -> NativeTensor:
+    """Return a tensor from its dtype, rank and extents."""
+    return NativeTensor(tuple(map(int, words[2:])), words[0])
 
 
 def aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -7,16 +7,17 @@ their shapes are known at run time only.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import EnvironmentSetupError
+from tvmopt.errors import ConfigError, EnvironmentSetupError, in_one_line
 from tvmopt.printable import one_line
 
 #: Names of the packed functions.
@@ -72,20 +73,23 @@ class Segments:
             return self._sessions[key]
 
     def _new(self, model: Any, content: np.ndarray) -> _Session:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
-        # Threads that spin after a segment would take the cores from the kernels behind it.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        session = ort.InferenceSession(
-            content.tobytes(), options, providers=["CPUExecutionProvider"]
-        )
+        session = new_session(content.tobytes(), self._threads)
         names = (session.get_inputs(), session.get_outputs())
         inputs, outputs = (tuple(each.name for each in side) for side in names)
         return _Session(model, session, inputs, outputs)
+
+
+def new_session(model: bytes, threads: int) -> Any:
+    """Return a session of ONNX Runtime for a segment's model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Threads that spin after a segment would take the cores from the kernels behind it.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class _Active(threading.local):
@@ -114,6 +118,27 @@ _process = _Process(Segments(1))
 def seconds_in_segments() -> float:
     """Return the seconds that all segments of this process have taken so far."""
     return _process.seconds
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[None]:
+    """Count the time inside as time of a segment."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _process.seconds += time.perf_counter() - start
+
+
+def refused(error: Exception) -> ConfigError:
+    """Return the error of a call whose inputs ONNX Runtime refuses.
+
+    The inputs of the call cause it: ONNX Runtime ran the segment when the model was converted.
+    """
+    return ConfigError(
+        "inputs must be such that ONNX Runtime, which runs a part of the model, takes them, but it "
+        f"says: {in_one_line(error)}"
+    )
 
 
 def register_segments(threads: int) -> None:
@@ -145,18 +170,15 @@ def require_onnxruntime() -> None:
 def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``function`` on the clock, and with ONNX Runtime's errors as ValueErrors.
 
-    TVM passes a ValueError on as such. The inputs of the call cause it: ONNX Runtime ran the
-    segment when the model was converted.
+    TVM passes a ValueError on as such.
     """
 
     def run(*arguments: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return function(*arguments)
-        except Exception as error:  # ONNX Runtime's errors have no common class
-            raise ValueError(one_line(str(error))) from error
-        finally:
-            _process.seconds += time.perf_counter() - start
+        with timed():
+            try:
+                return function(*arguments)
+            except Exception as error:  # ONNX Runtime's errors have no common class
+                raise ValueError(one_line(str(error))) from error
 
     return run
 

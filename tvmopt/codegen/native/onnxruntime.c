@@ -72,6 +72,7 @@ typedef struct {
 extern const char tvmopt_tensors[]; /* see native_sources.py */
 extern int tvmopt_run(void *const *tensors);
 extern const char *tvmopt_error(void);
+extern const char tvmopt_segments[];
 
 static Tensor *tensors;
 static size_t inputs, outputs;
@@ -212,6 +213,8 @@ EXPORTED Status RegisterCustomOps(void *options, const OrtApiBase *base) {
     api = base->GetApi(1);
     return fail(api, FAIL, "a model of tvmopt needs ONNX Runtime 1.16 or newer");
   }
+  if (tvmopt_segments[0])
+    return fail(api, FAIL, "a model that needs ONNX Runtime for some nodes is no operator of it");
   pthread_once(&tensors_once, read_tensors);
   if (!tensors) return fail(api, FAIL, "out of memory");
   Status status = API(CREATE_CUSTOM_OP_DOMAIN, Status, const char *, void **)("tvmopt", &domain);

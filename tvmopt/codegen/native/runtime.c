@@ -66,6 +66,7 @@ struct Pool {
   void *data;
   TVMParallelGroupEnv env;
   int asked, threads, stop, busy;
+  int rest; /* whether idle workers sleep at once */
   Counter *done, *barrier;
   Worker *workers; /* the first one is the caller */
   int *cores;      /* of the threads */
@@ -203,7 +204,8 @@ static void *work(void *argument) {
       if (spins % 64) continue;
       long now = now_ns();
       if (!start) start = now;
-      if (now - start < __atomic_load_n(&spin_ns, __ATOMIC_RELAXED)) continue;
+      int rest = __atomic_load_n(&pool->rest, __ATOMIC_RELAXED);
+      if (!rest && now - start < __atomic_load_n(&spin_ns, __ATOMIC_RELAXED)) continue;
       __atomic_add_fetch(&pool->sleepers.value, 1, __ATOMIC_SEQ_CST);
       while (__atomic_load_n(&pool->job.value, __ATOMIC_SEQ_CST) == seen)
         futex(&pool->job.value, FUTEX_WAIT, seen);
@@ -226,6 +228,7 @@ static void *work(void *argument) {
 }
 
 static void post(Pool *pool) {
+  __atomic_store_n(&pool->rest, 0, __ATOMIC_RELAXED);
   __atomic_add_fetch(&pool->job.value, 1, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&pool->sleepers.value, __ATOMIC_SEQ_CST))
     futex(&pool->job.value, FUTEX_WAKE, INT_MAX);
@@ -399,6 +402,13 @@ EXPORTED int tvmopt_configure(int threads, long spin_us) {
 
 /* Return what made the last call of this thread fail. */
 EXPORTED const char *tvmopt_error(void) { return error_text; }
+
+HIDDEN int tvmopt_fail(const char *text) { return fail(text); }
+
+/* Let the idle workers of this call sleep at once, since others compute now. */
+HIDDEN void tvmopt_rest(void) {
+  if (current->pool) __atomic_store_n(&current->pool->rest, 1, __ATOMIC_RELAXED);
+}
 
 HIDDEN int tvmopt_misaligned(void) {
   return fail("every tensor must start at a multiple of 64 bytes");

@@ -130,7 +130,7 @@ def _bundle(saved: SavedModel, bundle: Path, title: str) -> Path:
             shutil.copyfile(source, code / name)
     (bundle / "sample.py").write_text(_SAMPLE)
     (bundle / "README.md").write_text(_readme(title, saved.metadata))
-    if saved.metadata.native:
+    if _is_for_c(saved.metadata):
         write_c_files(bundle, saved.metadata)
         write_operator_model(bundle, saved.metadata)
     return bundle
@@ -179,8 +179,13 @@ also the shortest program that uses the model.
 {_in_c(model)}"""
 
 
+def _is_for_c(model: ModelMetadata) -> bool:
+    """Return whether C can run a model: in Python alone, ONNX Runtime runs some of its nodes."""
+    return model.native and not model.segments
+
+
 def _in_c(model: ModelMetadata) -> str:
-    if not model.native:
+    if not _is_for_c(model):
         return ""
     return """
 A program in C or C++ needs neither Python nor TVM: `c/tvmopt.h` says how to load and run the model,
