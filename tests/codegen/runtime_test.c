@@ -1,5 +1,5 @@
 /* Threads of a process launch kernels of the runtime at once: sums, barriers, nested launches,
- * workspaces, another number of threads, failing kernels. Prints "right" and returns 0. */
+ * workspaces, another number of threads, failing kernels, segments between them. Prints "right" and returns 0. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +17,8 @@ int tvmopt_enter(void);
 void tvmopt_leave(void);
 int tvmopt_configure(int threads, long spin_us);
 const char *tvmopt_error(void);
+int tvmopt_run_segment(int number, void *const *tensors);
+void tvmopt_set_segment_runner(int (*run)(int number, void *const *tensors));
 int tvmopt_default_threads = 3;
 
 static int launch(Lambda lambda, void *data) {
@@ -69,6 +71,12 @@ static int greedy(int task, Env *env, void *data) {
   return task == env->num_task - 1 && !allocate((uint64_t)1 << 60);
 }
 
+/* Writes its number; the one with number 9 fails. */
+static int segment(int number, void *const *tensors) {
+  *(int *)tensors[0] = number;
+  return number == 9;
+}
+
 static void *caller(void *argument) {
   long *wrong = (long *)argument;
   Data *data = (Data *)calloc(1, sizeof(Data));
@@ -76,6 +84,10 @@ static void *caller(void *argument) {
     if (tvmopt_enter()) ++*wrong;
     void *outer = allocate(100000 + (uint64_t)round * 1000);
     if (!outer || launch(step, data)) ++*wrong;
+    int found = 0;
+    void *tensor = &found;
+    if (tvmopt_run_segment(round % 9, &tensor) || found != round % 9) ++*wrong;
+    if (!tvmopt_run_segment(9, &tensor)) ++*wrong;
     for (int i = 0; i < COUNT; ++i) *wrong += data->next[i] != round + 1;
     if (!launch(failing, data) || tvmopt_error()[0]) ++*wrong;
     if (!launch(greedy, data) || !strstr(tvmopt_error(), "out of memory")) ++*wrong;
@@ -88,6 +100,8 @@ static void *caller(void *argument) {
 
 int main(void) {
   long wrong[4] = {0}, all = 0;
+  if (!tvmopt_run_segment(0, NULL) || !strstr(tvmopt_error(), "ONNX Runtime must run")) return 3;
+  tvmopt_set_segment_runner(segment);
   for (int threads = 0; threads < 5; ++threads) { /* 0: the default of 3 */
     pthread_t callers[4];
     if (tvmopt_configure(threads, threads == 2 ? 0 : 50)) return 2;

@@ -11,7 +11,8 @@ import pytest
 import tvmopt
 
 _NATIVE = Path(tvmopt.__file__).parent / "codegen" / "native"
-_FILES = [_NATIVE / name for name in ("runtime.c", "thread_count.c", "core_of_thread.c")]
+_NAMES = ("runtime.c", "thread_count.c", "core_of_thread.c", "workspace.c", "segments.c")
+_FILES = [_NATIVE / name for name in _NAMES]
 _HERE = Path(__file__).parent
 
 

@@ -19,7 +19,9 @@ CALL = "tvmopt_call_"
 #: Prefix of the functions that run a segment in ONNX Runtime; the offset of its model follows.
 SEGMENT = "tvmopt_segment_"
 _NATIVE = Path(__file__).parent / "native"
-_FILES = ("runtime.c", "thread_count.c", "core_of_thread.c", "segments.c", "onnxruntime.c")
+_FILES = (
+    "runtime.c", "thread_count.c", "core_of_thread.c", "workspace.c", "segments.c", "onnxruntime.c",
+)  # fmt: skip
 _SOURCES = [_NATIVE / name for name in _FILES]
 
 _ENTRY = """\

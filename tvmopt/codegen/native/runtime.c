@@ -20,13 +20,13 @@
 
 #include "core_of_thread.h"
 #include "thread_count.h"
+#include "workspace.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define LINE_BYTES 64
-#define LEAST_CHUNK_BYTES ((size_t)1 << 16)
 #define MOST_THREADS 1024
 #define ERROR_BYTES 512
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -43,13 +43,6 @@ typedef struct {
   uint32_t value;
   char padding[LINE_BYTES - sizeof(uint32_t)];
 } Counter;
-
-/* Workspace: memory is given back in the reverse order, so that a pointer to the top suffices. */
-typedef struct Chunk {
-  struct Chunk *before;
-  size_t size, top;
-  char *data;
-} Chunk;
 
 typedef struct Pool Pool;
 typedef struct {
@@ -76,7 +69,7 @@ struct Pool {
 
 typedef struct Context {
   Pool *pool;
-  Chunk *chunk;
+  TvmoptChunk *chunk;
   struct Context *next; /* in the list of idle contexts */
 } Context;
 
@@ -124,68 +117,16 @@ static void spin(unsigned spins) {
 
 /* ---- workspace ---- */
 
-static void free_chunks(Context *context) {
-  while (context->chunk) {
-    Chunk *chunk = context->chunk;
-    context->chunk = chunk->before;
-    free(chunk->data);
-    free(chunk);
-  }
-}
-
-static int add_chunk(Context *context, size_t bytes) {
-  Chunk *chunk = (Chunk *)calloc(1, sizeof(Chunk));
-  void *data = NULL;
-  if (bytes < LEAST_CHUNK_BYTES) bytes = LEAST_CHUNK_BYTES;
-  if (!chunk || posix_memalign(&data, 4096, bytes)) {
-    free(chunk);
-    return -1;
-  }
-  chunk->data = (char *)data;
-  chunk->size = bytes;
-  chunk->before = context->chunk;
-  context->chunk = chunk;
-  return 0;
-}
-
 static void *alloc_workspace(int device, int id, uint64_t bytes, int code, int bits) {
   (void)device, (void)id, (void)code, (void)bits;
-  Context *context = current;
-  size_t size = ((size_t)bytes / LINE_BYTES + 1) * LINE_BYTES; /* never none */
-  Chunk *chunk = context->chunk;
-  if (!chunk || chunk->size - chunk->top < size) {
-    size_t total = size;
-    for (Chunk *one = chunk; one; one = one->before) total += one->size;
-    if (chunk && !chunk->top) { /* nothing else is in use, or the chunk before it is */
-      context->chunk = chunk->before;
-      free(chunk->data);
-      free(chunk);
-    }
-    if (add_chunk(context, total)) {
-      fail("out of memory for the workspace of a kernel");
-      return NULL;
-    }
-    chunk = context->chunk;
-  }
-  void *result = chunk->data + chunk->top;
-  chunk->top += size;
+  void *result = tvmopt_take(&current->chunk, (size_t)bytes);
+  if (!result) fail("out of memory for the workspace of a kernel");
   return result;
 }
 
 static int free_workspace(int device, int id, void *memory) {
   (void)device, (void)id;
-  Chunk *chunk = current->chunk, *before = chunk->before;
-  char *at = (char *)memory;
-  if (at >= chunk->data && at < chunk->data + chunk->size) {
-    chunk->top = (size_t)(at - chunk->data);
-  } else { /* the newest chunk is empty */
-    before->top = (size_t)(at - before->data);
-  }
-  if (before && !before->top) { /* the newest chunk is large enough for all */
-    chunk->before = before->before;
-    free(before->data);
-    free(before);
-  }
+  tvmopt_give_back(&current->chunk, memory);
   return 0;
 }
 
@@ -223,7 +164,7 @@ static void *work(void *argument) {
       snprintf(pool->error, sizeof pool->error, "%s", error_text);
     __atomic_store_n(&pool->done[worker->number].value, seen << 1 | failed, __ATOMIC_RELEASE);
   }
-  free_chunks(&own);
+  tvmopt_free_chunks(&own.chunk);
   return NULL;
 }
 
@@ -384,7 +325,7 @@ __attribute__((destructor)) static void end_library(void) {
     Context *context = idle;
     idle = context->next;
     if (context->pool) end_pool(context->pool);
-    free_chunks(context);
+    tvmopt_free_chunks(&context->chunk);
     free(context);
   }
 }
