@@ -20,7 +20,6 @@ from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import Segments, refused, register_segments
 from tvmopt.versions import require_tvm
 
-
 # Bytes of an output from which on a new array for each call takes less time than a copy.
 _LEAST_RENEWED_BYTES = 64 * 1024
 

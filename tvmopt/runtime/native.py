@@ -172,9 +172,7 @@ class NativeExecutor(Executor):
                 found[-1][1].append(_tensor(words))
         model = self._function("segment_model", _MODEL)
         return [
-            NativeSegment(
-                ctypes.string_at(model(number), size), [(ty.shape, ty.dtype) for ty in tensors]
-            )
+            NativeSegment(model(number), size, [(ty.shape, ty.dtype) for ty in tensors])
             for number, (size, tensors) in enumerate(found)
         ]
 

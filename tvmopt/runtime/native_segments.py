@@ -28,11 +28,13 @@ class NativeSegment:
     """A segment.
 
     Attributes:
-        model: Its ONNX model.
+        address: Where its ONNX model lies in the library.
+        size: Bytes of the model.
         tensors: Shape and NumPy dtype of its inputs, then of its outputs.
     """
 
-    model: bytes
+    address: int
+    size: int
     tensors: Sequence[tuple[tuple[int, ...], str]]
 
 
@@ -73,8 +75,9 @@ class NativeSegments:
         if number not in self._sessions:
             with self._lock:
                 if number not in self._sessions:
-                    made = new_session(self._segments[number].model, self._threads)
-                    self._sessions[number] = made
+                    segment = self._segments[number]
+                    model = ctypes.string_at(segment.address, segment.size)
+                    self._sessions[number] = new_session(model, self._threads)
         return self._sessions[number]
 
     def _binding(self, number: int, addresses: tuple[int, ...]) -> Any:
