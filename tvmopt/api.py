@@ -38,7 +38,7 @@ _DEFAULTS: dict[str, Any] = {"strategy": "default"}
 
 def compile(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    input_shapes: Mapping[str, Sequence[int]] | str | None = None,
+    input_shapes: Mapping[str, Sequence[int] | int] | str | None = None,
     target: str = "host",
     threads: int = 0,
     *,
@@ -54,7 +54,8 @@ def compile(
 
     Args:
         model: Path of an ONNX file, its bytes, or a ``ModelProto``.
-        input_shapes: Shape of every dynamic input, as a mapping or as ``"image:1x3x224x224"``.
+        input_shapes: Shape of every dynamic input by its name, or size of every dynamic dimension
+            by its name, as a mapping or as ``"image:1x3x224x224"``, ``"batch=1,sequence=16"``.
         target: As the parameter ``target`` of ``main``; this machine must run it.
         threads: Threads of the compiled model; 0: all cores.
         data: Samples to check and calibrate on: a ``.npz`` or ``.npy`` file, or arrays by input
@@ -206,12 +207,16 @@ def _samples(
     return path
 
 
-def _text(input_shapes: Mapping[str, Sequence[int]] | str | None) -> str:
+def _text(input_shapes: Mapping[str, Sequence[int] | int] | str | None) -> str:
     if input_shapes is None or isinstance(input_shapes, str):
         return input_shapes or ""
-    from tvmopt.frontend.shapes import format_input_shapes
+    from tvmopt.frontend.given_shapes import GivenShapes, format_given_shapes
 
-    return format_input_shapes({name: tuple(shape) for name, shape in input_shapes.items()})
+    sizes = {name: size for name, size in input_shapes.items() if isinstance(size, int)}
+    shapes = {
+        name: tuple(shape) for name, shape in input_shapes.items() if not isinstance(shape, int)
+    }
+    return format_given_shapes(GivenShapes(shapes, sizes, {}))
 
 
 def _empty_folder(folder: Path) -> Path:

@@ -98,10 +98,10 @@ class ConvertConfig(StageConfig, ConversionParameters):
     quantization: str = "u8s8"
 
     def __post_init__(self) -> None:
-        from tvmopt.frontend.shapes import parse_input_shapes
+        from tvmopt.frontend.given_shapes import parse_given_shapes
 
         super().__post_init__()
-        parse_input_shapes(self.input_shapes)
+        parse_given_shapes(self.input_shapes)
         one_of("quantization", self.quantization, QUANTIZATIONS)
 
 

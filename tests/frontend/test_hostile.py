@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.given_shapes import format_input_shapes, parse_input_shapes
 from tvmopt.frontend.load import load_onnx
 from tvmopt.frontend.reference import input_specs
-from tvmopt.frontend.shapes import fix_input_shapes, format_input_shapes, parse_input_shapes
+from tvmopt.frontend.shapes import fix_input_shapes
 from tvmopt.tracking.store.model_source import local_model
 
 CONTROL = ["a\nb", "a\x1b[31mb", "a\x00b", "a\u202eb", "a\u2028b", "a\x7fb", "\r"]

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tvmopt.errors import ConfigError, ModelError
-from tvmopt.frontend.shapes import (
-    declared_dims,
-    fix_input_shapes,
-    format_input_shapes,
-    graph_inputs,
-    parse_input_shapes,
-)
+from tvmopt.frontend.given_shapes import format_input_shapes, parse_input_shapes
+from tvmopt.frontend.shapes import declared_dims, fix_input_shapes, graph_inputs
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters=",", exclude_categories=("Zs", "Cc")),

@@ -1,10 +1,10 @@
 """ONNX frontend: load, prepare and import models to Relax, and report unsupported operators."""
 
+from tvmopt.frontend.given_shapes import format_input_shapes, parse_input_shapes, shapes_for
 from tvmopt.frontend.importer import Imported, import_onnx, import_with_segments, not_compilable
 from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.prepare import Prepared, prepare
-from tvmopt.frontend.shapes import format_input_shapes, parse_input_shapes
 
 __all__ = [
     "Imported",
@@ -19,4 +19,5 @@ __all__ = [
     "not_compilable",
     "parse_input_shapes",
     "prepare",
+    "shapes_for",
 ]

@@ -1,59 +1,18 @@
-"""Input shapes: parse the user's, read the model's, and make the model static."""
+"""Shapes of a model's inputs: read them, and make them static."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 import onnx
 
 from tvmopt.errors import ConfigError, ModelError
 
 Shapes = dict[str, tuple[int, ...]]
-# Parts between commas without a backslash before them.
-_ENTRY = re.compile(r"(?:\\.|[^,\\])+")
-_MOST_DIGITS = 9
-_EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
-
-
-def parse_input_shapes(text: str) -> Shapes:
-    """Parse ``"image:1x3x224x224,mask:1x16"``; a scalar is written ``"rate:"``.
-
-    In a name, a backslash escapes a comma, a final colon, a leading or trailing blank, and a
-    backslash.
-
-    Raises:
-        ConfigError: When an entry is not ``name:AxBxC`` with positive integers.
-    """
-    shapes: Shapes = {}
-    for entry in filter(None, (part.strip() for part in _ENTRY.findall(text))):
-        name, colon, dims = entry.rpartition(":")
-        name = re.sub(r"\\(.)", r"\1", name)
-        if not colon or not name or not re.fullmatch(r"([0-9]+(x[0-9]+)*)?", dims):
-            raise ConfigError(
-                f"input_shapes must be name:AxBxC[,name:AxB...], {_EXAMPLE}; but got {entry!r}"
-            )
-        sizes = dims.split("x") if dims else []
-        if any(len(d) > _MOST_DIGITS for d in sizes):
-            raise ConfigError(
-                f"input_shapes must hold dimensions of at most {_MOST_DIGITS} digits, but "
-                f"got {entry[:100]!r}"
-            )
-        shape = tuple(map(int, sizes))
-        if name in shapes:
-            raise ConfigError(f"input_shapes must name each input once, but got {name!r} twice")
-        shapes[name] = shape
-    return shapes
-
-
-def format_input_shapes(shapes: Shapes) -> str:
-    """Format input shapes: the inverse of :func:`parse_input_shapes`."""
-    return ",".join(
-        f"{_escaped(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()
-    )
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"[\\,:]|^\s|\s$", r"\\\g<0>", name)
+#: Example of the parameter ``input_shapes``, for messages.
+EXAMPLE = "for example input_shapes=image:1x3x224x224,mask:1x16"
+#: Name of a dynamic dimension that has none.
+UNNAMED = "?"
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -68,7 +27,9 @@ def declared_dims(value: onnx.ValueInfoProto) -> list[int | str] | None:
     if not tensor.HasField("shape"):
         return None
     return [
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else (dim.dim_param or "?")
+        dim.dim_value
+        if dim.HasField("dim_value") and dim.dim_value > 0
+        else (dim.dim_param or UNNAMED)
         for dim in tensor.shape.dim
     ]
 
@@ -116,7 +77,7 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
     if dynamic:
         raise ModelError(
             f"every input must have a static shape, but these are dynamic: {', '.join(dynamic)}; "
-            f"give input_shapes, {_EXAMPLE}"
+            f"give input_shapes, {_example(inputs)}"
         )
     for value in inputs:
         shape = value.type.tensor_type.shape
@@ -126,6 +87,16 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
         value.type.tensor_type.shape.SetInParent()
     _forget_stale_shapes(model)
     return fixed
+
+
+def _example(inputs: Iterable[onnx.ValueInfoProto]) -> str:
+    """Return an example that names the dimensions of a model, where it names all."""
+    dims = [dim for value in inputs for dim in declared_dims(value) or [UNNAMED]]
+    if UNNAMED in dims:
+        return EXAMPLE
+    first, *others = dict.fromkeys(dim for dim in dims if isinstance(dim, str))
+    sizes = [f"{first}=1", *(f"{dim}=16" for dim in others)]
+    return f"for example input_shapes={','.join(sizes)}, or whole shapes as in image:1x3x224x224"
 
 
 def _check_rank(name: str, dims: list[int | str] | None, wanted: tuple[int, ...]) -> None:

@@ -39,7 +39,11 @@ class ModelParameters(Group):
     name: str = parameter(
         "", "name of the experiment and the registered model; default: the file's"
     )
-    input_shapes: str = parameter("", "shapes of dynamic inputs, e.g. image:1x3x224x224,mask:1x16")
+    input_shapes: str = parameter(
+        "",
+        "sizes of dynamic dimensions, e.g. batch=1,sequence=16, or shapes of inputs, e.g. "
+        "image:1x3x224x224,mask:1x16",
+    )
     data: str = parameter(
         "",
         ".npz with an array an input and optionally integer 'labels', or .npy; 20% calibrate, 50% "

@@ -11,7 +11,7 @@ import onnx
 
 from tvmopt.config import CalibrateConfig
 from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
-from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
 from tvmopt.quantize import Ranges, Scheme, collect_ranges
 from tvmopt.stages.result import Progress, StageResult
@@ -33,7 +33,8 @@ def calibrate(
         ConfigError, ModelError: The model or the data cannot be used.
     """
     start = time.perf_counter()
-    prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
+    loaded = load_onnx(model)
+    prepared = prepare(loaded, shapes_for(loaded, config.input_shapes))
     dataset = calibration_data(prepared.reference, data, config.calibration_samples)
     batches = [batch.inputs for batch in dataset.batches()]
     ranges = collect_ranges(prepared.model, batches, Scheme(method=config.calibration), progress)

@@ -15,8 +15,8 @@ from tvmopt.frontend import (
     Prepared,
     layer_table,
     load_onnx,
-    parse_input_shapes,
     prepare,
+    shapes_for,
 )
 from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
@@ -61,7 +61,7 @@ def read_float_model(model: Path, input_shapes: str, data: Path | None) -> Float
         data: The user's data; trials come from its calibration part.
     """
     loaded = load_onnx(model)
-    prepared = prepare(loaded, parse_input_shapes(input_shapes))
+    prepared = prepare(loaded, shapes_for(loaded, input_shapes))
     reference = Reference(prepared.reference)
     inputs = input_specs(prepared.reference)
     kind, trials = _trials(reference, inputs, data)

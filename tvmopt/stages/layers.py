@@ -6,10 +6,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+from tvmopt.frontend.given_shapes import shapes_for
 from tvmopt.frontend.layers import Layer, layer_table
 from tvmopt.frontend.load import load_onnx
 from tvmopt.frontend.prepare import prepare
-from tvmopt.frontend.shapes import parse_input_shapes
 from tvmopt.stages.result import StageResult
 
 _FILE = "layers.json"
@@ -26,7 +26,8 @@ def write_layers(input_shapes: str, model: Path, out_dir: Path) -> StageResult:
     Raises:
         ConfigError, ModelError: As :func:`tvmopt.frontend.prepare.prepare`.
     """
-    prepared = prepare(load_onnx(model), parse_input_shapes(input_shapes))
+    loaded = load_onnx(model)
+    prepared = prepare(loaded, shapes_for(loaded, input_shapes))
     layers = [dataclasses.asdict(layer) for layer in layer_table(prepared.model)]
     (out_dir / _FILE).write_text(json.dumps(layers))
     return StageResult({"layers": float(len(layers))}, {}, [])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tvmopt.config import SensitivityConfig
 from tvmopt.device.target import TargetSpec
-from tvmopt.frontend import load_onnx, parse_input_shapes, prepare
+from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.spreadsheet import write_csv
@@ -37,7 +37,8 @@ def sensitivity(
         ConfigError, ModelError: The model or the data cannot be used.
     """
     start = time.perf_counter()
-    prepared = prepare(load_onnx(model), parse_input_shapes(config.input_shapes))
+    loaded = load_onnx(model)
+    prepared = prepare(loaded, shapes_for(loaded, config.input_shapes))
     dataset = calibration_data(prepared.reference, data, config.samples)
     found = measure(
         prepared,

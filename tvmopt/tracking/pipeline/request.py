@@ -23,13 +23,13 @@ from tvmopt.config import (
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError, ModelError
-from tvmopt.frontend.load import load_onnx, model_digest
-from tvmopt.frontend.shapes import (
-    Shapes,
-    fix_input_shapes,
+from tvmopt.frontend.given_shapes import (
     format_input_shapes,
-    parse_input_shapes,
+    parse_given_shapes,
+    shapes_for,
 )
+from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -239,7 +239,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
-    shapes = parse_input_shapes(of_model.input_shapes)
+    parse_given_shapes(of_model.input_shapes)
     name = check_name(of_model.name or name_of(str(model)))
     target = resolve_target(of_model.target, of_model.threads)
     data = _existing_data(of_model.data)
@@ -254,6 +254,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked=asked,
     )
     loaded = load_onnx(model)
+    shapes = shapes_for(loaded, of_model.input_shapes)
     fixed = format_input_shapes(_fixed_shapes(loaded, shapes))
     _check_names(asked.conversion.skip_layers, model, fixed, allowance)
     return dataclasses.replace(
