@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,14 +17,13 @@ from tvmopt.frontend.given_shapes import (
     shapes_for,
 )
 from tvmopt.frontend.shapes import fix_input_shapes
+from tvmopt.tracking.pipeline.request import make_request
 
 
 @pytest.fixture
 def model(make_model):
     """Return a model of three inputs that share dimensions, and one of fixed shape."""
-    from onnx import helper
-
-    node = helper.make_node("Sum", ["ids", "mask", "kinds", "one"], ["y"])
+    node = onnx.helper.make_node("Sum", ["ids", "mask", "kinds", "one"], ["y"])
     inputs = {
         "ids": ("float32", ["batch", "sequence"]),
         "mask": ("float32", ["batch", "sequence"]),
@@ -110,3 +110,10 @@ def test_parse_reverses_format(shapes, sizes) -> None:
 def test_a_model_compiles_by_its_dimensions(model, shapes) -> None:
     compiled = tvmopt.compile(model, shapes, threads=1)
     assert {spec.name: spec.shape for spec in compiled.metadata.inputs} == ALL
+
+
+def test_stages_get_the_shapes_of_all_inputs(model, tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, str(path))
+    request = make_request(path, input_shapes="batch=2,sequence=16")
+    assert request.input_shapes == "ids:2x16,mask:2x16,kinds:2x1,one:1x1"

@@ -210,7 +210,7 @@ def test_metaschedule_measures_and_leaves_its_evidence(store, mlflow_run, root):
         store,
         "tune",
         model=root / "tvmopt/examples/digits_cnn.onnx",
-        input_shapes="image:1x1x8x8",
+        input_shapes="batch=1",
         strategy="metaschedule",
         trials=8,
         time_budget=60,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import mlflow
 import numpy as np
@@ -76,3 +78,10 @@ def test_what_is_pulled_runs_and_names_the_package(finished, run_flow) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert " onnxruntime\n" in (folder / "pulled" / "README.md").read_text()
     assert json.loads((folder / "pulled" / "model.json").read_text())["segments"] == 1
+    hidden = "import sys; sys.modules.update(dict.fromkeys(['tvm', 'tvm_ffi', 'onnx', 'mlflow']));"
+    sample = f"{hidden} import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-I", "-c", sample, folder / "pulled" / "sample.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert "largest deviation from the golden output" in ran.stdout
+    assert not (folder / "pulled" / "c").exists()  # ONNX Runtime runs a part: Python only

@@ -142,8 +142,8 @@ def open_caller(library: Any, metadata: ModelMetadata) -> NativeCaller | TvmCall
         import tvm
 
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
-    if metadata.segments:
-        register_segments(metadata.threads)
+        if metadata.segments:
+            register_segments(metadata.threads)
     executor = open_library(
         library_path(library),
         native=metadata.native,
