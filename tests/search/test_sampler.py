@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
+from tvmopt import host
 from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget
 from tvmopt.search.effort import Effort
@@ -185,6 +186,10 @@ def _searched(
     return study
 
 
+@pytest.mark.skipif(
+    "avx512f" not in host.cpu_flags(),
+    reason="recorded with AVX-512; the linear algebra of other CPUs rounds otherwise",
+)
 @pytest.mark.parametrize(("seed", "objectives"), sorted(ORDERS))
 def test_the_order_is_that_of_earlier_versions(tmp_path, seed: int, objectives: int) -> None:
     names = ("latency", "accuracy_drop", "library_bytes")[:objectives]

@@ -106,11 +106,14 @@ def counted(model, monkeypatch):
     [call] = model._caller._idle
     direct = call._fallback
 
-    def count():
-        calls.append(1)
-        return direct()
+    class Counted:
+        replace_output = direct.replace_output
 
-    monkeypatch.setattr(call, "_fallback", count)
+        def __call__(self):
+            calls.append(1)
+            return direct()
+
+    monkeypatch.setattr(call, "_fallback", Counted())
     return calls
 
 
@@ -130,11 +133,14 @@ def test_a_fallback_that_answers_otherwise_is_refused(model, bundle, monkeypatch
     assert model.check_golden(bundle) <= model.metadata.tolerance
     [call] = model._caller._idle
 
-    def answer_otherwise() -> None:
-        for array in call.outputs:
-            array[...] = 3
+    class Otherwise:
+        replace_output = call._fallback.replace_output
 
-    monkeypatch.setattr(call, "_fallback", answer_otherwise)
+        def __call__(self) -> None:
+            for array in call.outputs:
+                array[...] = 3
+
+    monkeypatch.setattr(call, "_fallback", Otherwise())
     with pytest.raises(AccuracyError, match="must equal the golden output"):
         model.check_golden(bundle)
 

@@ -101,13 +101,14 @@ def test_layouts_modelled_alike_are_timed(monkeypatch, faster: str) -> None:
         return {layout: 1.0 if layout == faster else 2.0 for layout in lowered}
 
     plain = _network(_convolutions, (1, 3, 28, 28))
+    spec = resolve_target("host", 2)
     monkeypatch.setattr(auto_layout, "modelled_cycles", lambda mod, arch: 100.0)
     monkeypatch.setattr(auto_layout, "measured_seconds", seconds)
 
     def convert(layout: str) -> tvm.IRModule:
         return plain if layout == "NCHW" else convert_layout(plain, {"nn.conv2d": layout})
 
-    assert choose_layout(convert, SPEC) == faster
+    assert choose_layout(convert, spec) == faster
     assert timed == [["NHWC", "NCHW"]]
     # Code that this machine cannot run is not timed.
     other = resolve_target("znver5", 2)
@@ -118,10 +119,11 @@ def test_layouts_modelled_alike_are_timed(monkeypatch, faster: str) -> None:
 
 @pytest.mark.alone
 def test_whole_networks_are_timed_side_by_side() -> None:
+    spec = resolve_target("host", 2)
     small, large = (
-        lower(_network(_convolutions, (1, 3, size, size)), SPEC.to_tvm()) for size in (8, 56)
+        lower(_network(_convolutions, (1, 3, size, size)), spec.to_tvm()) for size in (8, 56)
     )
-    seconds = measured_seconds({"small": small, "large": large}, SPEC)
+    seconds = measured_seconds({"small": small, "large": large}, spec)
     assert 0 < seconds["small"] < seconds["large"] < 1
 
 

@@ -215,6 +215,9 @@ def misfit(
         return Refusal(f"the loop order {hint.loop_order} is not one of {count} loops")
     if loops <= 0:
         return Refusal(f"{loops_in_k_block} loops in a K block leave none of {count} around it")
+    if any(loop >= len(extents) for loop in hint.loop_order[loops:]):
+        # TVM computes too small a region of the partial sums, and so wrong ones.
+        return Refusal("a loop over cache blocks cannot be inside the K-block loop")
     if not 0 <= hint.parallel_loops <= loops:
         return Refusal(f"{hint.parallel_loops} of {loops} loops cannot be parallel")
     depth = hint.producer_depth
