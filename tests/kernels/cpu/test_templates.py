@@ -137,6 +137,21 @@ def test_a_hint_with_loops_that_do_not_exist_is_refused() -> None:
         emit(case.func, hint)
 
 
+def test_a_cache_block_inside_a_k_block_is_refused() -> None:
+    drawn = Drawn(
+        "matmul", (Operand((48, 130)), Operand((130, 64))), relax.op.matmul, lambda a, b: a @ b
+    )
+    [case] = cases(drawn, CPUS[0].target)
+    hint = RegisterTileConfig(
+        "register_tile", CPUS[0].arch,
+        register_tile=(12, 16), loop_order=(1, 0, 2), l2_block=(24, 0), k_block=13,
+        loops_in_k_block=1, packing="runtime",
+    )  # fmt: skip
+    with pytest.raises(NotApplicable, match="cannot be inside the K-block loop"):
+        emit(case.func, hint)
+    emit(case.func, dataclasses.replace(hint, loop_order=(2, 1, 0)))
+
+
 def _convolution(activation) -> Drawn:
     """A 3 x 3 convolution with a ragged last channel tile and symmetric attributes."""
 
