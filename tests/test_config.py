@@ -29,7 +29,7 @@ def test_round_trip_through_json(config):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ConvertConfig("x=1", TARGET), "input_shapes must be name:AxBxC"),
+        (lambda: ConvertConfig("x=one", TARGET), "input_shapes must be name:AxBxC"),
         (
             lambda: TuneConfig(TARGET, strategy="magic"),
             "strategy must be one of .*, but got 'magic'",
