@@ -1,4 +1,4 @@
-"""Shapes by the names of dimensions, and by those of other inputs."""
+"""Input shapes given by dimension names, or by another input."""
 
 from __future__ import annotations
 
@@ -81,6 +81,22 @@ def test_a_refusal_of_dynamic_inputs_names_the_dimensions(model) -> None:
         fix_input_shapes(model, shapes_for(model, "batch=2"))
     assert "ids (batchxsequence), mask (batchxsequence)" in str(caught.value)
     assert "for example input_shapes=batch=1,sequence=16, or whole shapes" in str(caught.value)
+
+
+def test_the_example_names_the_dimensions_beside_a_scalar(make_model) -> None:
+    node = onnx.helper.make_node("Mul", ["x", "rate"], ["y"])
+    inputs = {"x": ("float32", ["batch", 3]), "rate": ("float32", [])}
+    model = make_model([node], inputs, {"y": ("float32", ["batch", 3])}, {})
+    with pytest.raises(ModelError, match="for example input_shapes=batch=1, or whole shapes"):
+        fix_input_shapes(model, {})
+    assert shapes_for(model, "batch=2") == {"x": (2, 3), "rate": ()}
+
+
+def test_an_input_copies_the_shape_of_a_static_one(make_model) -> None:
+    node = onnx.helper.make_node("Sum", ["x", "y"], ["z"])
+    inputs = {"x": ("float32", [2, 3]), "y": ("float32", ["n", 3])}
+    model = make_model([node], inputs, {"z": ("float32", ["n", 3])}, {})
+    assert shapes_for(model, "y:=x")["y"] == (2, 3)
 
 
 def test_benchmarks_take_shapes_of_inputs_only() -> None:

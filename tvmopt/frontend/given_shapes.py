@@ -107,7 +107,7 @@ def shapes_for(model: onnx.ModelProto, text: str) -> Shapes:
     _require_known("inputs", [*given.copies, *given.copies.values()], declared)
     shapes = dict(given.shapes)
     for name, dims in declared.items():
-        if dims is None or not given.sizes:
+        if dims is None:
             continue
         sizes = [given.sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims]
         if name in shapes:

@@ -91,8 +91,9 @@ def fix_input_shapes(model: onnx.ModelProto, shapes: Shapes) -> Shapes:
 
 def _example(inputs: Iterable[onnx.ValueInfoProto]) -> str:
     """Return an example that names the dimensions of a model, where it names all."""
-    dims = [dim for value in inputs for dim in declared_dims(value) or [UNNAMED]]
-    if UNNAMED in dims:
+    declared = [declared_dims(value) for value in inputs]
+    dims = [dim for each in declared for dim in each or []]
+    if None in declared or UNNAMED in dims:
         return EXAMPLE
     first, *others = dict.fromkeys(dim for dim in dims if isinstance(dim, str))
     sizes = [f"{first}=1", *(f"{dim}=16" for dim in others)]

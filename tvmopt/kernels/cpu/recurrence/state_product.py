@@ -105,8 +105,8 @@ class StateProducts:
     def _add(self, first: int, parts: int) -> None:
         """Emit the products from value ``first`` of the state on.
 
-        Each part reads a stretch of the weight of its own: a core reads several streams faster
-        than one (1.2 to 1.4 times from L2 and L3, measured on a Zen 3).
+        Each part reads a separate range of the weight: a core reads several streams faster than
+        one (1.2 to 1.4 times from L2 and L3, measured on a Zen 3).
         """
         whole = (self._r.hidden - first) // parts
         if whole:
