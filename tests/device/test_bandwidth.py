@@ -99,10 +99,18 @@ def test_a_pipe_or_a_folder_in_its_place_is_not_read(measured, tmp_path, make) -
 
 
 def test_only_a_cpu_that_runs_here_is_measured(measured, monkeypatch) -> None:
-    spec = resolve_target("host", 2)
+    spec = resolve_target("skylake-avx512", 2)
+    monkeypatch.setattr(host, "cpu_flags", lambda: spec.cpu_flags)
     assert spec.arch().l3_bandwidth == 2 * ARCH.l3_bandwidth
     monkeypatch.setattr(host, "cpu_flags", lambda: frozenset())
     assert spec.arch().l3_bandwidth == ARCH.l3_bandwidth
+
+
+def test_bandwidths_with_avx2_are_a_fit(measured) -> None:
+    avx2 = CpuArch("znver3", "x86_64", 2, 256, 16)
+    got = with_measured_bandwidths(avx2)
+    assert (got.l2_bandwidth, got.l3_bandwidth, got.dram_bandwidth) == (64, 20, 8)
+    assert not measured
 
 
 def test_what_is_measured_here_is_plausible() -> None:

@@ -25,6 +25,12 @@ from tvmopt.device.cpu import CpuArch
 #: Bandwidth of each level relative to L1, on the machine of the fits.
 FITTED = {"l2": 0.56, "l3": 0.11, "dram": 0.065}
 
+# Bytes per cycle of L2, L3 and DRAM for vectors of 32 bytes, where ratios to L1 do not travel: L1
+# itself is half as fast as on the machine of the fits. Fit to top-1 schedules of six networks on a
+# Zen 3, see benchmarks/results/2026-11-26-avx2-bandwidths.md.
+_AVX2_BYTES = 32
+_AVX2 = {"l2_bandwidth": 64.0, "l3_bandwidth": 20.0, "dram_bandwidth": 8.0}
+
 # Plausible ratios; the cache file is damaged if it holds others.
 _LEAST, _MOST = 0.001, 2.0
 _ACCUMULATORS, _REPEATS = 8, 7
@@ -33,7 +39,12 @@ _READ, _MEMORY = 16 * 1024 * 1024, 256 * 1024 * 1024
 
 
 def with_measured_bandwidths(arch: CpuArch) -> CpuArch:
-    """Return ``arch`` with bandwidths scaled to the host, which must be able to run its code."""
+    """Return ``arch`` with bandwidths scaled to the host, which must be able to run its code.
+
+    With vectors of 32 bytes (AVX2) the bandwidths are a fit instead.
+    """
+    if arch.simd_bytes == _AVX2_BYTES:
+        return dataclasses.replace(arch, **_AVX2)
     return scaled(arch, _ratios(arch))
 
 
