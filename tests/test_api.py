@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import tvmopt
+from tvmopt.api import _text
 from tvmopt.errors import AccuracyError, ConfigError, ModelError
 from tvmopt.stages import check
 
@@ -64,6 +65,10 @@ def test_int8_is_calibrated_on_samples(conv_model, wanted) -> None:
         ({"dtype": "float8"}, ConfigError, "dtype must be one of"),
         ({"data": "nowhere.npz"}, ConfigError, "data must be an existing"),
         ({"input_shapes": {"z": (1,)}}, ConfigError, "input_shapes must name inputs of the model"),
+        ({"input_shapes": {"x": (set(), 3)}}, ConfigError, "input_shapes must have sets of"),
+        ({"input_shapes": {"x": ({"1"}, 1.5)}}, ConfigError, "input_shapes must be name:AxBxC"),
+        ({"input_shapes": {"n": range(10**9)}}, ConfigError, "sets of positive integers"),
+        ({"input_shapes": {"n": range(1, 10**9)}}, ConfigError, "at most 128 sizes"),
         ({"target": "cortex-a72"}, ConfigError, "target must run on this machine"),
         ({"model": 3}, ConfigError, "model must be a path, bytes or an onnx.ModelProto"),
         ({"model": b"nothing"}, ModelError, "model must"),
@@ -74,6 +79,23 @@ def test_what_is_wrong_is_one_line(conv_model, given, error, message) -> None:
     with pytest.raises(error, match=message) as caught:
         tvmopt.compile(**{"model": conv_model, **given})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (None, ""),
+        ("batch=1,4", "batch=1,4"),
+        ({"batch": 4, "x": (1, 3), "rate": ()}, "batch=4,x:1x3,rate:"),
+        ({"batch": {16, 1, 4}, "length": range(16, 129, 16)}, "batch={1,4,16},length={16:128:16}"),
+        ({"batch": frozenset({2}), "length": range(9, 0, -4)}, "batch={2},length={1:9:4}"),
+        ({"x": ([1, 4, 16], 3, range(8, 10))}, "x:{1,4,16}x3x{8:9:1}"),
+        ({"x": [{4, 1}, (2, 3)]}, "x:{1,4}x{2,3}"),
+        ({"a=1": (2,), "b;{}": 3, "c": range(0)}, r"a\=1:2,b\;\{\}=3,c={}"),
+    ],
+)
+def test_a_mapping_becomes_text(given, text) -> None:
+    assert _text(given) == text
 
 
 def test_what_onnx_runtime_refuses_in_its_part_is_one_error(make_model) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from tvmopt.device.target import TargetSpec
     from tvmopt.runtime import CompiledModel
 
+#: An axis of a shape: an integer, or a list, set or range of sizes.
+Extent = int | Sequence[int] | Set[int]
+#: Shapes of inputs and sizes of dimensions by name; a range is a set of sizes, a list is a shape.
+InputShapes = Mapping[str, Sequence[Extent] | int | Set[int]] | str
+
 _GROUPS: tuple[type[Group], ...] = (
     groups.ConversionParameters,
     groups.QuantizationParameters,
@@ -38,7 +43,7 @@ _DEFAULTS: dict[str, Any] = {"strategy": "default"}
 
 def compile(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    input_shapes: Mapping[str, Sequence[int] | int] | str | None = None,
+    input_shapes: InputShapes | None = None,
     target: str = "host",
     threads: int = 0,
     *,
@@ -56,6 +61,8 @@ def compile(
         model: Path of an ONNX file, its bytes, or a ``ModelProto``.
         input_shapes: Shape of every dynamic input by its name, or size of every dynamic dimension
             by its name, as a mapping or as ``"image:1x3x224x224"``, ``"batch=1,sequence=16"``.
+            Sets of sizes are ``{"batch": {1, 4, 16}, "sequence": range(16, 129, 16)}``,
+            ``{"image": ([1, 4, 16], 3, 224, 224)}`` or ``"image:{1,4,16}x3x224x224"``.
         target: As the parameter ``target`` of ``main``; this machine must run it.
         threads: Threads of the compiled model; 0: all cores.
         data: Samples to check and calibrate on: a ``.npz`` or ``.npy`` file, or arrays by input
@@ -207,16 +214,18 @@ def _samples(
     return path
 
 
-def _text(input_shapes: Mapping[str, Sequence[int] | int] | str | None) -> str:
+def _text(input_shapes: InputShapes | None) -> str:
     if input_shapes is None or isinstance(input_shapes, str):
         return input_shapes or ""
-    from tvmopt.frontend.given_shapes import GivenShapes, format_given_shapes
+    from tvmopt.frontend.given_sets import escaped, format_extent
 
-    sizes = {name: size for name, size in input_shapes.items() if isinstance(size, int)}
-    shapes = {
-        name: tuple(shape) for name, shape in input_shapes.items() if not isinstance(shape, int)
-    }
-    return format_given_shapes(GivenShapes(shapes, sizes, {}))
+    entries = []
+    for name, value in input_shapes.items():
+        if isinstance(value, int | range | Set):
+            entries.append(f"{escaped(name)}={format_extent(value)}")
+        else:
+            entries.append(f"{escaped(name)}:{'x'.join(map(format_extent, value))}")
+    return ",".join(entries)
 
 
 def _empty_folder(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import tvm
@@ -13,7 +14,10 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
 from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.runtime.sizes import of_size
 from tvmopt.transform.fallback import add_fallback
+from tvmopt.transform.merge_sizes import merge_sizes
+from tvmopt.transform.share_packing import without_tiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +43,21 @@ class BuiltLibrary:
     native: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class SizeModule:
+    """The network in one more size.
+
+    Attributes:
+        mod: Lowered module.
+        database_dir: As of :func:`build_library`.
+        direct: As of :func:`build_library`.
+    """
+
+    mod: tvm.IRModule
+    database_dir: Path | None = None
+    direct: tvm.IRModule | None = None
+
+
 def build_library(
     mod: tvm.IRModule,
     target: TargetSpec,
@@ -49,6 +68,7 @@ def build_library(
     quick: bool = False,
     direct: tvm.IRModule | None = None,
     native: bool = True,
+    other_sizes: Sequence[SizeModule] = (),
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
@@ -70,21 +90,77 @@ def build_library(
             function with default schedules (:mod:`tvmopt.transform.fallback`).
         native: Whether a CPU network of static shapes becomes native code; else TVM's virtual
             machine interprets it, whose instrument sees every kernel.
+        other_sizes: The network in more sizes, which the library holds, too
+            (:mod:`tvmopt.transform.merge_sizes`).
 
     Raises:
         DatabaseMismatchError: When the database has another key.
         BuildError: When code generation or linking fails.
         EnvironmentSetupError: When no compiler can link for the target.
     """
+    start = time.perf_counter()
+    tvm_target = target.to_tvm(opt_level=1 if quick else None)
+    sizes = [
+        schedule_size(one, target, tvm_target, schedule)
+        for one in (SizeModule(mod, database_dir, direct), *other_sizes)
+    ]
+    befores = [size.before for size in sizes if size.before is not None]
+    try:
+        generator = code_generator(target, tvm_target, native)
+        mod, others, native = _compile_all(
+            merge_sizes(befores) if befores else None,
+            merge_sizes([size.after for size in sizes]),
+            generator,
+            path,
+        )
+    except EnvironmentSetupError:
+        raise
+    except Exception as error:
+        reason = last_line(error)
+        raise BuildError(f"code generation for {target.device} failed: {reason}") from error
+    sources = _by_size([size.sources for size in sizes])
+    sources.update({name: f"default:{how}" for name, how in others.items()})
+    records = _by_size([size.records for size in sizes])
+    instructions = _instructions(mod)
+    seconds = time.perf_counter() - start
+    return BuiltLibrary(path, sources, seconds, instructions, records, native)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledSize:
+    """A module before and after default scheduling, and where each schedule comes from.
+
+    Attributes:
+        before: The module; None without default scheduling.
+        after: The scheduled module.
+        sources: As of :class:`BuiltLibrary`.
+        records: As of :class:`BuiltLibrary`.
+    """
+
+    before: tvm.IRModule | None
+    after: tvm.IRModule
+    sources: dict[str, str]
+    records: dict[str, str]
+
+
+def schedule_size(
+    network: SizeModule, target: TargetSpec, tvm_target: tvm.target.Target, schedule: str
+) -> ScheduledSize:
+    """Apply the tuning database, and default schedules to what it lacks.
+
+    Args:
+        network: The network.
+        target: Target to compile for.
+        tvm_target: ``target`` as a target of TVM.
+        schedule: As of :func:`build_library`.
+    """
     from tvmopt.tune.apply import apply_database
     from tvmopt.tune.database import DatabaseKey, canonical_target, granularity_of
 
-    start = time.perf_counter()
-    lowered = mod
+    mod, database_dir = network.mod, network.database_dir
     functions = [v.name_hint for v, f in mod.functions_items() if _is_tensor_ir(f)]
     sources = dict.fromkeys(functions, "none:baseline")
     records: dict[str, str] = {}
-    tvm_target = target.to_tvm(opt_level=1 if quick else None)
     if database_dir is not None:
         key = DatabaseKey(
             canonical_target(tvm_target), target.threads, granularity=granularity_of(database_dir)
@@ -94,30 +170,26 @@ def build_library(
         sources.update(dict.fromkeys(applied.served, "database"))
         records = {name: f"none: {why}" for name, why in applied.missing.items()}
         records.update(dict.fromkeys(applied.served, applied.granularity))
-    if direct is not None:
-        mod = add_fallback(mod, lowered, direct)
-    before = mod if schedule == "default" else None
-    if schedule == "default":
-        mod, rules = schedule_module(mod, target.arch())
-        for name, rule in rules.items():
-            if sources.get(name) != "database":
-                none = rule.startswith("unscheduled")
-                sources[name] = f"none:{rule}" if none else f"default:{rule}"
-    else:
-        arch = target.arch()
-        mod = backend_of(arch).schedule_unmatched(mod, arch)
-    try:
-        generator = code_generator(target, tvm_target, native)
-        mod, others, native = _compile_all(before, mod, generator, path)
-    except EnvironmentSetupError:
-        raise
-    except Exception as error:
-        reason = last_line(error)
-        raise BuildError(f"code generation for {target.device} failed: {reason}") from error
-    sources.update({name: f"default:{how}" for name, how in others.items()})
-    instructions = _instructions(mod)
-    seconds = time.perf_counter() - start
-    return BuiltLibrary(path, sources, seconds, instructions, records, native)
+    if network.direct is not None:
+        mod = add_fallback(mod, network.mod, network.direct)
+    arch = target.arch()
+    if schedule != "default":
+        return ScheduledSize(None, backend_of(arch).schedule_unmatched(mod, arch), sources, records)
+    before = mod
+    mod, rules = schedule_module(mod, arch)
+    before, mod = without_tiles(before), without_tiles(mod)
+    for name, rule in rules.items():
+        if sources.get(name) != "database":
+            none = rule.startswith("unscheduled")
+            sources[name] = f"none:{rule}" if none else f"default:{rule}"
+    return ScheduledSize(before, mod, sources, records)
+
+
+def _by_size(texts: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return the texts of functions of all sizes by name and number of the size."""
+    return {
+        of_size(name, size): text for size, own in enumerate(texts) for name, text in own.items()
+    }
 
 
 def _compile_all(

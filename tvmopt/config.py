@@ -21,6 +21,8 @@ from tvmopt.parameters.groups import (
 from tvmopt.remote.board import Board
 from tvmopt.skip_layers import SkipLayers
 
+# Further sizes of a model that are tuned in the time of the largest one.
+_SIZES_AS_ONE = 10
 # Left out of a digest when empty, so that digests of local measurements stay equal.
 _RPC = ("rpc_tracker", "rpc_key")
 
@@ -98,10 +100,15 @@ class ConvertConfig(StageConfig, ConversionParameters):
     quantization: str = "u8s8"
 
     def __post_init__(self) -> None:
-        from tvmopt.frontend.given_shapes import parse_given_shapes
+        from tvmopt.frontend.given_sizes import parse_given_sizes
 
         super().__post_init__()
-        parse_given_shapes(self.input_shapes)
+        sizes = parse_given_sizes(self.input_shapes).sizes
+        if self.target.get("gpu") and len(sizes) > 1:
+            raise ConfigError(
+                "input_shapes must give one size for a GPU, since libraries of several sizes are "
+                f"for CPUs, but got {len(sizes)} sizes; build the model once for each"
+            )
         one_of("quantization", self.quantization, QUANTIZATIONS)
 
 
@@ -138,6 +145,22 @@ class TuneConfig(StageConfig, TuningParameters):
                 f"trials must be at least 1 for strategy 'metaschedule', but got {self.trials}"
             )
 
+    def for_further_size(self) -> TuneConfig:
+        """Return the configuration for a further size of the model: a tenth of the effort.
+
+        Ten sizes then take less than three times as long as one.
+        """
+        topk, trials = (max(1, effort // _SIZES_AS_ONE) for effort in (self.topk, self.trials))
+        if self.strategy == "fast":
+            return dataclasses.replace(
+                self, topk=topk, time_budget=self.time_budget / _SIZES_AS_ONE
+            )
+        if self.strategy == "metaschedule":
+            return dataclasses.replace(
+                self, trials=trials, time_budget=self.time_budget / _SIZES_AS_ONE
+            )
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class BuildConfig(StageConfig):
@@ -148,11 +171,13 @@ class BuildConfig(StageConfig):
         target: ``TargetSpec.to_dict()``.
         schedule: ``"default"`` schedules what the tuning database does not; ``"none"`` leaves
             everything as TVM's own pipeline has it, the baseline.
+        all_sizes: Whether the library holds all sizes of the model; else the largest alone.
     """
 
     name: str
     target: dict[str, Any]
     schedule: str = "default"
+    all_sizes: bool = True
 
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, ("default", "none"))

@@ -14,13 +14,13 @@ from tvmopt.config import TuneConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.stages import tune_layers
 from tvmopt.stages.module_files import write_module
-from tvmopt.stages.tune import (
+from tvmopt.stages.tune import tune
+from tvmopt.stages.tune_files import (
     ALTERNATIVES_FILE,
     DATABASE_DIR,
     LOG_FILE,
     PLAN_FILE,
     TASKS_FILE,
-    tune,
 )
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation, free_layouts, read_plan

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import re
 import socket
+import threading
 from types import SimpleNamespace
 
 import mlflow
 import numpy as np
 import pytest
 from mlflow.pyfunc import scoring_server
+from onnx import helper
 
+import tvmopt
 from tests.tracking.serving import ask_app
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import ServerParameters
@@ -23,6 +27,7 @@ from tvmopt.tracking import flavor
 from tvmopt.tracking.serving import scoring, serve
 from tvmopt.tracking.serving.body import read_body
 from tvmopt.tracking.serving.refusal import RefusedRequestError
+from tvmopt.tracking.serving.request_queue import RequestQueue
 
 INPUTS = (TensorSpec("ids", (4,), "int64"), TensorSpec("in/bias", (4, 8), "float32"))
 
@@ -111,6 +116,145 @@ def test_good_bodies_pass_the_count(shape, name):
     instances = [{name: item} for item in value]
     for data in ({"inputs": {name: value}}, {"inputs": value}, {"instances": instances}):
         read_body(json.dumps(data).encode(), (TensorSpec(name, shape, "float32"),))
+
+
+OPEN = (TensorSpec("ids", (-1, -1), "int64"), TensorSpec("x", (-1, -1, 2), "float32"))
+
+
+def _open(rows: int, length: int) -> dict[str, np.ndarray]:
+    ids = np.arange(rows * length).reshape(rows, length)
+    return {"ids": ids, "x": np.stack([ids, -ids], axis=-1).astype(np.float32)}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("key", ["inputs", "instances"])
+def test_open_extents_take_any_number(rows, length, key):
+    wanted = _open(rows, length)
+    data = {name: array.tolist() for name, array in wanted.items()}
+    if key == "instances":
+        data = [{name: value[row] for name, value in data.items()} for row in range(rows)]
+    found = read_body(json.dumps({key: data}).encode(), OPEN)
+    assert found.keys() == wanted.keys()
+    for spec in OPEN:
+        np.testing.assert_array_equal(found[spec.name], wanted[spec.name])
+        assert found[spec.name].dtype == spec.dtype
+
+
+def test_open_extents_behind_a_static_one():
+    spec = TensorSpec("x", (2, -1), "float32")
+    assert read_body(b'{"inputs": [[1, 2, 3], [4, 5, 6]]}', (spec,))["x"].shape == (2, 3)
+    assert read_body(b'{"instances": [{"x": [1]}, {"x": [2]}]}', (spec,))["x"].shape == (2, 1)
+    with pytest.raises(RefusedRequestError, match="dimension 0 has 1 values instead of 2"):
+        read_body(b'{"inputs": [[1, 2, 3]]}', (spec,))
+    with pytest.raises(RefusedRequestError, match=r"number of instances, but there are 3, .*2xn"):
+        read_body(b'{"instances": [{"x": [1]}, {"x": [1]}, {"x": [1]}]}', (spec,))
+
+
+_ROWS = "every input must be a list of as many rows, at least one, but they are not"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"ids": [[1, 2, 3], [4, 5]]},
+            "input 'ids' must be int64 of shape 2x3, but dimension 1 has 2 values instead of 3",
+        ),
+        ({"ids": [[1], [4, 5]]}, "of shape 2x1, but dimension 1 has 2 values instead of 1"),
+        ({"ids": [[], [4]]}, "of shape 2x1, but dimension 1 has 0 values instead of 1"),
+        ({"ids": [[], []]}, "of shape 2x1, but dimension 1 has 0 values instead of 1"),
+        ({"ids": [[1, 2], 3]}, "of shape 2x2, but holds a whole number where it must not"),
+        ({"ids": [1, 2]}, "of shape 2x1, but holds a whole number where it must not"),
+        ({"ids": [[[1]], [[2]]]}, "of shape 2x1, but holds a list where it must not"),
+        ({"ids": [[1], None]}, "of shape 2x1, but holds null where it must not"),
+        ({"ids": [{}, {}]}, "of shape 2x1, but holds an object where it must not"),
+        (
+            {"x": [[[1, 2], [3, 4]], [[5, 6]]]},
+            "input 'x' must be float32 of shape 2x2x2, but dimension 1 has 1 values instead of 2",
+        ),
+        ({"x": [[[1, 2, 3]], [[1, 2, 3]]]}, "of shape 2x1x2, but dimension 2 has 3 values instead"),
+        ({"ids": [[1, 2]]}, _ROWS),
+        ({"ids": [], "x": []}, _ROWS),
+        ({"ids": 1, "x": 1}, _ROWS),
+    ],
+)
+def test_ragged_lists_are_refused(change, message):
+    good = {name: array.tolist() for name, array in _open(2, 3).items()}
+    with pytest.raises(RefusedRequestError) as caught:
+        read_body(json.dumps({"inputs": {**good, **change}}).encode(), OPEN)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"ids": [1]}, "'ids' must be int64 of shape 2x2, but dimension 1 has 1 values instead"),
+        ({"x": [[1, 2]] * 3}, "of shape 2x2x2, but dimension 1 has 3 values instead of 2"),
+        ({"ids": 1}, "'ids' must be int64 of shape 2x2, but holds a whole number where it must"),
+        ({"other": 1}, "the inputs must be exactly 'ids' (int64 nxn), 'x' (float32 nxnx2), but 0"),
+    ],
+)
+def test_instances_of_other_lengths_are_refused(second, message):
+    good = {"ids": [1, 2], "x": [[1, 2], [3, 4]]}
+    body = json.dumps({"instances": [good, {**good, **second}]}).encode()
+    with pytest.raises(RefusedRequestError) as caught:
+        read_body(body, OPEN)
+    assert message in str(caught.value)
+
+
+class TestSeveralSizes:
+    """A model of several sizes answers requests of any, and says which it lacks."""
+
+    @pytest.fixture(scope="class")
+    def app(self, make_model):
+        node = helper.make_node("Relu", ["x"], ["y"])
+        shape = "float32", ["n", "s"]
+        model = make_model([node], {"x": shape}, {"y": shape}, {})
+        compiled = tvmopt.compile(model, "n=4,1;s=4,8", threads=1)
+        return serve.scoring_app(compiled, ServerParameters())
+
+    @pytest.mark.parametrize(("rows", "length"), [(1, 4), (1, 3), (3, 8), (9, 5)])
+    @pytest.mark.parametrize("key", ["inputs", "instances"])
+    def test_answers(self, app, rows, length, key):
+        x = np.random.default_rng(rows).integers(-9, 9, (rows, length))
+        data = x.tolist() if key == "inputs" else [{"x": row} for row in x.tolist()]
+        status, answer = ask_app(app, json.dumps({key: data}).encode())
+        assert status == 200
+        np.testing.assert_array_equal(answer["predictions"], np.maximum(x, 0))
+
+    def test_refuses_a_length_that_no_size_has(self, app):
+        status, answer = ask_app(app, json.dumps({"inputs": [[1.0] * 9]}).encode())
+        assert status == 400
+        assert "compiled for (x:4x8; x:4x4; x:1x8; x:1x4), but got x:1x9" in answer["message"]
+
+
+def test_requests_of_other_lengths_are_not_joined():
+    shapes: list[tuple[int, ...]] = []
+    go = threading.Event()
+
+    def double(inputs):
+        go.wait(20)
+        shapes.append(inputs["x"].shape)
+        return [inputs["x"] * 2]
+
+    async def work() -> None:
+        queue = RequestQueue(double, 8, 1, 100, 0.0)
+        asked = [np.full((rows, length), rows, np.float32) for rows, length in waiting]
+        first = asyncio.ensure_future(queue.outputs({"x": np.zeros((1, 1), np.float32)}))
+        await asyncio.sleep(0.05)  # it occupies the model
+        futures = [asyncio.ensure_future(queue.outputs({"x": x})) for x in asked]
+        await asyncio.sleep(0.05)
+        go.set()
+        await first
+        for x, [y] in zip(asked, await asyncio.gather(*futures), strict=True):
+            np.testing.assert_array_equal(y, x * 2)
+        queue.close()
+
+    waiting = [(1, 3), (2, 3), (1, 5), (1, 5), (1, 3), (2, 3), (6, 3)]
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert shapes == [(1, 1), (3, 3), (2, 5), (3, 3), (6, 3)]
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])

@@ -22,7 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.memory_plan import plan_memory
-from tvmopt.codegen.native_sources import CALL, NETWORK, SEGMENT
+from tvmopt.codegen.native_sources import CALL, NETWORK, segment_name
 from tvmopt.codegen.network import (
     Branch,
     Buffer,
@@ -161,7 +161,7 @@ def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tens
                 with build.Else():
                     _emit(network, step.otherwise, address)
         elif isinstance(step, SegmentCall):
-            name = f"{SEGMENT}{step.model.offset}"
+            name = segment_name(step)
             _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         else:
             _call(tirx.call_extern("int32", step.kernel, *map(address, step.arguments)))

@@ -10,13 +10,15 @@ from tvm import relax
 
 from tvmopt.codegen.network import SegmentCall, StaticNetwork
 from tvmopt.codegen.weights import WEIGHTS_SYMBOL
+from tvmopt.runtime.executor import MAIN
 from tvmopt.runtime.fallback import FALLBACK
+from tvmopt.runtime.sizes import of_size
 
 #: Prefix of the functions, compiled by TVM, that call the kernels; a pointer for each tensor.
 NETWORK = "tvmopt_network_"
 #: Prefix of the functions that call them with threads and workspace.
 CALL = "tvmopt_call_"
-#: Prefix of the functions that run a segment in ONNX Runtime; the offset of its model follows.
+#: Prefix of the functions that run a segment in ONNX Runtime; offset of its model, extents follow.
 SEGMENT = "tvmopt_segment_"
 _NATIVE = Path(__file__).parent / "native"
 _FILES = (
@@ -38,6 +40,13 @@ EXPORTED int tvmopt_{name}(void *const *tensors) {{
   for (int i = 0; i < {count}; ++i)
     if ((uintptr_t)tensors[i] % 64) return tvmopt_misaligned();
   return {call}({arguments});
+}}
+"""
+_RUN = """\
+EXPORTED int {run}(void *const *tensors) {{
+  (void)holds_nan16, (void)holds_nan32, (void)holds_nan64;
+  int code = tvmopt_{main}(tensors);
+  return code || !({any_nan}) ? code : {direct};
 }}
 """
 _SEGMENT = """\
@@ -86,11 +95,7 @@ HOLDS_NAN(32, 0xff000000u)
 HOLDS_NAN(64, 0xffe0000000000000u)
 
 /* Run the model; where its Winograd convolutions give NaN, with direct convolutions. */
-EXPORTED int tvmopt_run(void *const *tensors) {{
-  (void)holds_nan16, (void)holds_nan32, (void)holds_nan64;
-  int code = tvmopt_main(tensors);
-  return code || !({any_nan}) ? code : {direct};
-}}
+{runs}
 #ifdef __cplusplus
 }}
 #endif
@@ -102,7 +107,7 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
     """Write the sources into ``folder``; return their paths.
 
     Args:
-        entries: Network of each function of the library by name; all have equal tensors.
+        entries: Network of each function of the library by name.
         threads: Threads of a call.
         folder: Folder to write into.
     """
@@ -122,22 +127,39 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         )
         for name in entries
     ]
-    has_direct = FALLBACK in entries
-    # Two functions share a segment's model, and then its inputs and outputs.
-    calls = {call.model.offset: call for network in networks for call in network.segments()}
+    sizes = [size for size in range(len(entries)) if of_size(MAIN, size) in entries]
+    # Two functions share a segment's model, if its inputs and outputs are equal, too.
+    calls = {segment_name(call): call for network in networks for call in network.segments()}
     text = _FILE.format(
         threads=threads,
-        tensors=_tensors(networks[0]),
+        tensors=_tensors(entries[MAIN]),
         weights=WEIGHTS_SYMBOL,
         segments="\n".join(map(_segment, calls.values())) or '    ""',
-        offsets=", ".join(map(str, calls)) or "0",
+        offsets=", ".join(str(call.model.offset) for call in calls.values()) or "0",
         stubs="\n".join(_stub(n, call) for n, call in enumerate(calls.values())),
         entries="\n".join(parts),
-        any_nan=_any_nan(networks[0]) if has_direct else "0",
-        direct=f"tvmopt_{FALLBACK}(tensors)" if has_direct else "0",
+        runs="\n".join(_run(entries, size) for size in sizes),
     )
     path.write_text(text)
     return [*_SOURCES, path]
+
+
+def segment_name(call: SegmentCall) -> str:
+    """Return the name of the function that runs a segment in ONNX Runtime."""
+    extents = "_".join(_extents(ty).replace(" ", "x") for ty in call.types)
+    return f"{SEGMENT}{call.model.offset}_{extents}"
+
+
+def _run(entries: Mapping[str, StaticNetwork], size: int) -> str:
+    """Return C code of the function that runs a size."""
+    main, direct = of_size(MAIN, size), of_size(FALLBACK, size)
+    has_direct = direct in entries
+    return _RUN.format(
+        run=of_size("tvmopt_run", size),
+        main=main,
+        any_nan=_any_nan(entries[main]) if has_direct else "0",
+        direct=f"tvmopt_{direct}(tensors)" if has_direct else "0",
+    )
 
 
 def _any_nan(network: StaticNetwork) -> str:
@@ -159,7 +181,7 @@ def _stub(number: int, call: SegmentCall) -> str:
     """Return C code of the function that runs a segment."""
     count = len(call.arguments)
     return _SEGMENT.format(
-        function=f"{SEGMENT}{call.model.offset}",
+        function=segment_name(call),
         declared=", ".join(f"void *p{i}" for i in range(count)),
         names=", ".join(f"p{i}" for i in range(count)),
         number=number,

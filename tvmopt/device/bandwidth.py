@@ -29,7 +29,7 @@ FITTED = {"l2": 0.56, "l3": 0.11, "dram": 0.065}
 # itself is half as fast as on the machine of the fits. Fit to top-1 schedules of six networks on a
 # Zen 3, see benchmarks/results/2026-11-26-avx2-bandwidths.md.
 _AVX2_BYTES = 32
-_AVX2 = {"l2_bandwidth": 64.0, "l3_bandwidth": 20.0, "dram_bandwidth": 8.0}
+_AVX2_L2, _AVX2_L3, _AVX2_DRAM = 64.0, 20.0, 8.0
 
 # Plausible ratios; the cache file is damaged if it holds others.
 _LEAST, _MOST = 0.001, 2.0
@@ -44,7 +44,9 @@ def with_measured_bandwidths(arch: CpuArch) -> CpuArch:
     With vectors of 32 bytes (AVX2) the bandwidths are a fit instead.
     """
     if arch.simd_bytes == _AVX2_BYTES:
-        return dataclasses.replace(arch, **_AVX2)
+        return dataclasses.replace(
+            arch, l2_bandwidth=_AVX2_L2, l3_bandwidth=_AVX2_L3, dram_bandwidth=_AVX2_DRAM
+        )
     return scaled(arch, _ratios(arch))
 
 

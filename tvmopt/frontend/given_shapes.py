@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
-from typing import TypeVar
 
 import onnx
 
 from tvmopt.errors import ConfigError
-from tvmopt.frontend.shapes import EXAMPLE, UNNAMED, Shapes, declared_dims, graph_inputs
-
-# Parts between commas without a backslash before them.
-_ENTRY = re.compile(r"(?:\\.|[^,\\])+")
-# An input with the shape of another: the colon has no backslash before it.
-_COPY = re.compile(r"((?:\\.|[^\\])+?):=(.+)")
-_MOST_DIGITS = 9
-_Value = TypeVar("_Value")
+from tvmopt.frontend.given_sets import GivenSets, escaped, parse_given_sets
+from tvmopt.frontend.shapes import UNNAMED, Shapes, declared_dims, graph_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,48 +30,29 @@ class GivenShapes:
 def parse_given_shapes(text: str) -> GivenShapes:
     """Parse ``"image:1x3x224x224,mask:1x16"``, ``"batch=1,sequence=16"`` or ``"mask:=image"``.
 
-    A scalar is written ``"rate:"``. In a name, a backslash escapes a comma, a final colon, a
-    leading or trailing blank, and a backslash.
+    A scalar is written ``"rate:"``. :func:`parse_given_sets` documents the grammar; here, a set
+    must have one value.
 
     Raises:
         ConfigError: When an entry is not ``name:AxBxC`` with positive integers, ``dimension=A``, or
-            ``name:=other``.
+            ``name:=other``; or when a set has several values.
     """
-    given = GivenShapes({}, {}, {})
-    for entry in filter(None, (part.strip() for part in _ENTRY.findall(text))):
-        name, colon, dims = entry.rpartition(":")
-        dimension, _, size = entry.rpartition("=")
-        if copy := _COPY.fullmatch(entry):
-            _add(given.copies, "input", copy[1], _unescaped(copy[2]))
-        elif colon and name and re.fullmatch(r"([0-9]+(x[0-9]+)*)?", dims):
-            sizes = [_size(entry, digits) for digits in dims.split("x")] if dims else []
-            _add(given.shapes, "input", name, tuple(sizes))
-        elif dimension and re.fullmatch(r"[0-9]+", size):
-            _add(given.sizes, "dimension", dimension, _size(entry, size))
-        else:
-            raise ConfigError(
-                "input_shapes must be name:AxBxC, dimension=A or name:=other, with commas between, "
-                f"{EXAMPLE}; but got {entry!r}"
-            )
-    for name in given.shapes.keys() & given.copies.keys():
-        raise ConfigError(f"input_shapes must name each input once, but got {name!r} twice")
-    return given
-
-
-def _add(known: dict[str, _Value], kind: str, escaped: str, value: _Value) -> None:
-    name = _unescaped(escaped)
-    if name in known:
-        raise ConfigError(f"input_shapes must name each {kind} once, but got {name!r} twice")
-    known[name] = value
-
-
-def _size(entry: str, digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
+    given = parse_given_sets(text)
+    if any(len(values) > 1 for values in given.extents):
         raise ConfigError(
-            f"input_shapes must hold dimensions of at most {_MOST_DIGITS} digits, but "
-            f"got {entry[:100]!r}"
+            f"input_shapes must give one size here, but got sets: {text[:100]!r}; give one value "
+            "instead of each set"
         )
-    return int(digits)
+    return _largest(given)
+
+
+def _largest(given: GivenSets) -> GivenShapes:
+    """Return the size with the largest value of every set, which is the first of all sizes."""
+    return GivenShapes(
+        {name: tuple(map(max, axes)) for name, axes in given.shapes.items()},
+        {name: max(values) for name, values in given.sizes.items()},
+        given.copies,
+    )
 
 
 def parse_input_shapes(text: str) -> Shapes:
@@ -97,10 +70,12 @@ def parse_input_shapes(text: str) -> Shapes:
 def shapes_for(model: onnx.ModelProto, text: str) -> Shapes:
     """Return the shapes of inputs of ``model`` that a text gives; static inputs may be left out.
 
+    A text with sets gives the shapes of its largest size.
+
     Raises:
         ConfigError: When the text is wrong, or names what the model lacks.
     """
-    given = parse_given_shapes(text)
+    given = _largest(parse_given_sets(text))
     declared = {value.name: declared_dims(value) for value in graph_inputs(model)}
     named = {name for dims in declared.values() for name in _names_in(dims)}
     _require_known("dimensions", given.sizes, named)
@@ -149,20 +124,12 @@ def _require_agreement(
 
 def format_given_shapes(given: GivenShapes) -> str:
     """Format shapes: the inverse of :func:`parse_given_shapes`."""
-    shapes = [f"{_escaped(name)}:{'x'.join(map(str, dims))}" for name, dims in given.shapes.items()]
-    sizes = [f"{_escaped(name)}={size}" for name, size in given.sizes.items()]
-    copies = [f"{_escaped(name)}:={_escaped(other)}" for name, other in given.copies.items()]
+    shapes = [f"{escaped(name)}:{'x'.join(map(str, dims))}" for name, dims in given.shapes.items()]
+    sizes = [f"{escaped(name)}={size}" for name, size in given.sizes.items()]
+    copies = [f"{escaped(name)}:={escaped(other)}" for name, other in given.copies.items()]
     return ",".join([*shapes, *sizes, *copies])
 
 
 def format_input_shapes(shapes: Shapes) -> str:
     """Format shapes of inputs: the inverse of :func:`parse_input_shapes`."""
     return format_given_shapes(GivenShapes(shapes, {}, {}))
-
-
-def _unescaped(name: str) -> str:
-    return re.sub(r"\\(.)", r"\1", name)
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"[\\,:]|^\s|\s$", r"\\\g<0>", name)

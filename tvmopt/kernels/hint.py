@@ -53,6 +53,14 @@ class Hint(abc.ABC):
         values = {key: _tupled(value) for key, value in data.items()}
         return cls(**(values | {"arch": cls.arch_type.from_dict(data["arch"])}))
 
+    @property
+    def packed_tile(self) -> str:
+        """Return the tile that a prepacked weight is packed for, as text; empty if not known.
+
+        Configurations of the same function and tile read the same packed weight.
+        """
+        return ""
+
     def without_prefetch(self) -> Self | None:
         """Return the configuration without weight prefetches; None when it has none."""
         return None

@@ -19,6 +19,7 @@ from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.rank import Ranking, rank
 from tvmopt.kernels.ranked import Ranked, spread
+from tvmopt.kernels.shared_packing import PACKED_TILE, prefer_packing
 from tvmopt.kernels.workload import Workload
 
 
@@ -49,7 +50,9 @@ class Policy:
     @functools.cached_property
     def ranking(self) -> Ranking:
         """Candidates, matches and refusals of all families."""
-        return rank(self._workload, self.arch, self._families, weighted=self._compares)
+        found = rank(self._workload, self.arch, self._families, weighted=self._compares)
+        tile = (self.func.attrs or {}).get(PACKED_TILE)
+        return found if tile is None else prefer_packing(found, str(tile))
 
     @property
     def ranked(self) -> list[Ranked[Any]]:

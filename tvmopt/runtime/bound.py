@@ -12,6 +12,7 @@ from tvmopt.runtime.fallback import FALLBACK, holds_nan
 from tvmopt.runtime.metadata import ModelMetadata, TensorSpec
 from tvmopt.runtime.native import ALIGNMENT_BYTES, NativeExecutor, address, aligned_empty
 from tvmopt.runtime.outputs import Outputs
+from tvmopt.runtime.sizes import of_size
 
 
 class BoundCall:
@@ -31,6 +32,7 @@ class BoundCall:
         metadata: Its metadata.
         inputs: Arrays for some of the inputs, by name; the others are allocated.
         outputs: The same for the outputs.
+        size: Which of its sizes.
 
     Attributes:
         inputs: Input arrays by name; write into them before a call.
@@ -47,15 +49,18 @@ class BoundCall:
         metadata: ModelMetadata,
         inputs: Mapping[str, np.ndarray] | None = None,
         outputs: Mapping[str, np.ndarray] | None = None,
+        size: int = 0,
     ) -> None:
+        metadata = metadata.at(size)
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
         self.outputs = Outputs(results.values(), tuple(results))
         self._specs = metadata.outputs
         tensors = [list(self.inputs.values()), list(results.values())]
-        self._run = executor.bind(MAIN, *tensors)
-        self.has_fallback = executor.has(FALLBACK)
-        self._fallback = executor.bind(FALLBACK, *tensors) if self.has_fallback else None
+        self._run = executor.bind(of_size(MAIN, size), *tensors)
+        direct = of_size(FALLBACK, size)
+        self.has_fallback = executor.has(direct)
+        self._fallback = executor.bind(direct, *tensors) if self.has_fallback else None
 
     def renew_output(self, number: int) -> None:
         """Let all further calls write an output into a new array, and leave the old one alone."""

@@ -22,7 +22,25 @@ def write_golden(
 ) -> Path:
     """Write inputs and golden outputs by position, because ONNX names may contain slashes."""
     path = folder / GOLDEN_FILE
-    arrays = {f"input_{i}": a for i, a in enumerate(inputs.values())}
-    arrays |= {f"output_{i}": np.asarray(a) for i, a in enumerate(outputs)}
+    arrays = {golden_name("input", i, 0): a for i, a in enumerate(inputs.values())}
+    arrays |= {golden_name("output", i, 0): np.asarray(a) for i, a in enumerate(outputs)}
     np.savez(path, allow_pickle=False, **arrays)
     return path
+
+
+def join_golden(folders: Sequence[Path], target: Path) -> None:
+    """Write the golden files of ``folders``, one of each size, into a file of ``target``."""
+    arrays: dict[str, np.ndarray] = {}
+    for size, folder in enumerate(folders):
+        with np.load(folder / GOLDEN_FILE, allow_pickle=False) as data:
+            arrays |= {_at(size, name): data[name] for name in data.files}
+    np.savez(target / GOLDEN_FILE, allow_pickle=False, **arrays)
+
+
+def golden_name(side: str, number: int, size: int) -> str:
+    """Return the name of a golden tensor: input or output ``number`` of a size."""
+    return _at(size, f"{side}_{number}")
+
+
+def _at(size: int, name: str) -> str:
+    return f"size_{size}_{name}" if size else name

@@ -33,12 +33,13 @@ class NativeCaller:
     Args:
         executor: The model, loaded.
         metadata: Its metadata.
+        size: Which of its sizes.
     """
 
-    def __init__(self, executor: NativeExecutor, metadata: ModelMetadata) -> None:
-        self.executor, self._metadata = executor, metadata
+    def __init__(self, executor: NativeExecutor, metadata: ModelMetadata, size: int = 0) -> None:
+        self.executor, self._metadata, self._size = executor, metadata, size
         self._permits = threading.Semaphore(usable_cores())
-        self._idle = [BoundCall(executor, metadata)]
+        self._idle = [BoundCall(executor, metadata, size=size)]
         self.has_fallback = self._idle[0].has_fallback
         sizes = [array.nbytes for array in self._idle[0].outputs]
         self._is_renewed = [size >= _LEAST_RENEWED_BYTES for size in sizes]
@@ -54,7 +55,7 @@ class NativeCaller:
             try:
                 call = self._idle.pop()
             except IndexError:
-                call = BoundCall(self.executor, self._metadata)
+                call = BoundCall(self.executor, self._metadata, size=self._size)
             try:
                 for buffer, array in zip(call.inputs.values(), arrays, strict=True):
                     buffer[...] = array
@@ -75,20 +76,25 @@ class TvmCaller:
     Args:
         executor: The model, loaded.
         metadata: Its metadata.
+        size: Which of its sizes.
+        lock: Held during a call.
     """
 
-    def __init__(self, executor: Executor, metadata: ModelMetadata) -> None:
-        self._executor, self._metadata = executor, metadata
-        self._buffers = [executor.empty(spec) for spec in metadata.inputs]
-        self.network: Callable[[], Sequence[Any]] = network(executor, self._buffers, metadata.gpu)
-        self._fallback = fallback(executor, self._buffers)
+    def __init__(
+        self, executor: Executor, metadata: ModelMetadata, size: int, lock: threading.Lock
+    ) -> None:
+        self._executor, self._metadata, self.lock = executor, metadata, lock
+        self._buffers = [executor.empty(spec) for spec in metadata.at(size).inputs]
+        self.network: Callable[[], Sequence[Any]] = network(
+            executor, self._buffers, metadata.gpu, size
+        )
+        self._fallback = fallback(executor, self._buffers, size)
         self.has_fallback = self._fallback is not None
         if metadata.segments:
             bound = Segments(metadata.threads).bound
             self.network = bound(self.network)
             self._fallback = self._fallback and bound(self._fallback)
         self._pool = threading.local()
-        self.lock = threading.Lock()
 
     def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
         """Return new arrays with the outputs.
@@ -127,13 +133,37 @@ class TvmCaller:
         return [self._executor.read(tensor) for tensor in results]
 
 
-def open_caller(library: Any, metadata: ModelMetadata) -> NativeCaller | TvmCaller:
-    """Load a library and return who calls it.
+class Callers:
+    """Who calls each size of a library; made when the size is called first.
 
     Args:
         library: The library, open, its hash checked.
         metadata: Metadata of the model.
     """
+
+    def __init__(self, library: Any, metadata: ModelMetadata) -> None:
+        self._executor, self._metadata = _executor(library, metadata), metadata
+        self._lock, self._call_lock = threading.Lock(), threading.Lock()
+        self._made: dict[int, NativeCaller | TvmCaller] = {}
+
+    def __getitem__(self, size: int) -> NativeCaller | TvmCaller:
+        """Return who calls a size."""
+        made = self._made.get(size)
+        if made is not None:
+            return made
+        with self._lock:
+            if size not in self._made:
+                self._made[size] = self._make(size)
+            return self._made[size]
+
+    def _make(self, size: int) -> NativeCaller | TvmCaller:
+        if isinstance(self._executor, NativeExecutor):
+            return NativeCaller(self._executor, self._metadata, size)
+        return TvmCaller(self._executor, self._metadata, size, self._call_lock)
+
+
+def _executor(library: Any, metadata: ModelMetadata) -> Executor:
+    """Load a library."""
     device = None
     if not metadata.native:
         require_tvm()
@@ -144,12 +174,9 @@ def open_caller(library: Any, metadata: ModelMetadata) -> NativeCaller | TvmCall
         device = tvm.cuda() if metadata.gpu else tvm.cpu()
         if metadata.segments:
             register_segments(metadata.threads)
-    executor = open_library(
+    return open_library(
         library_path(library),
         native=metadata.native,
         threads=metadata.threads,
         device=device,
     )
-    if isinstance(executor, NativeExecutor):
-        return NativeCaller(executor, metadata)
-    return TvmCaller(executor, metadata)

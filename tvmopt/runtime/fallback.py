@@ -13,19 +13,24 @@ from typing import Any
 import numpy as np
 
 from tvmopt.runtime.executor import Executor
+from tvmopt.runtime.sizes import of_size
 
 #: Name of the compiled function that computes ``main`` with direct convolutions.
 FALLBACK = "main_direct"
 
 
-def fallback(executor: Executor, inputs: Sequence[Any]) -> Callable[[], Sequence[Any]] | None:
+def fallback(
+    executor: Executor, inputs: Sequence[Any], size: int = 0
+) -> Callable[[], Sequence[Any]] | None:
     """Return a function that runs the fallback on ``inputs``; None when the library has none.
 
     Args:
         executor: The network, loaded.
         inputs: Input tensors on its device, shared by every call.
+        size: Which of its sizes.
     """
-    return executor.bind(FALLBACK, inputs) if executor.has(FALLBACK) else None
+    name = of_size(FALLBACK, size)
+    return executor.bind(name, inputs) if executor.has(name) else None
 
 
 def holds_nan(arrays: Iterable[np.ndarray]) -> bool:

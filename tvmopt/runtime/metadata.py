@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tvmopt import host
 from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
+from tvmopt.runtime.sizes import HANDLINGS, CompiledSize, Shapes, SizeDimension
 
 FORMAT = 1
 METADATA_FILE = "model.json"
@@ -61,6 +63,9 @@ class ModelMetadata:
         segments: Parts of the model that run in ONNX Runtime, which must then be installed.
         native: Whether the library is native code, which runs without TVM.
         any_rows: Whether the first axis of all inputs and outputs counts independent samples.
+        sizes: Sizes that the library holds, the first as in ``inputs`` and ``outputs``; empty if
+            there is no other.
+        dimensions: Dimensions that differ between ``sizes``.
         library_parts: Hash of each part of the library, hex, which loading checks on several cores
             (:mod:`tvmopt.runtime.parts`); empty when an older version of this package built it.
     """
@@ -83,6 +88,8 @@ class ModelMetadata:
     native: bool = False
     any_rows: bool = False
     library_parts: tuple[str, ...] = ()
+    sizes: tuple[CompiledSize, ...] = ()
+    dimensions: tuple[SizeDimension, ...] = ()
 
     @property
     def gpu(self) -> str:
@@ -93,6 +100,45 @@ class ModelMetadata:
     def device(self) -> str:
         """Name of its GPU or CPU, e.g. ``"sapphirerapids"``."""
         return self.gpu or str(self.target["mcpu"])
+
+    def at(self, size: int) -> ModelMetadata:
+        """Return the metadata with the shapes of a size."""
+        if not size:
+            return self
+        held = self.sizes[size]
+        inputs, outputs = (
+            tuple(
+                dataclasses.replace(spec, shape=shape)
+                for spec, shape in zip(specs, shapes, strict=True)
+            )
+            for specs, shapes in ((self.inputs, held.inputs), (self.outputs, held.outputs))
+        )
+        return dataclasses.replace(self, inputs=inputs, outputs=outputs)
+
+    @property
+    def open_inputs(self) -> tuple[TensorSpec, ...]:
+        """Return the inputs, with -1 for extents that calls may choose."""
+        return self._open(self.inputs, [size.inputs for size in self.sizes])
+
+    @property
+    def open_outputs(self) -> tuple[TensorSpec, ...]:
+        """Return the outputs, with -1 for extents that depend on the call."""
+        return self._open(self.outputs, [size.outputs for size in self.sizes])
+
+    def _open(
+        self, specs: tuple[TensorSpec, ...], sizes: Sequence[Shapes]
+    ) -> tuple[TensorSpec, ...]:
+        found = []
+        for number, spec in enumerate(specs):
+            shapes = [spec.shape, *(size[number] for size in sizes)]
+            shape = [
+                first if all(extent == first for extent in others) else -1
+                for first, *others in zip(*shapes, strict=True)
+            ]
+            if self.any_rows:
+                shape[0] = -1
+            found.append(dataclasses.replace(spec, shape=tuple(shape)))
+        return tuple(found)
 
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""
@@ -146,6 +192,8 @@ class ModelMetadata:
                 if not isinstance(data[side], list):
                     raise TypeError(f"{side} is no list")
                 data[side] = tuple(_tensor(tensor) for tensor in data[side])
+            data["sizes"] = tuple(map(_compiled_size, data.get("sizes", ())))
+            data["dimensions"] = tuple(map(_dimension, data.get("dimensions", ())))
             found_model = cls(**data)
             _check_values(found_model)
             return found_model
@@ -168,7 +216,53 @@ def _tensor(data: Any) -> TensorSpec:
     return TensorSpec(name, tuple(shape), dtype)
 
 
+def _compiled_size(data: dict[str, Any]) -> CompiledSize:
+    inputs, outputs = (
+        tuple(tuple(map(_whole, shape)) for shape in data[side]) for side in ("inputs", "outputs")
+    )
+    milliseconds = float(data["milliseconds"])
+    if not 0 <= milliseconds < math.inf:
+        raise ValueError(f"the time of a size is {milliseconds}")
+    return CompiledSize(inputs, outputs, milliseconds)
+
+
+def _dimension(data: dict[str, Any]) -> SizeDimension:
+    inputs, outputs = (
+        tuple((_whole(position), _whole(axis)) for position, axis in data[side])
+        for side in ("inputs", "outputs")
+    )
+    name, handling, reason = data["name"], data["handling"], data["reason"]
+    if not is_printable(name) or not is_printable(reason) or handling not in HANDLINGS:
+        raise ValueError(f"a dimension is {data!r}")
+    return SizeDimension(name, inputs, outputs, handling, reason)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"an extent or position is {value!r}")
+    return value
+
+
+def _check_sizes(model: ModelMetadata) -> None:
+    own = tuple(tuple(tensor.shape for tensor in side) for side in (model.inputs, model.outputs))
+    if model.sizes and own != (model.sizes[0].inputs, model.sizes[0].outputs):
+        raise ValueError("the first of sizes must be inputs and outputs")
+    for size in model.sizes:
+        for shapes, first in zip((size.inputs, size.outputs), own, strict=True):
+            if [len(shape) for shape in shapes] != [len(shape) for shape in first]:
+                raise ValueError("sizes must have as many axes each")
+            if model.any_rows and any(shape[:1] == (0,) for shape in shapes):
+                raise ValueError("any_rows needs rows in every size")
+    for dimension in model.dimensions:
+        for axes, first in zip((dimension.inputs, dimension.outputs), own, strict=True):
+            if any(at >= len(first) or axis >= len(first[at]) for at, axis in axes):
+                raise ValueError(f"dimension {dimension.name} has an axis that no tensor has")
+        if not dimension.inputs:
+            raise ValueError(f"dimension {dimension.name} has no axis")
+
+
 def _check_values(model: ModelMetadata) -> None:
+    _check_sizes(model)
     if type(model.threads) is not int or not 1 <= model.threads <= host.MOST_THREADS:
         raise ValueError(f"threads is {model.threads}")
     if isinstance(model.tolerance, bool) or not 0 <= model.tolerance < math.inf:

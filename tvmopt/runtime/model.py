@@ -11,12 +11,14 @@ import numpy as np
 from tvmopt.compare import Tolerance, deviation
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.bound import BoundCall
-from tvmopt.runtime.callers import NativeCaller, TvmCaller, open_caller
+from tvmopt.runtime.bundle import golden_name
+from tvmopt.runtime.callers import Callers, NativeCaller, TvmCaller
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
 from tvmopt.runtime.rows import run_rows
 from tvmopt.runtime.segments import require_onnxruntime
+from tvmopt.runtime.sizes import SizePlanner
 
 
 class CompiledModel:
@@ -31,20 +33,22 @@ class CompiledModel:
 
     def __init__(self, library: BinaryIO, metadata: ModelMetadata) -> None:
         self.metadata = metadata
-        self._caller = open_caller(library, metadata)
+        self._callers = Callers(library, metadata)
+        self._caller = self._callers[0]
         self._dtypes = [np.dtype(spec.dtype) for spec in metadata.inputs]
         self._single = metadata.inputs[0].name if len(metadata.inputs) == 1 else None
         self._rows = metadata.inputs[0].shape[0] if metadata.any_rows else 0
         self._output_names = tuple(spec.name for spec in metadata.outputs)
+        self._planner = _planner(metadata) if metadata.sizes else None
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model.
 
         Args:
             inputs: One array for a model with a single input, otherwise a dict by input name.
-                Shapes must be the compiled ones, but for the number of rows of a model that takes
-                any (``metadata.any_rows``): its first axis is divided among several calls. dtypes
-                are cast when no value can change.
+                Shapes must be compiled ones (``metadata.sizes``), but for what
+                :mod:`tvmopt.runtime.sizes` divides or pads, such as the number of rows of a model
+                that takes any (``metadata.any_rows``). dtypes are cast when no value can change.
 
         Returns:
             The outputs in the order of the ONNX graph, as new arrays.
@@ -54,6 +58,9 @@ class CompiledModel:
                 Runtime refuses the values.
         """
         arrays = self._arrays(inputs)
+        if self._planner is not None:
+            outputs = self._planner.run(self._run_size, arrays)
+            return Outputs(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
             return Outputs(self._caller.run(arrays), self._output_names)
         outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
@@ -63,6 +70,8 @@ class CompiledModel:
         self,
         inputs: Mapping[str, np.ndarray] | None = None,
         outputs: Mapping[str, np.ndarray] | None = None,
+        *,
+        size: int = 0,
     ) -> BoundCall:
         """Bind the model to arrays, which each call reads and writes without a copy.
 
@@ -72,16 +81,23 @@ class CompiledModel:
             inputs: Arrays for some of the inputs, by name; the others are allocated. They start at
                 cache lines, as :func:`tvmopt.runtime.aligned_empty` allocates them.
             outputs: The same for the outputs.
+            size: Which of ``metadata.sizes``.
 
         Raises:
-            ConfigError: When an array does not fit, or the model is not of native code.
+            ConfigError: When an array does not fit, there is no such size, or the model is not of
+                native code.
         """
         if not isinstance(self._caller, NativeCaller):
             raise ConfigError(
                 "bind must be called on a model of native code, but this one has sizes known at "
                 "run time only, or is for a GPU; call the model instead"
             )
-        return BoundCall(self._caller.executor, self.metadata, inputs, outputs)
+        if size not in range(max(1, len(self.metadata.sizes))):
+            raise ConfigError(
+                f"size must be the number of one of metadata.sizes, of which there are "
+                f"{len(self.metadata.sizes)}, but got {size}"
+            )
+        return BoundCall(self._caller.executor, self.metadata, inputs, outputs, size)
 
     def gpu_seconds(self, calls: int = 1) -> float:
         """Return the mean seconds of back-to-back calls from GPU timestamps, on the current inputs.
@@ -97,17 +113,25 @@ class CompiledModel:
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder``; return the largest deviation of the outputs.
 
-        A fallback must reproduce the golden outputs, too.
+        A fallback must reproduce the golden outputs, too; and every size its own ones.
 
         Raises:
             AccuracyError: When an output deviates by more than the model's tolerance.
         """
-        inputs, expected = read_golden(folder, self.metadata)
+        sizes = range(max(1, len(self.metadata.sizes)))
+        return max(self._check_golden(folder, size) for size in sizes)
+
+    def _check_golden(self, folder: Path, size: int) -> float:
+        inputs, expected = read_golden(folder, self.metadata, size)
         worst = golden_deviation(self(inputs), expected, self.metadata)
-        if not self._caller.has_fallback:
+        caller = self._callers[size]
+        if not caller.has_fallback:
             return worst
-        direct = self._caller.run(self._arrays(inputs), direct=True)
+        direct = caller.run(self._arrays(inputs), direct=True)
         return max(worst, golden_deviation(direct, expected, self.metadata))
+
+    def _run_size(self, size: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return self._callers[size].run(arrays)
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if not isinstance(inputs, Mapping):
@@ -127,13 +151,19 @@ class CompiledModel:
             array = np.asarray(inputs[spec.name])
             if array.dtype != dtype:
                 array = _cast(array, dtype, spec.name)
-            if array.shape != spec.shape and not self._fits_by_rows(array, spec):
+            if self._planner is not None:
+                if array.ndim != len(spec.shape):
+                    raise ConfigError(
+                        f"input {spec.name!r} must have {len(spec.shape)} axes, but got shape "
+                        f"{array.shape}"
+                    )
+            elif array.shape != spec.shape and not self._fits_by_rows(array, spec):
                 raise ConfigError(
                     f"input {spec.name!r} must have shape {self._shape(spec)}, but got "
                     f"{array.shape}; the model was compiled for that shape"
                 )
             arrays.append(array)
-        if self._rows and len({len(array) for array in arrays}) != 1:
+        if self._rows and self._planner is None and len({len(array) for array in arrays}) != 1:
             found = ", ".join(str(len(array)) for array in arrays)
             raise ConfigError(f"inputs must have as many rows each, but got {found}")
         if len(inputs) != len(arrays):
@@ -193,10 +223,15 @@ def golden_deviation(
     return worst
 
 
+def _planner(metadata: ModelMetadata) -> SizePlanner:
+    names = [spec.name for spec in metadata.inputs]
+    return SizePlanner(names, metadata.sizes, metadata.dimensions, metadata.any_rows)
+
+
 def read_golden(
-    folder: Path, metadata: ModelMetadata
+    folder: Path, metadata: ModelMetadata, size: int = 0
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Return golden inputs by name and golden outputs in order.
+    """Return golden inputs by name and golden outputs in order, of one of the sizes.
 
     Raises:
         ArtifactError: When the file is missing, changed, or lacks an input or output.
@@ -206,8 +241,12 @@ def read_golden(
             open_checked(folder / GOLDEN_FILE, metadata.golden_sha256) as file,
             np.load(file, allow_pickle=False) as data,
         ):
-            inputs = {s.name: data[f"input_{i}"] for i, s in enumerate(metadata.inputs)}
-            outputs = [data[f"output_{i}"] for i in range(len(metadata.outputs))]
+            of = {
+                side: [data[golden_name(side, i, size)] for i in range(len(specs))]
+                for side, specs in (("input", metadata.inputs), ("output", metadata.outputs))
+            }
+            inputs = dict(zip((spec.name for spec in metadata.inputs), of["input"], strict=True))
+            outputs = of["output"]
     except (OSError, KeyError, ValueError) as error:
         raise ArtifactError(
             f"{GOLDEN_FILE} must hold every input and output, but it is damaged ({error})"

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tvmopt.runtime.executor import MAIN, Executor
+from tvmopt.runtime.sizes import of_size
 
 #: Name of the compiled function that allocates the memory which ``main`` takes besides its inputs.
 STORAGES = "storages"
 
 
 def network(
-    executor: Executor, inputs: Sequence[Any], on_gpu: bool | str
+    executor: Executor, inputs: Sequence[Any], on_gpu: bool | str, size: int = 0
 ) -> Callable[[], Sequence[Any]]:
     """Return a function that runs the network on ``inputs`` and returns its outputs when ready.
 
@@ -27,13 +28,15 @@ def network(
         executor: The network, loaded.
         inputs: Input tensors on its device, shared by every call.
         on_gpu: Whether the device is a GPU.
+        size: Which of its sizes.
     """
+    main, allocate = of_size(MAIN, size), of_size(STORAGES, size)
     if not on_gpu:
-        return executor.bind(MAIN, inputs)
-    if not executor.has(STORAGES):
-        return LaunchedRun(executor.bind(MAIN, inputs))
-    storages = executor.bind(STORAGES, ())()
-    return RecordedRun(executor.bind(MAIN, (*inputs, *storages)))
+        return executor.bind(main, inputs)
+    if not executor.has(allocate):
+        return LaunchedRun(executor.bind(main, inputs))
+    storages = executor.bind(allocate, ())()
+    return RecordedRun(executor.bind(main, (*inputs, *storages)))
 
 
 class LaunchedRun:

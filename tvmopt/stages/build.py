@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import collections
-import shutil
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-import tvm
 
 from tvmopt import host
-from tvmopt.build import BuiltLibrary, build_library
+from tvmopt.build import BuiltLibrary, SizeModule, build_library
 from tvmopt.config import BuildConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.frontend.reference import Reference, loses_nan
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
+from tvmopt.runtime.bundle import join_golden
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
 from tvmopt.runtime.parts import part_hashes
+from tvmopt.runtime.sizes import CompiledSize
 from tvmopt.spreadsheet import write_csv
-from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
+from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
-from tvmopt.stages.tune import DATABASE_DIR, PLAN_FILE
+from tvmopt.stages.size_folders import read_dimensions, read_size, size_folder, size_folders
+from tvmopt.stages.size_times import SIZES_TABLE, with_times, write_sizes
+from tvmopt.stages.tune_files import DATABASE_DIR, PLAN_FILE
+from tvmopt.stages.tune_sizes import packed_as_chosen
 from tvmopt.transform.count_segments import count_segments
 from tvmopt.transform.fallback import lower_direct, wants_fallback
 from tvmopt.transform.lower import lower
@@ -56,23 +60,23 @@ def build(
     bundle = out_dir / BUNDLE_DIR
     bundle.mkdir()
     progress(0, 3, "lower")
-    plan = read_plan(tune_dir / PLAN_FILE) if tune_dir else {}
-    module, signature = read_module(convert_dir), Signature.read(convert_dir)
-    lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
-    direct = None
-    if target.arch().needs_fallback and _any_float(signature.outputs) and wants_fallback(lowered):
-        direct = lower_direct(module, target.to_tvm(), plan)
+    folders = size_folders(convert_dir) if config.all_sizes else [convert_dir]
+    signature = Signature.read(convert_dir)
+    networks = [
+        _network(config, target, convert_dir, tune_dir, number) for number in range(len(folders))
+    ]
+    largest = networks[0]
     progress(1, 3, "compile")
-    database = tune_dir / DATABASE_DIR if tune_dir else None
     built = build_library(
-        lowered,
+        largest.mod,
         target,
         bundle / LIBRARY_FILE,
-        database_dir=database if database and database.is_dir() else None,
+        database_dir=largest.database_dir,
         schedule=config.schedule,
-        direct=direct,
+        direct=largest.direct,
+        other_sizes=networks[1:],
     )
-    shutil.copyfile(convert_dir / GOLDEN_FILE, bundle / GOLDEN_FILE)
+    join_golden(folders, bundle)
     metadata = ModelMetadata(
         name=config.name,
         inputs=signature.inputs,
@@ -88,10 +92,12 @@ def build(
         tolerance=signature.tolerance.limit,
         measure=signature.tolerance.measure,
         instructions=tuple(sorted(set().union(*built.instructions.values()))),
-        segments=count_segments(module),
+        segments=max(network.segments for network in networks),
         native=built.native,
         any_rows=signature.any_rows,
         library_parts=_parts_of(bundle / LIBRARY_FILE),
+        sizes=_sizes(folders),
+        dimensions=read_dimensions(convert_dir) if folders[1:] else (),
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)
@@ -113,6 +119,11 @@ def build(
     else:
         model = load(bundle)
         metrics["golden_max_deviation"] = model.check_golden(bundle)
+        if metadata.sizes:
+            metadata = with_times(metadata, model, bundle)
+            metadata.write(bundle)
+            model = load(bundle)
+            write_sizes(out_dir / SIZES_TABLE, metadata)
         non_finite = _non_finite(model, convert_dir, signature)
     progress(3, 3, "done")
     kinds = [source.split(":")[0] for source in built.sources.values()]
@@ -121,7 +132,7 @@ def build(
     lines = []
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag
-        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, lowered, direct)}")
+        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, largest)}")
     return StageResult(
         metrics,
         tags,
@@ -162,15 +173,50 @@ def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -
     )
 
 
-def _why_elsewhere(
-    non_finite: NonFinite, lowered: tvm.IRModule, direct: tvm.IRModule | None
-) -> str:
+def _why_elsewhere(non_finite: NonFinite, network: SizeModule) -> str:
     """Return why NaN and infinities differ; empty if unknown."""
-    names = [var.name_hint for var in lowered.get_global_vars()]
-    tiles = direct is None and any("winograd" in name for name in names)
+    names = [var.name_hint for var in network.mod.get_global_vars()]
+    tiles = network.direct is None and any("winograd" in name for name in names)
     if non_finite.tag.startswith(AGREES) or not tiles:
         return ""
     return "; Winograd convolutions give NaN for infinities, and for all of a tile that holds NaN"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Network(SizeModule):
+    """A lowered model of one size, and its number of segments for ONNX Runtime."""
+
+    segments: int = 0
+
+
+def _network(
+    config: BuildConfig, target: TargetSpec, convert_dir: Path, tune_dir: Path | None, size: int
+) -> _Network:
+    """Lower a converted model of one size."""
+    plan = read_plan(tune_dir / PLAN_FILE) if tune_dir else {}
+    module, signature = read_size(convert_dir, size), Signature.read(convert_dir)
+    lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
+    direct = None
+    if target.arch().needs_fallback and _any_float(signature.outputs) and wants_fallback(lowered):
+        direct = lower_direct(module, target.to_tvm(), plan)
+        direct = packed_as_chosen(direct, tune_dir, size)
+    lowered = packed_as_chosen(lowered, tune_dir, size)
+    database = size_folder(tune_dir, size) / DATABASE_DIR if tune_dir else None
+    database = database if database and database.is_dir() else None
+    return _Network(lowered, database, direct, count_segments(module))
+
+
+def _sizes(folders: Sequence[Path]) -> tuple[CompiledSize, ...]:
+    """Return the sizes of converted models; empty if there is one only."""
+    if len(folders) == 1:
+        return ()
+    signatures = [Signature.read(folder) for folder in folders]
+    return tuple(
+        CompiledSize(
+            tuple(spec.shape for spec in one.inputs), tuple(spec.shape for spec in one.outputs)
+        )
+        for one in signatures
+    )
 
 
 def _any_float(outputs: Sequence[TensorSpec]) -> bool:

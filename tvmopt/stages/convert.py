@@ -14,19 +14,23 @@ from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend import Imported, Layer, Prepared
+from tvmopt.frontend.given_sizes import GivenSizes, parse_given_sizes
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.runtime.bundle import write_golden
+from tvmopt.runtime.sizes import EXACT, PADDED, ROWS, SizeDimension
 from tvmopt.stages.calibrate import read_ranges
 from tvmopt.stages.check import Findings
 from tvmopt.stages.convert_check import Check
 from tvmopt.stages.convert_module import Importer, Made, Skipped, converted_module
 from tvmopt.stages.convert_report import (
+    SEGMENTS_TAG,
     conversion_lines,
     conversion_metrics,
     segment_tags,
     write_changes,
     write_layers,
 )
+from tvmopt.stages.convert_sizes import find_dimensions
 from tvmopt.stages.float_model import FloatModel, read_float_model
 from tvmopt.stages.module_files import (
     IMPORTED_FILE,
@@ -38,6 +42,7 @@ from tvmopt.stages.module_files import (
 from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_proposal
+from tvmopt.stages.size_folders import keep_what_differs, size_folder, write_dimensions
 from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layer_facts import layer_facts
 
@@ -54,11 +59,12 @@ def convert(
     calibrate_dir: Path | None = None,
     sensitivity_dir: Path | None = None,
 ) -> StageResult:
-    """Read, prepare, quantise, import, convert and check a model.
+    """Read, prepare, quantise, import, convert and check a model, in every size asked for.
 
     Writes the module and its weights, the IR as imported, the quantised ONNX model if there is one,
     the float reference with fixed shapes, the layer table, the layout changes, the signature, and
-    golden inputs and outputs (of the data when there is data).
+    golden inputs and outputs (of the data when there is data). Each further size has the same files
+    in a folder of its own (:mod:`~tvmopt.stages.size_folders`).
 
     Args:
         config: Configuration of the stage.
@@ -74,9 +80,76 @@ def convert(
         AccuracyError: The module's outputs differ from ONNX Runtime's; names the first bad layer.
     """
     start = time.perf_counter()
+    given = parse_given_sizes(config.input_shapes)
+    folders = [size_folder(out_dir, number) for number in range(len(given.sizes))]
+    found: StageResult | None = None
+    for number, (size, folder) in enumerate(zip(given.sizes, folders, strict=True)):
+        folder.mkdir(parents=True, exist_ok=True)
+        own = dataclasses.replace(config, input_shapes=size.text)
+        told = _part(progress, number, len(folders))
+        files = model, folder, told, data, calibrate_dir, sensitivity_dir
+        # The build stage checks every size. Segments and low precision need the results here.
+        is_checked = found is None or config.dtype != "float32" or SEGMENTS_TAG in found.tags
+        result = _convert_size(own, *files, is_largest=found is None, is_checked=is_checked)
+        found = found or result
+    assert found is not None
+    if len(folders) == 1:
+        return found
+    dimensions = find_dimensions(given, folders)
+    write_dimensions(out_dir, dimensions)
+    for folder in folders[1:]:
+        keep_what_differs(folder, out_dir)
+    found.metrics["convert_s"] = time.perf_counter() - start
+    found.metrics["sizes"] = float(len(folders))
+    found.changed.extend(_in_words(given, dimensions))
+    return found
+
+
+def _part(progress: Progress, number: int, count: int) -> Progress:
+    """Return the progress of one of several conversions."""
+
+    def told(done: int, total: int, what: str) -> None:
+        label = f"{what}, size {number + 1} of {count}" if count > 1 else what
+        progress(number * total + done, count * total, label)
+
+    return told
+
+
+def _in_words(given: GivenSizes, dimensions: Sequence[SizeDimension]) -> list[str]:
+    """Return a line for the sizes, and one for each dimension."""
+    lines = [f"{len(given.sizes)} sizes in one library"]
+    for number, one in enumerate(dimensions):
+        values = sorted({size.values[number] for size in given.sizes})
+        how = {
+            ROWS: "calls of any number of rows are divided among them",
+            PADDED: "other sizes are padded with zeros, which the outputs do not depend on",
+            EXACT: f"other sizes are refused; it {one.reason}",
+        }[one.handling]
+        lines.append(f"{one.name}: {', '.join(map(str, values))}; {how}")
+    return lines
+
+
+def _convert_size(
+    config: ConvertConfig, model: Path, out_dir: Path, progress: Progress, data: Path | None,
+    calibrate_dir: Path | None, sensitivity_dir: Path | None, is_largest: bool, is_checked: bool,
+) -> StageResult:  # fmt: skip
+    """Convert the model in one size.
+
+    Args:
+        config: Configuration of the size.
+        model: As of :func:`convert`, and so are the others.
+        out_dir: Folder of the size.
+        progress: Called after each step.
+        data: The user's data, which must fit the largest size only.
+        calibrate_dir: Output of the calibrate stage.
+        sensitivity_dir: Output of the sensitivity stage.
+        is_largest: Whether it is the largest size.
+        is_checked: Whether to compile and run the module here.
+    """
+    start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
-    read = read_float_model(model, config.input_shapes, data)
+    read = read_float_model(model, config.input_shapes, data, must_fit=is_largest)
     skipped = Skipped(
         config.skip_layers.named.resolve(read.layers), _proposed_for_float(config, sensitivity_dir)
     )
@@ -84,7 +157,7 @@ def convert(
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in skipped.reasons]
     source = _quantised(config, read.prepared, names, calibrate_dir)
-    import_ = Importer(read.layers, config, target)
+    import_ = Importer(read.layers, config, target, is_checked)
     made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
     parted, config = made.parted, made.config
     converted = made.conversions(config.layout)

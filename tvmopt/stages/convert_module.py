@@ -109,10 +109,24 @@ def _layout(asked: str, conversions: Conversions, target: TargetSpec) -> str:
 
 
 class Importer:
-    """Import a model; for a CPU, what cannot be compiled may become segments."""
+    """Import a model; for a CPU, what cannot be compiled may become segments.
 
-    def __init__(self, layers: Sequence[Layer], config: ConvertConfig, target: TargetSpec) -> None:
+    Args:
+        layers: Its layer table.
+        config: Configuration of the stage.
+        target: Target of the conversion.
+        is_checked: Whether the module is compiled and run, if this machine can.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        config: ConvertConfig,
+        target: TargetSpec,
+        is_checked: bool = True,
+    ) -> None:
         self._layers, self._target = layers, target
+        self.runs = is_checked and not target.missing_on_host()
         self._dtype = config.dtype
         self._others: list[Unsupported] = []
         # What to leave out next, the quickest first: checking every node compiles it.
@@ -195,7 +209,7 @@ def converted_module(
         require_counted_shapes(converted.mod)
         progress(3, 5, "compile check")
         run = None
-        if not target.missing_on_host():
+        if import_.runs:
             with compiler_errors("compile"):
                 run = compile_for_check(converted.mod, target)
         return Made(parted, conversions, chosen, run)

@@ -15,13 +15,16 @@ from tvmopt.stages.float_model import FloatModel
 from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layout import LayoutChange
 
+#: Tag of a model that runs in part in ONNX Runtime.
+SEGMENTS_TAG = "tvmopt.fallback"
+
 
 def segment_tags(segments: Sequence[Segment]) -> dict[str, str]:
     """Return the tag of a model that runs in part in ONNX Runtime."""
     if not segments:
         return {}
     nodes = sum(len(segment.nodes) for segment in segments)
-    return {"tvmopt.fallback": f"{nodes} node(s) in {len(segments)} segment(s): onnxruntime"}
+    return {SEGMENTS_TAG: f"{nodes} node(s) in {len(segments)} segment(s): onnxruntime"}
 
 
 def conversion_metrics(

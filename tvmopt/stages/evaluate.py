@@ -32,6 +32,7 @@ from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.runtime.model import read_golden
 from tvmopt.runtime.segments import seconds_in_segments
 from tvmopt.stages.comparison_table import (
     CANDIDATE,
@@ -44,6 +45,9 @@ from tvmopt.stages.comparison_table import (
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
+
+#: Metric with the latency of each size of a library as a step.
+SIZES_SERIES = "latency_ms_p50_of_size"
 
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
@@ -145,7 +149,27 @@ def evaluate(
         tags |= dict.fromkeys((_UNMEASURED + name for name in _OF_PROCESS), str(error)[:250])
     rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     write_table(out_dir, rows, samples, accuracies)
-    return StageResult(metrics, tags, _changed(accuracies[CANDIDATE], latency[CANDIDATE], where))
+    changed = _changed(accuracies[CANDIDATE], latency[CANDIDATE], where)
+    series = _latency_of_sizes(models[CANDIDATE], bundles[CANDIDATE], config)
+    if series:
+        changed.append(f"{len(series[SIZES_SERIES])} sizes, each measured on its golden inputs")
+    return StageResult(metrics, tags, changed, series)
+
+
+def _latency_of_sizes(
+    model: CompiledModel, bundle: Path, config: EvaluateConfig
+) -> dict[str, list[tuple[int, float, float]]]:
+    """Return the median latency of each size, with its number as the step; empty for one size."""
+    count = len(model.metadata.sizes)
+    if not count:
+        return {}
+    inputs = {str(size): read_golden(bundle, model.metadata, size)[0] for size in range(count)}
+    calls: dict[str, Callable[[], object]] = {
+        size: functools.partial(model, arrays) for size, arrays in inputs.items()
+    }
+    samples = interleave(calls, config.repeats, config.time_limit_s / count)
+    medians = [summarise(samples[size]).p50 for size in calls]
+    return {SIZES_SERIES: [(size, float(size), median) for size, median in enumerate(medians)]}
 
 
 def _evaluate_on(

@@ -52,24 +52,37 @@ class FloatModel:
     any_rows: bool
 
 
-def read_float_model(model: Path, input_shapes: str, data: Path | None) -> FloatModel:
+def read_float_model(
+    model: Path, input_shapes: str, data: Path | None, *, must_fit: bool = True
+) -> FloatModel:
     """Read, prepare and run the ONNX file ``model``.
 
     Args:
         model: The ONNX file.
         input_shapes: The parameter ``input_shapes``.
         data: The user's data; trials come from its calibration part.
+        must_fit: Whether data of other shapes is refused; else it is left alone.
     """
     loaded = load_onnx(model)
     prepared = prepare(loaded, shapes_for(loaded, input_shapes))
     reference = Reference(prepared.reference)
     inputs = input_specs(prepared.reference)
+    if data is not None and not must_fit and not _fits(data, inputs):
+        data = None
     kind, trials = _trials(reference, inputs, data)
     outputs = _output_specs(reference.output_names, trials[-1].expected)
     layers = layer_table(prepared.model)
     other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
     any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
     return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows)
+
+
+def _fits(data: Path, specs: Sequence[TensorSpec]) -> bool:
+    try:
+        load_dataset(data, specs)
+    except ConfigError:
+        return False
+    return True
 
 
 def _trials(

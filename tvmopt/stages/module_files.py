@@ -35,8 +35,13 @@ def _write_script(path: Path, without: tvm.IRModule) -> None:
     path.write_text(without.script(show_meta=False))
 
 
-def read_module(folder: Path) -> tvm.IRModule:
-    """Read what :func:`write_module` wrote, weights bound."""
+def read_module(folder: Path, weights: Path | None = None) -> tvm.IRModule:
+    """Read what :func:`write_module` wrote, weights bound.
+
+    Args:
+        folder: Folder of the module.
+        weights: Folder of its weights; None is the same one.
+    """
     mod = tvm.ir.load_json((folder / MODULE_FILE).read_text())
-    params = tvm.runtime.load_param_dict((folder / PARAMS_FILE).read_bytes())
+    params = tvm.runtime.load_param_dict(((weights or folder) / PARAMS_FILE).read_bytes())
     return bind_constants(mod, dict(params.items()))

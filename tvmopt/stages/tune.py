@@ -13,19 +13,23 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
 from tvmopt.remote.session import check_tracker
-from tvmopt.stages.module_files import read_module
 from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.size_folders import read_size, size_folders
+from tvmopt.stages.tune_files import (
+    ALTERNATIVES_FILE,
+    LOG_FILE,
+    PLAN_FILE,
+    REGRET_FILE,
+    TASKS_FILE,
+)
 from tvmopt.stages.tune_layers import LayerTuning, in_words, tune_layers, write_alternatives
+from tvmopt.stages.tune_sizes import tune_further_sizes
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import write_plan
-from tvmopt.tune.base import TuneResult
+from tvmopt.tune.base import TuneOptions, TuneResult, TuneStrategy
 
-ALTERNATIVES_FILE = "alternatives.csv"
-DATABASE_DIR = "database"
-LOG_FILE = "tuning_log.jsonl"
-PLAN_FILE = "plan.json"
-REGRET_FILE = "regret.csv"
-TASKS_FILE = "tasks.csv"
+#: Tag with the reason why nothing was measured.
+UNMEASURED_TAG = "tvmopt.unmeasured.tuning"
 
 
 def tune(
@@ -36,12 +40,14 @@ def tune(
     warm_start: Path | None = None,
     earlier: Mapping[str, Path] | None = None,
 ) -> StageResult:
-    """Run a strategy over the tasks of a converted model.
+    """Run a strategy over the tasks of a converted model, in each of its sizes.
 
     Writes the tuning database (if the strategy keeps one), the per-task table, the tuning log, the
     convergence plot (if something was measured), the regret of the cost model (``fast`` only) and
     the lowered IR. Where layers have alternative implementations, it also writes their latencies
     and the chosen plan. Records of databases in ``earlier`` are copied if they have the same key.
+
+    Further sizes have the records of the largest, and fewer candidates for the rest.
 
     Where neither this machine nor a board can run the target, ``fast`` takes top-1 of its cost
     model, unmeasured, and a tag says so.
@@ -51,30 +57,10 @@ def tune(
             no such board.
         DatabaseMismatchError: When ``warm_start`` was written for another target.
     """
-    from tvmopt.tune import TuneOptions, create_strategy, extract_tasks
-    from tvmopt.tune.convergence import convergence_points, plot_convergence
-    from tvmopt.tune.regret import mean_regret, regret_rows, write_regret
-    from tvmopt.tune.report import write_task_csv, write_task_markdown
+    from tvmopt.tune import create_strategy
 
     target = TargetSpec.from_dict(config.target)
-    board = Board.parse(config.rpc_tracker, config.rpc_key)
-    lacking = target.why_not_here()
-    tags = {}
-    if board is not None:
-        check_tracker(board)
-        tags = {"tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address}
-    elif lacking and config.strategy == "fast":
-        tags["tvmopt.unmeasured.tuning"] = (
-            f"{target.why_unmeasured()}: top-1 of the cost model of 'fast' is taken for every "
-            "function"
-        )
-        config = dataclasses.replace(config, strategy="default")
-    elif lacking and config.strategy in MEASURING:
-        raise ConfigError(
-            f"strategy {config.strategy!r} must measure on the target, but {lacking}; give "
-            "rpc_tracker and rpc_key of a board, or use strategy=default"
-        )
-    llvm, arch = target.to_tvm(), target.arch()
+    config, board, tags = _where(config, target)
     options = TuneOptions(
         trials=config.trials,
         time_budget_s=config.time_budget,
@@ -87,7 +73,61 @@ def tune(
         granularity=config.granularity,
     )
     strategy = create_strategy(config.strategy)
-    mod = read_module(convert_dir)
+    result = _tune_largest(config, strategy, options, convert_dir, out_dir, progress)
+    result.tags.update(tags)
+    if UNMEASURED_TAG in tags:
+        result.changed.append(f"top-1 of 'fast' for each, since {target.why_not_here()}")
+    if size_folders(convert_dir)[1:]:
+        tune_further_sizes(config, strategy, options, convert_dir, out_dir, progress, result)
+    return result
+
+
+def _where(
+    config: TuneConfig, target: TargetSpec
+) -> tuple[TuneConfig, Board | None, dict[str, str]]:
+    """Return the configuration for what can be measured, the board if any, and tags.
+
+    Raises:
+        ConfigError: When nothing can run the target, but the strategy must measure.
+    """
+    board = Board.parse(config.rpc_tracker, config.rpc_key)
+    lacking = target.why_not_here()
+    if board is not None:
+        check_tracker(board)
+        return config, board, {
+            "tvmopt.rpc_key": board.key, "tvmopt.rpc_tracker": board.address
+        }  # fmt: skip
+    if lacking and config.strategy == "fast":
+        reason = (
+            f"{target.why_unmeasured()}: top-1 of the cost model of 'fast' is taken for every "
+            "function"
+        )
+        return dataclasses.replace(config, strategy="default"), None, {UNMEASURED_TAG: reason}
+    if lacking and config.strategy in MEASURING:
+        raise ConfigError(
+            f"strategy {config.strategy!r} must measure on the target, but {lacking}; give "
+            "rpc_tracker and rpc_key of a board, or use strategy=default"
+        )
+    return config, None, {}
+
+
+def _tune_largest(
+    config: TuneConfig,
+    strategy: TuneStrategy,
+    options: TuneOptions,
+    convert_dir: Path,
+    out_dir: Path,
+    progress: Progress,
+) -> StageResult:
+    """Tune the largest size."""
+    from tvmopt.tune import extract_tasks
+    from tvmopt.tune.convergence import convergence_points, plot_convergence
+    from tvmopt.tune.regret import mean_regret, regret_rows, write_regret
+    from tvmopt.tune.report import write_task_csv, write_task_markdown
+
+    target = TargetSpec.from_dict(config.target)
+    llvm, arch = target.to_tvm(), target.arch()
+    mod = read_size(convert_dir, 0)
     has_alternatives = not arch.layout and config.granularity == "subgraph"
     if has_alternatives and config.strategy in MEASURING:
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
@@ -120,9 +160,7 @@ def tune(
         "tasks_from_database": float(served),
     } | mean_regret(regret)
     changed = _changed(result, failures, served, config.granularity) + in_words(tuning)
-    if "tvmopt.unmeasured.tuning" in tags:
-        changed.append(f"top-1 of 'fast' for each, since {lacking}")
-    return StageResult(metrics, tags, changed, _series(convergence_points(result)))
+    return StageResult(metrics, {}, changed, _series(convergence_points(result)))
 
 
 def _series(

@@ -18,13 +18,12 @@ import dataclasses
 import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
-from tvm.ir import GlobalVar
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.kernels.winograd_matrices import WINOGRAD_ATTR
 from tvmopt.runtime.fallback import FALLBACK
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import DIRECT, Plan
+from tvmopt.transform.shared_kernels import RenameFunctions, SharedKernels
 
 _SUFFIX = "_direct"
 
@@ -68,42 +67,16 @@ def add_fallback(mod: tvm.IRModule, lowered: tvm.IRModule, direct: tvm.IRModule)
         direct: The same network from :func:`lower_direct`. Functions that ``lowered`` has too are
             shared; the others are added.
     """
-    known: dict[int, list[tuple[str, tirx.PrimFunc]]] = {}
-    for var, func in lowered.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            bare = _nameless(func)
-            known.setdefault(tvm_ffi.structural_hash(bare), []).append((var.name_hint, bare))
-    rename = _RenameFunctions(mod)
+    kernels = SharedKernels(lowered)
+    rename = RenameFunctions(mod)
     for var, func in sorted(direct.functions_items(), key=lambda item: item[0].name_hint):
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        bare = _nameless(func)
-        twins = [
-            name
-            for name, other in known.get(tvm_ffi.structural_hash(bare), [])
-            if tvm_ffi.structural_equal(bare, other)
-        ]
-        rename.variables[var.name_hint] = (
-            mod.get_global_var(min(twins))
-            if twins
-            else rename.builder_.add_func(func, f"{var.name_hint}{_SUFFIX}")
-        )
+        if isinstance(func, tirx.PrimFunc):
+            twin = kernels.find(func)
+            rename.variables[var.name_hint] = (
+                rename.builder_.add_func(func, f"{var.name_hint}{_SUFFIX}")
+                if twin is None
+                else mod.get_global_var(twin.name_hint)
+            )
     main = rename.visit_expr(direct["main"])
     rename.builder_.add_func(main.with_attr("global_symbol", FALLBACK), FALLBACK)
     return rename.builder_.get()
-
-
-def _nameless(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.without_attr("global_symbol") if func.attrs else func
-
-
-@mutator
-class _RenameFunctions(PyExprMutator):
-    """Replace references to functions; ``variables`` maps old names to new variables."""
-
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self.variables: dict[str, GlobalVar] = {}
-
-    def visit_global_var_(self, op: GlobalVar) -> GlobalVar:
-        return self.variables.get(op.name_hint, op)

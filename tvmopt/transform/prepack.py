@@ -15,7 +15,6 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.kernels.cpu.common.nest import packing_blocks
-from tvmopt.runtime.fallback import FALLBACK
 
 _SUFFIX = "_weight_prepack"
 
@@ -47,12 +46,12 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
     with tvm.transform.PassContext(opt_level=3):
         compiled = tvm.compile(tvm.IRModule(packers), tvm.target.Target({"kind": "llvm"}))
     folded = _FoldWeights(split, compiled, packers)
+    entries = []
     for var, func in split.functions_items():
         if isinstance(func, relax.Function):
             folded.builder_.update_func(var, folded.visit_expr(func))
-    result = folded.builder_.get()
-    entries = {"main", FALLBACK} & {var.name_hint for var in result.get_global_vars()}
-    return relax.transform.DeadCodeElimination(sorted(entries))(result)
+            entries.append(var.name_hint)
+    return relax.transform.DeadCodeElimination(sorted(entries))(folded.builder_.get())
 
 
 @mutator

@@ -222,15 +222,12 @@ def download(model_uri: str, download_to: Path) -> Path:
 
 
 def model_signature(model: ModelMetadata) -> ModelSignature:
-    """Return the MLflow signature of a compiled model; any number of rows is -1."""
+    """Return the MLflow signature of a compiled model; an extent that calls choose is -1."""
 
-    def shape(tensor: TensorSpec) -> tuple[int, ...]:
-        return (-1, *tensor.shape[1:]) if model.any_rows else tuple(tensor.shape)
+    def schema(side: Sequence[TensorSpec]) -> Schema:
+        return Schema([MlflowTensorSpec(np.dtype(t.dtype), t.shape, name=t.name) for t in side])
 
-    def schema(side: Any) -> Schema:
-        return Schema([MlflowTensorSpec(np.dtype(t.dtype), shape(t), name=t.name) for t in side])
-
-    return ModelSignature(inputs=schema(model.inputs), outputs=schema(model.outputs))
+    return ModelSignature(inputs=schema(model.open_inputs), outputs=schema(model.open_outputs))
 
 
 class RefusedInputError(ConfigError, MlflowException):

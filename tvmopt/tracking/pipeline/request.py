@@ -23,11 +23,8 @@ from tvmopt.config import (
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ConfigError, ModelError
-from tvmopt.frontend.given_shapes import (
-    format_input_shapes,
-    parse_given_shapes,
-    shapes_for,
-)
+from tvmopt.frontend.given_shapes import format_input_shapes, shapes_for
+from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.parameters import groups
@@ -170,7 +167,8 @@ class Request:
     @functools.cached_property
     def baseline(self) -> BuildConfig:
         """Return the configuration of the build of TVM's own pipeline, without our schedules."""
-        return dataclasses.replace(self.build, schedule="none")
+        is_one = len(parse_given_sizes(self.input_shapes).sizes) == 1
+        return dataclasses.replace(self.build, schedule="none", all_sizes=is_one)
 
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:
@@ -239,7 +237,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
-    parse_given_shapes(of_model.input_shapes)
+    given = parse_given_sizes(of_model.input_shapes)
     name = check_name(of_model.name or name_of(str(model)))
     target = resolve_target(of_model.target, of_model.threads)
     data = _existing_data(of_model.data)
@@ -254,8 +252,9 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked=asked,
     )
     loaded = load_onnx(model)
-    shapes = shapes_for(loaded, of_model.input_shapes)
-    fixed = format_input_shapes(_fixed_shapes(loaded, shapes))
+    for shapes in [shapes_for(loaded, size.text) for size in given.sizes]:
+        shapes = _fixed_shapes(loaded, shapes)
+    fixed = of_model.input_shapes if len(given.sizes) > 1 else format_input_shapes(shapes)
     _check_names(asked.conversion.skip_layers, model, fixed, allowance)
     return dataclasses.replace(
         request,

@@ -21,7 +21,7 @@ from tvmopt.link import link_options
 from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
-from tvmopt.stages.tune import DATABASE_DIR
+from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
 from tvmopt.tracking.pipeline.dry_run import say_plan
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built

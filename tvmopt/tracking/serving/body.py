@@ -18,6 +18,9 @@ import numpy as np
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.tracking.serving.refusal import RefusedRequestError
 
+#: Extent that may be any number.
+OPEN = -1
+
 _INPUTS, _INSTANCES = "inputs", "instances"
 _JSON_TYPES: dict[str, set[type]] = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
 _JSON_NAMES: dict[type, str] = {
@@ -26,65 +29,70 @@ _JSON_NAMES: dict[type, str] = {
 }  # fmt: skip
 
 
-def read_body(
-    body: bytes, inputs: Sequence[TensorSpec], any_rows: bool = False
-) -> dict[str, np.ndarray]:
+def read_body(body: bytes, inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     """Return the arrays in ``body``, by input.
 
     Args:
         body: ``{"inputs": ...}`` or ``{"instances": ...}``, as MLflow's scoring server takes it.
-        inputs: Inputs of the model.
-        any_rows: Whether their first axis may be any number, the same for all.
+        inputs: Inputs of the model; an extent of -1 may be any number, the same for all inputs if
+            it is the first.
 
     Raises:
         RefusedRequestError: With the rule, and what was found.
     """
-    if not any_rows:
+    if not any(OPEN in spec.shape for spec in inputs):
         _check_count(body, inputs)
     data = _parse(body)
     if not isinstance(data, dict) or len(data) != 1 or not data.keys() <= {_INPUTS, _INSTANCES}:
         raise RefusedRequestError(
             f"the body must be a JSON object with one key, '{_INPUTS}' or '{_INSTANCES}'; the "
-            f"model takes {in_words(inputs, any_rows)}, and no tables"
+            f"model takes {in_words(inputs)}, and no tables"
         )
     [(key, value)] = data.items()
     if key == _INSTANCES and isinstance(value, list) and value and isinstance(value[0], dict):
-        return _of_instances(value, inputs, any_rows)
+        return _of_instances(value, inputs)
     if not isinstance(value, dict):
         if len(inputs) != 1:
-            raise RefusedRequestError(f"'{key}' must name each input: {in_words(inputs, any_rows)}")
+            raise RefusedRequestError(f"'{key}' must name each input: {in_words(inputs)}")
         value = {inputs[0].name: value}
     _check_names(value, inputs)
-    shapes = [spec.shape for spec in inputs]
-    if any_rows:
-        rows = _common_rows([value[spec.name] for spec in inputs])
-        shapes = [(rows, *shape[1:]) for shape in shapes]
+    if all(spec.shape[:1] == (OPEN,) for spec in inputs):
+        _require_common_rows([value[spec.name] for spec in inputs])
+    shapes = [_extents(value[spec.name], spec.shape) for spec in inputs]
     return {
         spec.name: _array([value[spec.name]], spec, shape, shape)
         for spec, shape in zip(inputs, shapes, strict=True)
     }
 
 
-def in_words(inputs: Sequence[TensorSpec], any_rows: bool = False) -> str:
-    """Names, types and shapes of inputs, for messages; any number of rows is ``n``."""
+def in_words(inputs: Sequence[TensorSpec]) -> str:
+    """Names, types and shapes of inputs, for messages; an extent of any number is ``n``."""
     return ", ".join(
-        f"{spec.name!r} ({spec.dtype} {_words(spec.shape, any_rows) or 'scalar'})"
-        for spec in inputs
+        f"{spec.name!r} ({spec.dtype} {_words(spec.shape) or 'scalar'})" for spec in inputs
     )
 
 
-def _words(shape: Sequence[int], any_rows: bool) -> str:
-    return "x".join(["n", *map(str, shape[1:])] if any_rows else map(str, shape))
+def _words(shape: Sequence[int]) -> str:
+    return "x".join("n" if extent == OPEN else str(extent) for extent in shape)
 
 
-def _common_rows(values: Sequence[Any]) -> int:
-    """Return the length of all values, which are to be lists."""
+def _extents(value: Any, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of nested lists, where ``shape`` leaves an extent open; at least 1."""
+    found = []
+    for extent in shape:
+        length = len(value) if isinstance(value, list) else 0
+        found.append(max(1, length) if extent == OPEN else extent)
+        value = value[0] if length else None
+    return tuple(found)
+
+
+def _require_common_rows(values: Sequence[Any]) -> None:
+    """Refuse values that are not lists of the same length."""
     lengths = {len(value) if isinstance(value, list) else None for value in values}
     if len(lengths) != 1 or lengths <= {None, 0}:
         raise RefusedRequestError(
             "every input must be a list of as many rows, at least one, but they are not"
         )
-    return int(lengths.pop() or 0)
 
 
 def _check_count(body: bytes, inputs: Sequence[TensorSpec]) -> None:
@@ -129,22 +137,21 @@ def _check_names(value: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None
         )
 
 
-def _of_instances(
-    items: list[Any], inputs: Sequence[TensorSpec], any_rows: bool
-) -> dict[str, np.ndarray]:
+def _of_instances(items: list[Any], inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     for item in items:
         if not isinstance(item, dict):
             raise RefusedRequestError(f"'{_INSTANCES}' must hold objects only, or none")
         _check_names(item, inputs)
     found = {}
     for spec in inputs:
-        if spec.shape[:1] != (len(items),) and not any_rows:
+        if spec.shape[:1] not in ((len(items),), (OPEN,)):
             raise RefusedRequestError(
                 f"the first dimension of every input must be the number of instances, but there "
                 f"are {len(items)}, and the model takes {in_words(inputs)}"
             )
         values = [item[spec.name] for item in items]
-        found[spec.name] = _array(values, spec, (len(items), *spec.shape[1:]), spec.shape[1:])
+        nested = _extents(values[0], spec.shape[1:])
+        found[spec.name] = _array(values, spec, (len(items), *nested), nested)
     return found
 
 

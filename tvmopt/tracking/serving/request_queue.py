@@ -114,6 +114,8 @@ class RequestQueue:
             first = self._waiting[0]
             if group and rows + first.rows > self._most_rows:
                 break
+            if group and not _same_beside_rows(first.inputs, group[0].inputs):
+                break
             self._waiting.popleft()
             if not first.outputs.done():
                 group.append(first)
@@ -146,6 +148,11 @@ class RequestQueue:
         outputs = self._call(inputs)
         self._seconds = time.perf_counter() - start
         return outputs
+
+
+def _same_beside_rows(one: Inputs, other: Inputs) -> bool:
+    """Return whether inputs have the same shapes but for their rows."""
+    return all(array.shape[1:] == other[name].shape[1:] for name, array in one.items())
 
 
 def _joined(several: Sequence[Inputs]) -> Inputs:

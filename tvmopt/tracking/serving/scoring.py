@@ -62,6 +62,7 @@ class ScoringServer:
         require_finite: bool,
     ) -> None:
         self._queue, self._model = queue, model
+        self._inputs = model.open_inputs
         self._most_bytes, self._require_finite = most_bytes, require_finite
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -102,7 +103,7 @@ class ScoringServer:
         return await asyncio.to_thread(_content, outputs)
 
     def _arrays(self, body: bytes) -> dict[str, np.ndarray]:
-        inputs = read_body(body, self._model.inputs, self._model.any_rows)
+        inputs = read_body(body, self._inputs)
         self._check_finite("input", self._model.inputs, list(inputs.values()))
         return inputs
 

@@ -74,7 +74,7 @@ def serve(command: ServeCommand) -> None:
                 file=sys.stderr,
             )
         shown = f"[{address}]" if ":" in address else address
-        takes = in_words(model.metadata.inputs, model.metadata.any_rows)
+        takes = in_words(model.metadata.open_inputs)
         say(f"serve      {uri}, which takes {takes}")
         say(f"listening  http://{shown}:{bound}/invocations; Ctrl-C or SIGTERM ends it")
         _run_until_ended(app, listener)

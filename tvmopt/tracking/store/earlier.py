@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.errors import ArtifactError
-from tvmopt.stages.tune import DATABASE_DIR
+from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.store.stage_run import Session
 from tvmopt.tracking.store.trust import checked_artifacts, experiments_to_search, is_own
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Self
 
 from tvmopt.kernels.cpu.common.tile_config import ContractionConfig
+from tvmopt.kernels.cpu.intrinsics import dot_named
 
 NAME = "register_tile"
 
@@ -35,6 +36,18 @@ class RegisterTileConfig(ContractionConfig):
     def group(self) -> tuple[object, ...]:
         """Grouping key: vector width, loop order and K blocking."""
         return *super().group, self.k_block > 0, self.loops_in_k_block
+
+    @property
+    def packed_tile(self) -> str:
+        """Columns of a tile, rounded up to whole vectors, and K group of an instruction."""
+        if self.packing != "prepacked":
+            return ""
+        width = self.register_tile[-1]
+        if self.intrinsic:
+            dot = dot_named(self.intrinsic)
+            return f"{-(-width // dot.lanes) * dot.lanes}x{dot.depth}"
+        lanes = self.arch.lanes("float32")
+        return f"{-(-width // lanes) * lanes}"
 
     def without_prefetch(self) -> Self | None:
         """Return the configuration without weight prefetches; None when it has none."""

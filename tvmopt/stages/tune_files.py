@@ -1,0 +1,10 @@
+"""Names of the files in the output of the tune stage."""
+
+ALTERNATIVES_FILE = "alternatives.csv"
+DATABASE_DIR = "database"
+LOG_FILE = "tuning_log.jsonl"
+#: Tile that each weight is packed for, of every size.
+PACKING_FILE = "packing.json"
+PLAN_FILE = "plan.json"
+REGRET_FILE = "regret.csv"
+TASKS_FILE = "tasks.csv"
