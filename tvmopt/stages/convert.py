@@ -48,6 +48,8 @@ from tvmopt.transform.layer_facts import layer_facts
 
 LAYERS_FILE = "layers.csv"
 CHANGES_FILE = "layout_changes.csv"
+#: Tag with the layout that was chosen.
+LAYOUT_TAG = "tvmopt.layout"
 
 
 def convert(
@@ -85,7 +87,8 @@ def convert(
     found: StageResult | None = None
     for number, (size, folder) in enumerate(zip(given.sizes, folders, strict=True)):
         folder.mkdir(parents=True, exist_ok=True)
-        own = dataclasses.replace(config, input_shapes=size.text)
+        layout = config.layout if found is None else found.tags[LAYOUT_TAG]
+        own = dataclasses.replace(config, input_shapes=size.text, layout=layout)
         told = _part(progress, number, len(folders))
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
@@ -161,7 +164,7 @@ def _convert_size(
     made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
     parted, config = made.parted, made.config
     converted = made.conversions(config.layout)
-    tags = {"tvmopt.layout": config.layout, "tvmopt.dtype": config.dtype}
+    tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.dtype}
     non_finite: NonFinite | None = None
     if made.run is None:
         tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
