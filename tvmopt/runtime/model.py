@@ -59,7 +59,7 @@ class CompiledModel:
         """
         arrays = self._arrays(inputs)
         if self._planner is not None:
-            outputs = self._planner.run(self._run_size, arrays)
+            outputs = self._planner.run(self.run_size, arrays)
             return Outputs(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
             return Outputs(self._caller.run(arrays), self._output_names)
@@ -123,14 +123,20 @@ class CompiledModel:
 
     def _check_golden(self, folder: Path, size: int) -> float:
         inputs, expected = read_golden(folder, self.metadata, size)
-        worst = golden_deviation(self(inputs), expected, self.metadata)
-        caller = self._callers[size]
+        arrays, caller = self._arrays(inputs), self._callers[size]
+        worst = golden_deviation(caller.run(arrays), expected, self.metadata)
         if not caller.has_fallback:
             return worst
-        direct = caller.run(self._arrays(inputs), direct=True)
+        direct = caller.run(arrays, direct=True)
         return max(worst, golden_deviation(direct, expected, self.metadata))
 
-    def _run_size(self, size: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run_size(self, size: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of one of the sizes, by its own function.
+
+        Args:
+            size: Which of ``metadata.sizes``.
+            arrays: The inputs in order, of the shapes of the size.
+        """
         return self._callers[size].run(arrays)
 
     def _arrays(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -25,6 +25,8 @@ Run = Callable[[int, Sequence[np.ndarray]], list[np.ndarray]]
 
 # Rows up to which the division with the least time is searched; beyond, one size repeats.
 _MOST_SEARCHED_ROWS = 512
+# The size of exactly the shapes of a call is taken unless others take clearly less time.
+_CLEARLY = 1.1
 # Time of a call besides its elements, in elements, where nothing was measured.
 _CALL_ELEMENTS = 1000.0
 
@@ -94,10 +96,6 @@ class SizePlanner:
         self._exact = {size.inputs: number for number, size in reversed([*enumerate(sizes)])}
         self._plans: dict[Shapes, tuple[SizedCall, ...]] = {}
 
-    def exact(self, shapes: Shapes) -> int | None:
-        """Return the size of exactly these shapes of inputs; None if there is none."""
-        return self._exact.get(shapes)
-
     def plan(self, shapes: Shapes) -> tuple[SizedCall, ...]:
         """Return the calls that compute inputs of ``shapes``.
 
@@ -121,11 +119,11 @@ class SizePlanner:
             ConfigError: When no size fits.
         """
         shapes = tuple(array.shape for array in arrays)
-        number = self.exact(shapes)
-        if number is not None:
-            return run(number, arrays)
+        calls = self.plan(shapes)
+        if len(calls) == 1 and self.sizes[calls[0].size].inputs == shapes:
+            return run(calls[0].size, arrays)
         parts = []
-        for call in self.plan(shapes):
+        for call in calls:
             size = self.sizes[call.size]
             given = [
                 self._filled(array, shape, call)
@@ -175,9 +173,17 @@ class SizePlanner:
         ]
         if not fitting:
             raise ConfigError(self._refusal(shapes))
+        exact = self._exact.get(shapes)
         if not self._any_rows:
-            return (SizedCall(min(fitting, key=self._cost), 0, 1),)
-        return tuple(self._divided(shapes[0][0], fitting))
+            number = min(fitting, key=self._cost) if exact is None else exact
+            return (SizedCall(number, 0, 1),)
+        divided = tuple(self._divided(shapes[0][0], fitting))
+        if exact is not None and self._cost(exact) <= _CLEARLY * self._cost_of(divided):
+            return (SizedCall(exact, 0, shapes[0][0]),)
+        return divided
+
+    def _cost_of(self, calls: Sequence[SizedCall]) -> float:
+        return sum(self._cost(call.size) for call in calls)
 
     def _divided(self, rows: int, fitting: Sequence[int]) -> Iterator[SizedCall]:
         """Yield calls of all rows, with the least time."""
