@@ -15,7 +15,8 @@ from tvmopt.config import BuildConfig, TuneConfig
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.stages.build import BUNDLE_DIR, build
-from tvmopt.stages.tune import DATABASE_DIR, LOG_FILE, TASKS_FILE, tune
+from tvmopt.stages.tune import tune
+from tvmopt.stages.tune_files import DATABASE_DIR, LOG_FILE, TASKS_FILE
 from tvmopt.transform.lower import lower
 from tvmopt.tune import (
     DatabaseKey,

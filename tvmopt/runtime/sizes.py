@@ -167,13 +167,15 @@ class SizePlanner:
         return tuple(kept)
 
     def _planned(self, shapes: Shapes) -> tuple[SizedCall, ...]:
+        exact = self._exact.get(shapes)
+        if exact is not None and len({shape[:1] for shape in shapes}) != 1:
+            return (SizedCall(exact, 0, 1),)
         self._require_agreement(shapes)
         fitting = [
             number for number, size in enumerate(self.sizes) if self._fits(shapes, size.inputs)
         ]
         if not fitting:
             raise ConfigError(self._refusal(shapes))
-        exact = self._exact.get(shapes)
         if not self._any_rows:
             number = min(fitting, key=self._cost) if exact is None else exact
             return (SizedCall(number, 0, 1),)

@@ -150,7 +150,7 @@ def evaluate(
     rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     write_table(out_dir, rows, samples, accuracies)
     changed = _changed(accuracies[CANDIDATE], latency[CANDIDATE], where)
-    series = _latency_of_sizes(models[CANDIDATE], bundles[CANDIDATE], config)
+    series = {} if on_gpu else _latency_of_sizes(models[CANDIDATE], bundles[CANDIDATE], config)
     if series:
         changed.append(f"{len(series[SIZES_SERIES])} sizes, each measured on its golden inputs")
     return StageResult(metrics, tags, changed, series)
