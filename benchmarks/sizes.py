@@ -50,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session = peers.ort_session(model, given.threads)
     several, several_s, several_bytes = _built(build, given.input_shapes)
     sizes = [size.text for size in parse_given_sizes(given.input_shapes).sizes]
-    print(
-        "| size | one library, ms | alone, ms | ONNX Runtime, ms | one / alone | / ONNX Runtime |"
-    )
+    print("| size | one library, ms | alone, ms | ONNX Runtime, ms | one / alone | one / ORT |")
     print("| --- | --- | --- | --- | --- | --- |")
     worst, ratios, against = 0.0, [], []
     largest_s, largest_bytes = 0.0, 0

@@ -149,7 +149,7 @@ def test_sizes_are_the_product_of_the_sets(shapes, sizes, separator) -> None:
 
 
 def _check(size, shapes, sizes, copies) -> None:
-    """Each extent has one of its values; those of the sets are the values of the size."""
+    """Each extent has one of its values; a varying extent has the value of the size."""
     parsed = parse_given_shapes(size.text)
     assert list(parsed.shapes) == list(shapes)
     assert list(parsed.sizes) == list(sizes)

@@ -65,7 +65,7 @@ def _inputs(rows: int, length: int) -> list[np.ndarray]:
 
 
 def _check(planner: SizePlanner, rows: int, length: int) -> list[int]:
-    """Compare outputs with those of one call of any shape; return the sizes of the calls."""
+    """Compare the outputs with the unpadded function; return the sizes of the calls."""
     library, arrays = _Library(planner), _inputs(rows, length)
     before = [array.copy() for array in arrays]
     outputs = planner.run(library, arrays)

@@ -13,7 +13,7 @@ import numpy as np
 from tvmopt.compare import FLOAT_TOLERANCE, deviation
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.runtime.sizes import Axis
+from tvmopt.runtime.sizes import Axis, zero_padded
 
 
 def why_padding_is_seen(
@@ -33,7 +33,7 @@ def why_padding_is_seen(
         output_axes: Axes of the outputs that have the dimension; they are cut to the smaller size.
     """
     for batch in batches:
-        padded = {spec.name: _padded(batch[spec.name], spec.shape) for spec in large_inputs}
+        padded = {spec.name: zero_padded(batch[spec.name], spec.shape) for spec in large_inputs}
         try:
             expected, found = small(batch), large(padded)
         except Exception:  # ONNX Runtime's errors have no common class; it may reject the values
@@ -49,9 +49,3 @@ def why_padding_is_seen(
             if not deviation(kept, wanted) <= FLOAT_TOLERANCE.limit:
                 return "cannot be padded: the model's outputs depend on the padding"
     return ""
-
-
-def _padded(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    result = np.zeros(shape, array.dtype)
-    result[tuple(map(slice, array.shape))] = array
-    return result

@@ -28,7 +28,7 @@ def tile_costs(ranking: Ranking, spare_cycles: float) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in ranking.candidates:
         if one.hint.packed_tile and one.cycles <= most:
-            ratio = one.cycles / ranking.candidates[0].cycles
+            ratio = one.cycles / best
             found[one.hint.packed_tile] = min(ratio, found.get(one.hint.packed_tile, ratio))
     return found
 

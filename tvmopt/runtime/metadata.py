@@ -193,7 +193,7 @@ class ModelMetadata:
                     raise TypeError(f"{side} is no list")
                 data[side] = tuple(_tensor(tensor) for tensor in data[side])
             data["sizes"] = tuple(map(_compiled_size, data.get("sizes", ())))
-            data["dimensions"] = tuple(map(_dimension, data.get("dimensions", ())))
+            data["dimensions"] = tuple(map(size_dimension, data.get("dimensions", ())))
             found_model = cls(**data)
             _check_values(found_model)
             return found_model
@@ -226,7 +226,12 @@ def _compiled_size(data: dict[str, Any]) -> CompiledSize:
     return CompiledSize(inputs, outputs, milliseconds)
 
 
-def _dimension(data: dict[str, Any]) -> SizeDimension:
+def size_dimension(data: dict[str, Any]) -> SizeDimension:
+    """Return a dimension from its JSON.
+
+    Raises:
+        ValueError, TypeError, KeyError: When it is damaged.
+    """
     inputs, outputs = (
         tuple((_whole(position), _whole(axis)) for position, axis in data[side])
         for side in ("inputs", "outputs")

@@ -29,6 +29,8 @@ _MOST_SEARCHED_ROWS = 512
 _CLEARLY = 1.1
 # Time of a call besides its elements, in elements, where nothing was measured.
 _CALL_ELEMENTS = 1000.0
+# Shapes whose plans are kept, and sizes that a message names.
+_MOST_PLANS, _MOST_NAMED = 1000, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class SizeDimension:
     Attributes:
         name: Its name.
         inputs: Its axes: position of the input, and axis.
-        outputs: The same of the outputs.
+        outputs: Its axes in the outputs: position of the output, and axis.
         handling: ``"rows"``, ``"padded"`` or ``"exact"``.
         reason: Why it is not padded; empty if it is, or has independent rows.
     """
@@ -93,6 +95,8 @@ class SizePlanner:
     ) -> None:
         self._names, self.sizes, self._any_rows = tuple(names), tuple(sizes), any_rows
         self._dimensions = tuple(one for one in dimensions if one.handling != ROWS)
+        self._padded = {axis for one in dimensions if one.handling == PADDED for axis in one.inputs}
+        self._costs = _costs(self.sizes)
         self._exact = {size.inputs: number for number, size in reversed([*enumerate(sizes)])}
         self._plans: dict[Shapes, tuple[SizedCall, ...]] = {}
 
@@ -103,7 +107,7 @@ class SizePlanner:
             ConfigError: When no size fits.
         """
         if shapes not in self._plans:
-            if len(self._plans) > 1000:
+            if len(self._plans) > _MOST_PLANS:
                 self._plans.clear()
             self._plans[shapes] = self._planned(shapes)
         return self._plans[shapes]
@@ -142,17 +146,11 @@ class SizePlanner:
 
     def _filled(self, array: np.ndarray, shape: tuple[int, ...], call: SizedCall) -> np.ndarray:
         """Return the rows of a call; missing rows repeat the last one, other axes get zeros."""
-        if self._any_rows:
-            last = call.stop - 1
-            rows = np.minimum(np.arange(call.start, call.start + shape[0]), last)
-            array = (
-                array[call.start : call.stop] if shape[0] == call.stop - call.start else array[rows]
-            )
-        if array.shape == shape:
-            return array
-        padded = np.zeros(shape, array.dtype)
-        padded[tuple(map(slice, array.shape))] = array
-        return padded
+        if self._any_rows and shape[0] == call.stop - call.start:
+            array = array[call.start : call.stop]
+        elif self._any_rows:
+            array = array[np.minimum(np.arange(call.start, call.start + shape[0]), call.stop - 1)]
+        return array if array.shape == shape else zero_padded(array, shape)
 
     def _kept(self, shapes: Shapes, output: int, rank: int, call: SizedCall) -> tuple[slice, ...]:
         """Return the part of an output that is not padding."""
@@ -177,21 +175,19 @@ class SizePlanner:
         if not fitting:
             raise ConfigError(self._refusal(shapes))
         if not self._any_rows:
-            number = min(fitting, key=self._cost) if exact is None else exact
+            number = min(fitting, key=self._costs.__getitem__) if exact is None else exact
             return (SizedCall(number, 0, 1),)
         divided = tuple(self._divided(shapes[0][0], fitting))
-        if exact is not None and self._cost(exact) <= _CLEARLY * self._cost_of(divided):
+        cost = sum(self._costs[call.size] for call in divided)
+        if exact is not None and self._costs[exact] <= _CLEARLY * cost:
             return (SizedCall(exact, 0, shapes[0][0]),)
         return divided
-
-    def _cost_of(self, calls: Sequence[SizedCall]) -> float:
-        return sum(self._cost(call.size) for call in calls)
 
     def _divided(self, rows: int, fitting: Sequence[int]) -> Iterator[SizedCall]:
         """Yield calls of all rows, with the least time."""
         of = {number: self.sizes[number].inputs[0][0] for number in fitting}
         start = 0
-        steady = min(fitting, key=lambda number: self._cost(number) / of[number])
+        steady = min(fitting, key=lambda number: self._costs[number] / of[number])
         while rows - start > _MOST_SEARCHED_ROWS:
             yield SizedCall(steady, start, min(rows, start + of[steady]))
             start += of[steady]
@@ -199,7 +195,7 @@ class SizePlanner:
         for count in range(1, rows - start + 1):
             least.append(
                 min(
-                    (self._cost(number) + least[max(0, count - of[number])][0], number)
+                    (self._costs[number] + least[max(0, count - of[number])][0], number)
                     for number in fitting
                 )
             )
@@ -213,22 +209,16 @@ class SizePlanner:
             yield SizedCall(number, start, stop)
             start = stop
 
-    def _cost(self, number: int) -> float:
-        if all(size.milliseconds for size in self.sizes):
-            return self.sizes[number].milliseconds
-        return _CALL_ELEMENTS + sum(map(math.prod, self.sizes[number].inputs))
-
     def _fits(self, shapes: Shapes, size: Shapes) -> bool:
         if self._any_rows and len({shape[:1] for shape in size}) != 1:
             return False
-        padded = {axis for one in self._dimensions if one.handling == PADDED for axis in one.inputs}
         for position, (own, other) in enumerate(zip(shapes, size, strict=True)):
             if len(own) != len(other):
                 return False
             for axis, (extent, held) in enumerate(zip(own, other, strict=True)):
                 if axis == 0 and self._any_rows:
                     continue
-                if extent != held and not (extent < held and (position, axis) in padded):
+                if extent != held and not (extent < held and (position, axis) in self._padded):
                     return False
         return True
 
@@ -266,8 +256,18 @@ class SizePlanner:
         )
 
 
-# Sizes that a message names.
-_MOST_NAMED = 6
+def _costs(sizes: Sequence[CompiledSize]) -> list[float]:
+    """Return the measured milliseconds of each size; estimates if one was not measured."""
+    if all(size.milliseconds for size in sizes):
+        return [size.milliseconds for size in sizes]
+    return [_CALL_ELEMENTS + sum(map(math.prod, size.inputs)) for size in sizes]
+
+
+def zero_padded(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a larger array of ``shape`` that begins with ``array``; the rest is 0."""
+    padded = np.zeros(shape, array.dtype)
+    padded[tuple(map(slice, array.shape))] = array
+    return padded
 
 
 def of_size(name: str, size: int) -> str:

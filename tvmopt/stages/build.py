@@ -122,7 +122,6 @@ def build(
         if metadata.sizes:
             metadata = with_times(metadata, model, bundle)
             metadata.write(bundle)
-            model = load(bundle)
             write_sizes(out_dir / SIZES_TABLE, metadata)
         non_finite = _non_finite(model, convert_dir, signature)
     progress(3, 3, "done")

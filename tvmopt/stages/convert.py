@@ -66,7 +66,7 @@ def convert(
     Writes the module and its weights, the IR as imported, the quantised ONNX model if there is one,
     the float reference with fixed shapes, the layer table, the layout changes, the signature, and
     golden inputs and outputs (of the data when there is data). Each further size has the same files
-    in a folder of its own (:mod:`~tvmopt.stages.size_folders`).
+    in its own folder (:mod:`~tvmopt.stages.size_folders`).
 
     Args:
         config: Configuration of the stage.

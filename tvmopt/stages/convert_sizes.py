@@ -1,4 +1,4 @@
-"""Convert a model in several sizes: each in a folder of its own, with what differs between them."""
+"""Find the dimensions that differ between the converted sizes of a model."""
 
 from __future__ import annotations
 

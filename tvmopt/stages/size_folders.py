@@ -19,6 +19,7 @@ from pathlib import Path
 
 import tvm
 
+from tvmopt.runtime.metadata import size_dimension
 from tvmopt.runtime.sizes import SizeDimension
 from tvmopt.stages.module_files import PARAMS_FILE, QUANTIZED_FILE, REFERENCE_FILE, read_module
 
@@ -68,13 +69,4 @@ def read_dimensions(folder: Path) -> tuple[SizeDimension, ...]:
     path = folder / SIZES_FILE
     if not path.is_file():
         return ()
-    return tuple(
-        SizeDimension(
-            row["name"],
-            tuple(map(tuple, row["inputs"])),
-            tuple(map(tuple, row["outputs"])),
-            row["handling"],
-            row["reason"],
-        )
-        for row in json.loads(path.read_text())
-    )
+    return tuple(map(size_dimension, json.loads(path.read_text())))

@@ -27,7 +27,7 @@ Tiles = dict[str, str]
 
 
 def packed_tiles(scheduled: tvm.IRModule) -> dict[str, set[str]]:
-    """Return tiles that may be those of a scheduled module, by the digest of the weight."""
+    """Return the possible tiles of each packed weight in a scheduled module, by its digest."""
     found: dict[str, set[str]] = {}
     for call in _kernel_calls(scheduled):
         func = scheduled[call.function]

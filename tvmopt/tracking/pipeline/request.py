@@ -252,9 +252,10 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked=asked,
     )
     loaded = load_onnx(model)
-    for shapes in [shapes_for(loaded, size.text) for size in given.sizes]:
-        shapes = _fixed_shapes(loaded, shapes)
-    fixed = of_model.input_shapes if len(given.sizes) > 1 else format_input_shapes(shapes)
+    # All before the first is fixed, which changes the model.
+    sizes = [shapes_for(loaded, size.text) for size in given.sizes]
+    largest, *others = [_fixed_shapes(loaded, shapes) for shapes in sizes]
+    fixed = of_model.input_shapes if others else format_input_shapes(largest)
     _check_names(asked.conversion.skip_layers, model, fixed, allowance)
     return dataclasses.replace(
         request,
