@@ -62,6 +62,49 @@ def test_several_tensors_of_several_dtypes(two_input_bundle, tmp_path) -> None:
     assert "input ids int64 (4)\ninput in/bias float32 (4, 8)\n" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def sizes(sizes_bundle, tmp_path_factory) -> Path:
+    """Return a bundle of four sizes with compiled examples."""
+    folder = _with_c_files(sizes_bundle, tmp_path_factory.mktemp("c") / "sizes")
+    _make(folder)
+    return folder
+
+
+@pytest.mark.parametrize("flags", ["-O2", "-g -O1 -fsanitize=address,undefined"])
+def test_each_size_reproduces_its_golden_output(sizes, tmp_path, flags) -> None:
+    folder = Path(shutil.copytree(sizes, tmp_path / "bundle"))
+    _make(folder, f"CFLAGS={flags}", "example")
+    done = _run(folder / "c" / "example", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    shapes = [line for line in lines if line.startswith("input")]
+    assert shapes == [f"input x float32 ({n}, {s})" for n in (2, 1) for s in (16, 8)]
+    worst = [float(line.split(": ")[1]) for line in lines if line.startswith("largest")]
+    assert len(worst) == 4
+    assert max(worst) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("size 2 8 2 8", "size 2 8 2"), "is damaged"),
+        (lambda text: text.replace("size 2 8 2 8", "size 2 8 2 8 1"), "is damaged"),
+        (lambda text: text.replace("size 2 8 2 8", "size 2 -8 2 8"), "is damaged"),
+        (lambda text: text.replace("size 2 8 2 8", "size " + "9" * 30 + " 8 2 8"), "is damaged"),
+        (lambda text: text + "input float32 1 4 z\n", "is damaged"),
+        (lambda text: text + "size 1 1 1 1\n" * 200, "is damaged"),
+        (lambda text: text + "size 1 1 1 1\n", "native library of tvmopt with 5 sizes"),
+    ],
+)
+def test_a_damaged_size_is_refused_in_one_line(sizes, tmp_path, change, message) -> None:
+    folder = Path(shutil.copytree(sizes, tmp_path / "bundle"))
+    text = (folder / DESCRIPTION_FILE).read_text()
+    (folder / DESCRIPTION_FILE).write_text(change(text))
+    done = _run(folder / "c" / "example", folder)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert message in done.stderr
+
+
 def test_eight_threads_in_cpp(bundle) -> None:
     done = _run(bundle / "c" / "example_cpp", bundle)
     assert (done.returncode, done.stdout) == (0, "8 threads, 100 calls each: done\n"), done.stderr

@@ -87,6 +87,20 @@ def test_a_node_among_others_checks_its_input(conv_bundle, tmp_path) -> None:
         assert "input 0 must have the shape that the model was compiled for" in str(caught.value)
 
 
+def test_it_computes_each_size(sizes_bundle, tmp_path) -> None:
+    session, held = _session(sizes_bundle, tmp_path / "bundle"), load(sizes_bundle).metadata.sizes
+    assert [size.inputs[0] for size in held] == [(2, 16), (2, 8), (1, 16), (1, 8)]
+    assert not any(isinstance(extent, int) for extent in session.get_inputs()[0].shape)
+    for size in (*held, *reversed(held)):
+        x = np.random.default_rng(0).standard_normal(size.inputs[0]).astype(np.float32)
+        [y] = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, np.exp(x) + 0.5, rtol=1e-5)
+    for shape in ((2, 7), (3, 16)):
+        with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument) as caught:
+            session.run(None, {"x": np.zeros(shape, np.float32)})
+        assert "was compiled for (128 bytes; 3 more sizes), but has another one" in str(caught.value)
+
+
 def test_two_models_in_one_process(conv_bundle, two_input_bundle, tmp_path) -> None:
     sessions = [
         (_session(bundle, tmp_path / str(i)), bundle)

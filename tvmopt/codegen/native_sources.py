@@ -20,6 +20,7 @@ NETWORK = "tvmopt_network_"
 CALL = "tvmopt_call_"
 #: Prefix of the functions that run a segment in ONNX Runtime; offset of its model, extents follow.
 SEGMENT = "tvmopt_segment_"
+_RUN_NAME = "tvmopt_run"
 _NATIVE = Path(__file__).parent / "native"
 _FILES = (
     "runtime.c", "thread_count.c", "core_of_thread.c", "workspace.c", "segments.c", "onnxruntime.c",
@@ -69,6 +70,13 @@ HIDDEN int tvmopt_default_threads = {threads};
 EXPORTED extern const char tvmopt_tensors[];
 const char tvmopt_tensors[] =
 {tensors};
+/* The same of each further size, and the function of each size. */
+HIDDEN extern const char tvmopt_more_tensors[];
+const char tvmopt_more_tensors[] =
+{more_tensors};
+{declared_runs}
+HIDDEN extern int (*const tvmopt_runs[])(void *const *);
+int (*const tvmopt_runs[])(void *const *) = {{{runs_of_sizes}}};
 
 /* Segments that ONNX Runtime runs, and where their models are. */
 HIDDEN extern const char {weights}[];
@@ -128,11 +136,15 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         for name in entries
     ]
     sizes = [size for size in range(len(entries)) if of_size(MAIN, size) in entries]
+    runs = [of_size(_RUN_NAME, size) for size in sizes]
     # Two functions share a segment's model, if its inputs and outputs are equal, too.
     calls = {segment_name(call): call for network in networks for call in network.segments()}
     text = _FILE.format(
         threads=threads,
         tensors=_tensors(entries[MAIN]),
+        more_tensors="\n".join(_tensors(entries[of_size(MAIN, n)]) for n in sizes[1:]) or '    ""',
+        declared_runs="\n".join(f"EXPORTED int {run}(void *const *tensors);" for run in runs),
+        runs_of_sizes=", ".join(runs),
         weights=WEIGHTS_SYMBOL,
         segments="\n".join(map(_segment, calls.values())) or '    ""',
         offsets=", ".join(str(call.model.offset) for call in calls.values()) or "0",
@@ -155,7 +167,7 @@ def _run(entries: Mapping[str, StaticNetwork], size: int) -> str:
     main, direct = of_size(MAIN, size), of_size(FALLBACK, size)
     has_direct = direct in entries
     return _RUN.format(
-        run=of_size("tvmopt_run", size),
+        run=of_size(_RUN_NAME, size),
         main=main,
         any_nan=_any_nan(entries[main]) if has_direct else "0",
         direct=f"tvmopt_{direct}(tensors)" if has_direct else "0",

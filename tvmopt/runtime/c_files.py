@@ -36,7 +36,8 @@ def write_c_files(bundle: Path, metadata: ModelMetadata) -> None:
 def description(metadata: ModelMetadata) -> str:
     """Return the text of ``model.txt``: a key and its value in each line.
 
-    A tensor is ``input dtype rank extents name``; its name lasts to the end of the line.
+    A tensor is ``input dtype rank extents name``; its name lasts to the end of the line. Each
+    further size is ``size`` and the extents of all its tensors in turn.
     """
     lines = [
         "tvmopt 1",
@@ -48,4 +49,7 @@ def description(metadata: ModelMetadata) -> str:
         for tensor in tensors:
             extents = "".join(f"{extent} " for extent in tensor.shape)
             lines.append(f"{side} {tensor.dtype} {len(tensor.shape)} {extents}{tensor.name}")
+    for size in metadata.sizes[1:]:
+        extents = [str(extent) for shape in (*size.inputs, *size.outputs) for extent in shape]
+        lines.append(" ".join(["size", *extents]))
     return "\n".join(lines) + "\n"

@@ -17,6 +17,8 @@ extern "C" {
 #define EXPORTED __attribute__((visibility("default")))
 #define API_VERSION 16
 #define ALIGNMENT_BYTES 64
+#define MOST_RANK 64
+#define MOST_SIZES 128
 
 typedef void *Status; /* NULL is success */
 typedef void (*Function)(void);
@@ -70,12 +72,13 @@ typedef struct {
 } Tensor;
 
 extern const char tvmopt_tensors[]; /* see native_sources.py */
-extern int tvmopt_run(void *const *tensors);
+extern const char tvmopt_more_tensors[];
+extern int (*const tvmopt_runs[])(void *const *tensors);
 extern const char *tvmopt_error(void);
 extern const char tvmopt_segments[];
 
-static Tensor *tensors;
-static size_t inputs, outputs;
+static Tensor *tensors; /* of each size: inputs, then outputs */
+static size_t inputs, outputs, sizes;
 
 static const struct {
   const char *name;
@@ -85,31 +88,42 @@ static const struct {
               {"int16", 5, 2},   {"int32", 6, 4},    {"int64", 7, 8},   {"bool", 9, 1},
               {"float16", 10, 2}, {"float64", 11, 8}, {"uint32", 12, 4}, {"uint64", 13, 8}};
 
+static size_t lines_of(const char *text) {
+  size_t count = 0;
+  for (; *text; ++text) count += *text == '\n';
+  return count;
+}
+
+/* Read "input dtype rank extents"; return whether it is one. */
+static int read_tensor(Tensor *tensor, const char *line) {
+  char side[8], dtype[16];
+  int used = 0;
+  if (sscanf(line, "%7s %15s %zu%n", side, dtype, &tensor->rank, &used) != 3) return 0;
+  tensor->shape = (int64_t *)calloc(tensor->rank + 1, sizeof(int64_t));
+  if (!tensor->shape) return 0;
+  for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; ++k)
+    if (!strcmp(dtype, dtypes[k].name))
+      tensor->type = dtypes[k].type, tensor->bytes = dtypes[k].bytes;
+  char *at = (char *)line + used;
+  for (size_t k = 0; k < tensor->rank; ++k) {
+    tensor->shape[k] = strtoll(at, &at, 10);
+    tensor->bytes *= (size_t)tensor->shape[k];
+  }
+  return 1;
+}
+
 /* Read the descriptions of all tensors; sessions of several threads may register at once. */
 static pthread_once_t tensors_once = PTHREAD_ONCE_INIT;
 static void read_tensors(void) {
-  size_t count = 0, sides[2] = {0, 0};
-  for (const char *at = tvmopt_tensors; *at; ++at) count += *at == '\n';
-  Tensor *found = (Tensor *)calloc(count, sizeof(Tensor));
+  size_t count = lines_of(tvmopt_tensors), total = count + lines_of(tvmopt_more_tensors);
+  Tensor *found = (Tensor *)calloc(total, sizeof(Tensor));
   const char *line = tvmopt_tensors;
-  for (size_t i = 0; found && i < count; ++i, line = strchr(line, '\n') + 1) {
-    char side[8], dtype[16];
-    int used = 0;
-    if (sscanf(line, "%7s %15s %zu%n", side, dtype, &found[i].rank, &used) != 3) return;
-    found[i].shape = (int64_t *)calloc(found[i].rank + 1, sizeof(int64_t));
-    if (!found[i].shape) return;
-    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; ++k)
-      if (!strcmp(dtype, dtypes[k].name))
-        found[i].type = dtypes[k].type, found[i].bytes = dtypes[k].bytes;
-    char *at = (char *)line + used;
-    for (size_t k = 0; k < found[i].rank; ++k) {
-      found[i].shape[k] = strtoll(at, &at, 10);
-      found[i].bytes *= (size_t)found[i].shape[k];
-    }
-    ++sides[side[0] == 'o'];
+  for (size_t i = 0; found && i < total; ++i, line = strchr(line, '\n') + 1) {
+    if (i == count) line = tvmopt_more_tensors;
+    if (!read_tensor(&found[i], line)) return;
+    if (i < count) ++*(line[0] == 'o' ? &outputs : &inputs);
   }
-  inputs = sides[0];
-  outputs = sides[1];
+  sizes = total / count;
   tensors = found;
 }
 
@@ -137,32 +151,47 @@ static Status create(const Operator *op, const Function *api, const void *info, 
   return NULL;
 }
 
-/* Return where the data of an input lies, after its shape was checked. */
-static Status read_input(const Function *api, void *context, size_t index, void **data) {
-  const Tensor *want = &tensors[index];
+/* Return where the data of an input lies, and its shape. */
+static Status read_input(const Function *api, void *context, size_t index, void **data,
+                         size_t *rank, int64_t shape[MOST_RANK]) {
   void *value, *info;
-  int64_t shape[64];
-  size_t rank;
-  char text[256];
   Status status = API(KERNEL_CONTEXT_GET_INPUT, Status, void *, size_t, void **)(context, index, &value);
   if (!status) status = API(GET_TENSOR_TYPE_AND_SHAPE, Status, void *, void **)(value, &info);
   if (status) return status;
-  status = API(GET_DIMENSIONS_COUNT, Status, void *, size_t *)(info, &rank);
-  if (!status && rank == want->rank && rank <= 64)
-    status = API(GET_DIMENSIONS, Status, void *, int64_t *, size_t)(info, shape, rank);
+  status = API(GET_DIMENSIONS_COUNT, Status, void *, size_t *)(info, rank);
+  if (!status && *rank <= MOST_RANK)
+    status = API(GET_DIMENSIONS, Status, void *, int64_t *, size_t)(info, shape, *rank);
   API(RELEASE_TENSOR_TYPE_AND_SHAPE_INFO, void, void *)(info);
-  if (status) return status;
-  if (rank != want->rank || memcmp(shape, want->shape, rank * sizeof *shape)) {
-    snprintf(text, sizeof text,
-             "input %zu must have the shape that the model was compiled for (%zu values), but "
-             "has another one", index, want->bytes);
-    return fail(api, INVALID_ARGUMENT, text);
-  }
-  return API(GET_TENSOR_MUTABLE_DATA, Status, void *, void **)(value, data);
+  return status ? status : API(GET_TENSOR_MUTABLE_DATA, Status, void *, void **)(value, data);
 }
 
-static Status write_output(const Function *api, void *context, size_t index, void **data) {
-  const Tensor *made = &tensors[inputs + index];
+static int has_shape(const Tensor *tensor, size_t rank, const int64_t *shape) {
+  return rank == tensor->rank && !memcmp(shape, tensor->shape, rank * sizeof *shape);
+}
+
+/* Return where the data of the inputs lies, and the size whose shapes they have. */
+static Status read_inputs(const Function *api, void *context, void **data, size_t *size) {
+  char differs[MOST_SIZES] = {0}, text[256];
+  *size = 0;
+  for (size_t i = 0; i < inputs; ++i) {
+    size_t rank;
+    int64_t shape[MOST_RANK];
+    Status status = read_input(api, context, i, &data[i], &rank, shape);
+    if (status) return status;
+    for (size_t k = *size; k < sizes; ++k)
+      differs[k] |= !has_shape(&tensors[k * (inputs + outputs) + i], rank, shape);
+    while (*size < sizes && differs[*size]) ++*size;
+    if (*size < sizes) continue;
+    snprintf(text, sizeof text,
+             "input %zu must have the shape that the model was compiled for (%zu bytes; %zu more "
+             "sizes), but has another one", i, tensors[i].bytes, sizes - 1);
+    return fail(api, INVALID_ARGUMENT, text);
+  }
+  return NULL;
+}
+
+static Status write_output(const Function *api, void *context, size_t index, const Tensor *made,
+                           void **data) {
   void *value;
   Status status = API(KERNEL_CONTEXT_GET_OUTPUT, Status, void *, size_t, const int64_t *, size_t,
                       void **)(context, index, made->shape, made->rank, &value);
@@ -175,12 +204,14 @@ static Status compute(void *kernel, void *context) {
   size_t count = inputs + outputs, scratch = 0;
   void **given = (void **)calloc(2 * count, sizeof(void *)), **used = given + count;
   void *memory = NULL;
-  Status status = given ? NULL : fail(api, FAIL, "out of memory");
+  size_t size = 0;
+  Status status =
+      given ? read_inputs(api, context, given, &size) : fail(api, FAIL, "out of memory");
+  const Tensor *own = &tensors[size * count];
   for (size_t i = 0; i < count && !status; ++i) {
-    status = i < inputs ? read_input(api, context, i, &given[i])
-                        : write_output(api, context, i - inputs, &given[i]);
+    if (i >= inputs) status = write_output(api, context, i - inputs, &own[i], &given[i]);
     if (!status && (uintptr_t)given[i] % ALIGNMENT_BYTES)
-      scratch += tensors[i].bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES + ALIGNMENT_BYTES;
+      scratch += own[i].bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES + ALIGNMENT_BYTES;
   }
   if (!status && scratch && posix_memalign(&memory, ALIGNMENT_BYTES, scratch))
     status = fail(api, FAIL, "out of memory");
@@ -189,12 +220,12 @@ static Status compute(void *kernel, void *context) {
     used[i] = given[i];
     if ((uintptr_t)given[i] % ALIGNMENT_BYTES == 0) continue;
     used[i] = at;
-    at += tensors[i].bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES + ALIGNMENT_BYTES;
-    if (i < inputs) memcpy(used[i], given[i], tensors[i].bytes);
+    at += own[i].bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES + ALIGNMENT_BYTES;
+    if (i < inputs) memcpy(used[i], given[i], own[i].bytes);
   }
-  if (!status && tvmopt_run(used)) status = fail(api, FAIL, tvmopt_error());
+  if (!status && tvmopt_runs[size](used)) status = fail(api, FAIL, tvmopt_error());
   for (size_t i = inputs; i < count && !status; ++i)
-    if (used[i] != given[i]) memcpy(given[i], used[i], tensors[i].bytes);
+    if (used[i] != given[i]) memcpy(given[i], used[i], own[i].bytes);
   free(memory);
   free(given);
   return status;

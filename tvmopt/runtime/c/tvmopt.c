@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define MOST_TENSORS 4096
+#define MOST_SIZES 128
 #define MOST_RANK 64
 #define LINE_BYTES 65536
 
@@ -26,11 +27,11 @@ typedef int (*run_function)(void *const *tensors);
 
 struct tvmopt_model {
   void *library;
-  run_function run;
+  run_function *run; /* of each size */
   int (*configure)(int threads, long spin_us);
   const char *(*error)(void);
-  int32_t inputs, outputs;
-  tvmopt_tensor *tensors; /* inputs, then outputs */
+  int32_t inputs, outputs, sizes;
+  tvmopt_tensor *tensors; /* of each size: inputs, then outputs */
 };
 
 static __thread char error_text[1024];
@@ -249,10 +250,19 @@ static int open_library(tvmopt_model *model, const char *path, const char *hash)
   model->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   close(file);
   if (!model->library) return fail("the system must load %s, but says: %s", path, dlerror());
-  *(void **)&model->run = dlsym(model->library, "tvmopt_run");
+  model->run = (run_function *)calloc((size_t)model->sizes, sizeof(run_function));
+  if (!model->run) return fail("out of memory");
+  for (int32_t size = 0; size < model->sizes; ++size) {
+    char run[32] = "tvmopt_run";
+    if (size) snprintf(run, sizeof run, "tvmopt_run_%" PRId32, size);
+    *(void **)&model->run[size] = dlsym(model->library, run);
+    if (!model->run[size])
+      return fail("%s must be a native library of tvmopt with %" PRId32 " sizes, but is not", path,
+                  model->sizes);
+  }
   *(void **)&model->configure = dlsym(model->library, "tvmopt_configure");
   *(void **)&model->error = dlsym(model->library, "tvmopt_error");
-  if (!model->run || !model->configure || !model->error)
+  if (!model->configure || !model->error)
     return fail("%s must be a native library of tvmopt, but is not", path);
   return 0;
 }
@@ -269,6 +279,17 @@ static size_t item_bytes(const char *dtype) {
   return 0;
 }
 
+/* Read the extents of a tensor, whose bytes are those of an item. */
+static int read_extents(tvmopt_tensor *tensor, int64_t *shape, char **rest) {
+  for (int i = 0; i < tensor->rank; ++i) {
+    char *extent = strtok_r(NULL, " ", rest);
+    shape[i] = extent ? strtoll(extent, NULL, 10) : -1;
+    if (shape[i] < 0 || __builtin_mul_overflow(tensor->bytes, (size_t)shape[i], &tensor->bytes))
+      return -1;
+  }
+  return 0;
+}
+
 /* Read "dtype rank extents name"; the name lasts to the end of the line. */
 static int read_tensor(tvmopt_tensor *tensor, char *text) {
   char *rest, *dtype = strtok_r(text, " ", &rest), *rank = strtok_r(NULL, " ", &rest);
@@ -279,15 +300,34 @@ static int read_tensor(tvmopt_tensor *tensor, char *text) {
   tensor->shape = shape;
   tensor->bytes = item;
   tensor->dtype = strdup(dtype);
-  for (int i = 0; shape && i < tensor->rank; ++i) {
-    char *extent = strtok_r(NULL, " ", &rest);
-    shape[i] = extent ? strtoll(extent, NULL, 10) : -1;
-    if (shape[i] < 0 || __builtin_mul_overflow(tensor->bytes, (size_t)shape[i], &tensor->bytes))
-      return -1;
-  }
+  if (!shape || read_extents(tensor, shape, &rest)) return -1;
   rest[strcspn(rest, "\n")] = 0;
   tensor->name = strdup(rest);
-  return shape && tensor->dtype && tensor->name ? 0 : -1;
+  return tensor->dtype && tensor->name ? 0 : -1;
+}
+
+/* Read the extents of one more size, of all tensors in turn; the rest is as in the first size. */
+static int read_size(tvmopt_model *model, char *text) {
+  size_t count = (size_t)(model->inputs + model->outputs), sizes = (size_t)model->sizes;
+  if (!model->outputs || sizes == MOST_SIZES) return -1;
+  tvmopt_tensor *first =
+      (tvmopt_tensor *)realloc(model->tensors, (sizes + 1) * count * sizeof *first);
+  if (!first) return -1;
+  tvmopt_tensor *more = (tvmopt_tensor *)memset(first + sizes * count, 0, count * sizeof *first);
+  model->tensors = first;
+  model->sizes += 1;
+  for (size_t i = 0; i < count; ++i) {
+    int64_t *shape = (int64_t *)calloc((size_t)first[i].rank + 1, sizeof(int64_t));
+    more[i].shape = shape;
+    more[i].rank = first[i].rank;
+    more[i].bytes = item_bytes(first[i].dtype);
+    more[i].dtype = strdup(first[i].dtype);
+    more[i].name = strdup(first[i].name);
+    if (!shape || !more[i].dtype || !more[i].name ||
+        read_extents(&more[i], shape, &text))
+      return -1;
+  }
+  return strtok_r(NULL, " ", &text) ? -1 : 0;
 }
 
 static int read_model(tvmopt_model *model, const char *folder) {
@@ -296,6 +336,7 @@ static int read_model(tvmopt_model *model, const char *folder) {
   char *flags = NULL, *line = NULL;
   size_t size = 0;
   int result = -1, version = 0;
+  model->sizes = 1;
   if (snprintf(path, sizeof path, "%s/model.txt", folder) >= (int)sizeof path)
     return fail("the folder's name is too long");
   FILE *file = fopen(path, "r");
@@ -313,9 +354,11 @@ static int read_model(tvmopt_model *model, const char *folder) {
     else if (!strcmp(line, "flags")) free(flags), flags = strdup(value);
     else if (!strcmp(line, "input") || !strcmp(line, "output")) {
       int is_input = line[0] == 'i';
-      if (count == MOST_TENSORS || (is_input && model->outputs)) goto damaged;
+      if (count == MOST_TENSORS || (is_input && model->outputs) || model->sizes > 1) goto damaged;
       *(is_input ? &model->inputs : &model->outputs) += 1;
       if (read_tensor(&model->tensors[count], value)) goto damaged;
+    } else if (!strcmp(line, "size")) {
+      if (read_size(model, value)) goto damaged;
     }
   }
   if (version != 1) {
@@ -350,12 +393,14 @@ tvmopt_model *tvmopt_load(const char *folder) {
 
 void tvmopt_free(tvmopt_model *model) {
   if (!model) return;
-  for (int32_t i = 0; model->tensors && i < model->inputs + model->outputs; ++i) {
+  int32_t count = model->sizes * (model->inputs + model->outputs);
+  for (int32_t i = 0; model->tensors && i < count; ++i) {
     free((void *)model->tensors[i].name);
     free((void *)model->tensors[i].dtype);
     free((void *)model->tensors[i].shape);
   }
   free(model->tensors);
+  free(model->run);
   if (model->library) dlclose(model->library);
   free(model);
 }
@@ -364,13 +409,31 @@ int32_t tvmopt_input_count(const tvmopt_model *model) { return model->inputs; }
 
 int32_t tvmopt_output_count(const tvmopt_model *model) { return model->outputs; }
 
+int32_t tvmopt_size_count(const tvmopt_model *model) { return model->sizes; }
+
+static const tvmopt_tensor *tensor_of(const tvmopt_model *model, int32_t size, int32_t position) {
+  if (size < 0 || size >= model->sizes) return NULL;
+  return &model->tensors[size * (model->inputs + model->outputs) + position];
+}
+
+const tvmopt_tensor *tvmopt_input_of_size(const tvmopt_model *model, int32_t size,
+                                          int32_t position) {
+  if (position < 0 || position >= model->inputs) return NULL;
+  return tensor_of(model, size, position);
+}
+
+const tvmopt_tensor *tvmopt_output_of_size(const tvmopt_model *model, int32_t size,
+                                           int32_t position) {
+  if (position < 0 || position >= model->outputs) return NULL;
+  return tensor_of(model, size, model->inputs + position);
+}
+
 const tvmopt_tensor *tvmopt_input(const tvmopt_model *model, int32_t position) {
-  return position >= 0 && position < model->inputs ? &model->tensors[position] : NULL;
+  return tvmopt_input_of_size(model, 0, position);
 }
 
 const tvmopt_tensor *tvmopt_output(const tvmopt_model *model, int32_t position) {
-  if (position < 0 || position >= model->outputs) return NULL;
-  return &model->tensors[model->inputs + position];
+  return tvmopt_output_of_size(model, 0, position);
 }
 
 int tvmopt_set_threads(tvmopt_model *model, int threads, long spin_us) {
@@ -378,14 +441,22 @@ int tvmopt_set_threads(tvmopt_model *model, int threads, long spin_us) {
 }
 
 int tvmopt_run(const tvmopt_model *model, const void *const *inputs, void *const *outputs) {
+  return tvmopt_run_size(model, 0, inputs, outputs);
+}
+
+int tvmopt_run_size(const tvmopt_model *model, int32_t size, const void *const *inputs,
+                    void *const *outputs) {
   void *few[32], **tensors = few;
   size_t count = (size_t)(model->inputs + model->outputs);
   int code;
+  if (size < 0 || size >= model->sizes)
+    return fail("size must be at least 0 and less than %" PRId32 ", but got %" PRId32,
+                model->sizes, size);
   if (count > sizeof few / sizeof *few) tensors = (void **)malloc(count * sizeof *tensors);
   if (!tensors) return fail("out of memory");
   memcpy(tensors, inputs, (size_t)model->inputs * sizeof *tensors);
   memcpy(tensors + model->inputs, outputs, (size_t)model->outputs * sizeof *tensors);
-  code = model->run(tensors);
+  code = model->run[size](tensors);
   if (tensors != few) free(tensors);
   return code ? fail("the model failed: %s", model->error()) : 0;
 }

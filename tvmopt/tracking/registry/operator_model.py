@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from onnx import helper
 
 from tvmopt.runtime import ModelMetadata, TensorSpec
+from tvmopt.runtime.sizes import Shapes
 
 #: The ONNX file, beside the library.
 OPERATOR_FILE = "model.onnx"
@@ -24,17 +26,22 @@ def write_operator_model(bundle: Path, metadata: ModelMetadata) -> None:
     """
     names = [[tensor.name for tensor in side] for side in (metadata.inputs, metadata.outputs)]
     node = helper.make_node(_OPERATOR, names[0], names[1], domain=_DOMAIN)
-    inputs, outputs = _values(metadata.inputs), _values(metadata.outputs)
+    inputs = _values(metadata.inputs, [size.inputs for size in metadata.sizes])
+    outputs = _values(metadata.outputs, [size.outputs for size in metadata.sizes])
     graph = helper.make_graph([node], metadata.name, inputs, outputs)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9, producer_name="tvmopt")
     onnx.save_model(model, str(bundle / OPERATOR_FILE))
 
 
-def _values(tensors: tuple[TensorSpec, ...]) -> list[onnx.ValueInfoProto]:
-    return [
-        helper.make_tensor_value_info(
-            tensor.name, helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), tensor.shape
-        )
-        for tensor in tensors
-    ]
+def _values(
+    tensors: Sequence[TensorSpec], sizes: Sequence[Shapes]
+) -> list[onnx.ValueInfoProto]:
+    """Return the tensors; an extent that differs between the sizes is left open."""
+    found = []
+    for number, tensor in enumerate(tensors):
+        extents = zip(tensor.shape, *(size[number] for size in sizes), strict=True)
+        shape = [first if {first} == {first, *others} else None for first, *others in extents]
+        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+        found.append(helper.make_tensor_value_info(tensor.name, dtype, shape))
+    return found
