@@ -69,6 +69,11 @@ class CpuArch(Arch):
         """Return all features of the CPU, in LLVM's names."""
         return llvm_features(self.mcpu, self.mattr, self.mtriple)
 
+    @property
+    def broadcasts_in_fma(self) -> bool:
+        """Whether an FMA takes a scalar of memory or of a vector, as in AVX-512 and NEON."""
+        return self.isa != "x86_64" or self.vector_registers > 16
+
     def lanes(self, dtype: str) -> int:
         """Return the elements of ``dtype`` per vector register (at least 1)."""
         return max(1, self.simd_bits // dtypes.dtype(dtype).lane_bits)

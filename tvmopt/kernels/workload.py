@@ -68,10 +68,11 @@ class Workload:
         return None if reason is None else Refusal(reason)
 
     @functools.cached_property
-    def reduces(self) -> bool:
-        """Whether any block of the function is a reduction."""
+    def reductions(self) -> tuple[BlockFacts, ...]:
+        """Facts of the blocks that are reductions."""
         sch = s_tir.Schedule(IRModule({"main": self.func}))
-        return any(block_facts(sch, block).reduction for block in leaf_blocks(sch))
+        facts = [block_facts(sch, block) for block in leaf_blocks(sch)]
+        return tuple(one for one in facts if one.reduction)
 
     @functools.cached_property
     def argument_bytes(self) -> int:

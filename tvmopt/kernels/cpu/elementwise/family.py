@@ -21,4 +21,4 @@ class Elementwise(UnmodelledFamily):
         """Return the workload if it has no reduction."""
         if workload.refusal is not None:
             return workload.refusal
-        return REDUCES if workload.reduces else workload
+        return REDUCES if workload.reductions else workload

@@ -83,7 +83,7 @@ def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]
                         loops_in_k_block=loops_in_k_block,
                         packing=packing,
                         intrinsic=intrinsic.name if intrinsic else "",
-                        prefetch_bytes=bytes_ahead(vectors, arch),
+                        prefetch_bytes=bytes_ahead(math.prod(tile[:-1]), vectors, arch),
                     )
 
 

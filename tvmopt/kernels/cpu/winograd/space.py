@@ -52,7 +52,7 @@ def _hints(form: WinogradForm, arch: CpuArch) -> Iterator[WinogradConfig]:
                             producer_depth=depth,
                             l2_block=l2_block,
                             packing="prepacked" if form.constant else "none",
-                            prefetch_bytes=bytes_ahead(vectors, arch),
+                            prefetch_bytes=bytes_ahead(math.prod(rows), vectors, arch),
                         )
 
 
