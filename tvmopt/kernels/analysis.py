@@ -7,6 +7,7 @@ store (several for tuple reductions such as argmax) in a perfect loop nest, one 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.cpu.passes.vector_math import math_depth
 
+# Blocks whose facts are kept. A schedule never changes a block that is referenced elsewhere.
+_KEPT_FACTS = 8192
 _DATA_PARALLEL, _REDUCE = 0, 2  # tirx.IterVar.iter_type
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
@@ -122,7 +125,11 @@ def all_facts(sch: s_tir.Schedule) -> list[BlockFacts]:
 
 def block_facts(sch: s_tir.Schedule, block_rv: SBlockRV) -> BlockFacts:
     """Analyse one block."""
-    block = sch.get(block_rv)
+    return _facts_of(sch.get(block_rv))
+
+
+@functools.lru_cache(maxsize=_KEPT_FACTS)
+def _facts_of(block: s_tir.SBlock) -> BlockFacts:
     axes = tuple(
         Axis(iv.var, int(iv.dom.extent), iv.iter_type == _REDUCE) for iv in block.iter_vars
     )

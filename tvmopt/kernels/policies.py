@@ -43,7 +43,8 @@ class Policy:
     ) -> None:
         self.func = func
         self.arch = arch
-        self._workload = Workload(func)
+        self._tile = (func.attrs or {}).get(PACKED_TILE)
+        self._workload = Workload(func.without_attr(PACKED_TILE) if self._tile else func)
         self._families = families or families_of(arch)
         self._compares = self._families == families_of(arch)
 
@@ -51,8 +52,7 @@ class Policy:
     def ranking(self) -> Ranking:
         """Candidates, matches and refusals of all families."""
         found = rank(self._workload, self.arch, self._families, weighted=self._compares)
-        tile = (self.func.attrs or {}).get(PACKED_TILE)
-        return found if tile is None else prefer_packing(found, str(tile))
+        return prefer_packing(found, str(self._tile)) if self._tile else found
 
     @property
     def ranked(self) -> list[Ranked[Any]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
+
+import tvm_ffi
 
 from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
@@ -14,6 +17,8 @@ from tvmopt.kernels.workload import Refusal, Workload
 # Candidates of modelled families ranked before unmodelled ones; and, where no family has a cost
 # model, candidates of each unmodelled family after the first.
 _MODELLED_FIRST, _EACH_FURTHER = 8, 2
+# Rankings that are kept; a large network has a hundred distinct functions in each size.
+_KEPT = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +36,29 @@ class Ranking:
     refusals: dict[str, Refusal]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Structure:
+    """A workload as a key: functions of equal structure are equal."""
+
+    workload: Workload
+
+    def __hash__(self) -> int:
+        return int(tvm_ffi.structural_hash(self.workload.func))
+
+    def __eq__(self, other: object) -> bool:
+        func = self.workload.func
+        return isinstance(other, _Structure) and bool(
+            tvm_ffi.structural_equal(func, other.workload.func)
+        )
+
+
 def rank(
     workload: Workload, arch: Any, families: Sequence[Family[Any, Any]], weighted: bool = True
 ) -> Ranking:
-    """Rank the candidates of ``families``.
+    """Rank the candidates of ``families``; keep the ranking for functions of equal structure.
+
+    Choosing a layout, checking a conversion and building all rank the functions of a network, in
+    each of its sizes.
 
     Args:
         workload: The function.
@@ -46,6 +70,14 @@ def rank(
     Returns:
         The ranking, with the matches and refusals.
     """
+    return _rank(_Structure(workload), arch, tuple(families), weighted)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _rank(
+    structure: _Structure, arch: Any, families: tuple[Family[Any, Any], ...], weighted: bool
+) -> Ranking:
+    workload = structure.workload
     found: list[Found] = []
     refusals: dict[str, Refusal] = {}
     for family in families:

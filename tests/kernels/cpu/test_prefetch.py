@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import re
 
@@ -14,13 +15,14 @@ from tvm import ir, s_tir, tirx
 
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
 
 # CPUs by name, so that the tests do not depend on the machine.
-AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "haswell"))
+AVX512, AVX2 = (resolve_target(cpu, 2) for cpu in ("skylake-avx512", "znver3"))
 
 
 def matmul(rows: int, depth: int, columns: int, spec=AVX512) -> tirx.PrimFunc:
@@ -120,12 +122,44 @@ def test_a_recorded_trace_fetches_too():
     assert len(prefetches(finish(again.mod["main"], func))) == 1
 
 
-def test_the_policy_fetches_for_tiles_of_several_vectors_on_x86():
-    arm = dataclasses.replace(AVX2.arch(), isa="aarch64")
-    for arch, expected in ((AVX512.arch(), True), (AVX2.arch(), True), (arm, False)):
-        ranked = DefaultPolicy(matmul(128, 256, 256), arch).ranked
+@pytest.mark.parametrize(
+    ("rows", "vectors", "cpu", "expected"),
+    [
+        (6, 2, AVX2, True),
+        (7, 1, AVX2, False),
+        (8, 1, AVX2, True),  # two unrolled steps need 17 registers, of 16
+        (14, 1, AVX2, True),
+        (14, 1, AVX512, False),
+        (14, 2, AVX512, True),
+    ],
+)
+def test_which_tiles_prefetch(rows: int, vectors: int, cpu, expected: bool):
+    assert bool(bytes_ahead(rows, vectors, cpu.arch())) == expected
+    arm = dataclasses.replace(cpu.arch(), isa="aarch64")
+    assert bytes_ahead(rows, vectors, arm) == 0
+
+
+def test_the_policy_prefetches_for_its_tiles():
+    for arch in (AVX512.arch(), AVX2.arch()):
+        ranked = DefaultPolicy(matmul(112, 256, 256), arch).ranked
         tiles = [r.hint for r in ranked if r.hint.template == "register_tile"]
-        assert tiles
+        assert {hint.prefetch_bytes > 0 for hint in tiles} == {False, True}
         for hint in tiles:
-            wide = hint.register_tile[-1] > hint.arch.lanes("float32")
-            assert bool(hint.prefetch_bytes) == (expected and wide)
+            *rows, width = hint.register_tile
+            vectors = math.ceil(width / arch.lanes("float32"))
+            assert hint.prefetch_bytes == bytes_ahead(math.prod(rows), vectors, arch)
+
+
+@pytest.mark.parametrize("rows", [8, 14])
+def test_accumulators_of_one_vector_stay_in_registers_with_avx2(rows: int):
+    """Without the prefetch, LLVM unrolls the reduction for this CPU, and spills them."""
+
+    def spills(distance: int) -> int:
+        hint = tile(rows, 8, AVX2, prefetch_bytes=distance)
+        text = assembly(scheduled(matmul(112, 512, 256, AVX2), hint), AVX2)
+        loops = [part for part in re.split(r"\n\.LBB", text) if part.count("vfmadd") >= rows]
+        assert loops
+        return sum(len(re.findall(r"vmovups\s+%ymm\d+, -?\d*\(%rsp\)", loop)) for loop in loops)
+
+    assert spills(bytes_ahead(rows, 1, AVX2.arch())) == 0
+    assert spills(0) > 0

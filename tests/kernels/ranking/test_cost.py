@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.kernels.ranking.functions import ARCH, convolution, function, matmul, reads
+from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.common.cost import TileNumbers, bandwidth, imbalance, tile_cost
 from tvmopt.kernels.cpu.common.region import Region
@@ -183,3 +184,36 @@ def test_rows_of_an_image_are_shared_out_rather_than_channels(groups) -> None:
         if (1, 56, 56, 64)[p] > first.register_tile[p]
     ]
     assert shared[0] == 1
+
+
+def test_a_broadcast_costs_more_where_an_fma_cannot_do_it() -> None:
+    """With AVX2 a tile of 14 rows of one vector is load-bound, and one of 6 rows of two is not."""
+    avx2 = dataclasses.replace(ARCH, simd_bits=256, vector_registers=16)
+    neon = dataclasses.replace(avx2, isa="aarch64")
+    tall, wide = (
+        dataclasses.replace(TILE, rows=rows, vectors=vectors) for rows, vectors in ((14, 1), (6, 2))
+    )
+
+    def cycles_per_fma(tile: TileNumbers, arch: CpuArch) -> float:
+        return tile_cost(tile, arch).compute / (tile.rows * tile.vectors * tile.depth)
+
+    assert cycles_per_fma(tall, avx2) > 1.2 * cycles_per_fma(wide, avx2)
+    assert cycles_per_fma(tall, neon) < cycles_per_fma(tall, avx2)
+
+
+def test_a_contraction_without_a_register_tile_costs_its_multiply_adds() -> None:
+    """A convolution over 508 x 1 pixels in NCHW has no register tile: its rows have one element."""
+    shapes = (1, 256, 512, 1), (512, 256, 5, 1)
+    plain = function(lambda x, w: relax.op.nn.conv2d(x, w), *shapes)
+    policy = DefaultPolicy(plain, ARCH)
+    assert {one.hint.template for one in policy.ranked} == {
+        "contraction", "contraction_in_place", "fallback"
+    }  # fmt: skip
+    peak = 508 * 512 * 256 * 5 / (ARCH.cores * ARCH.fma_ports * 16)
+    assert policy.cycles > 3 * peak
+    channels_last = function(
+        lambda x, w: relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO"),
+        (1, 512, 1, 256),
+        (5, 1, 256, 512),
+    )
+    assert peak < DefaultPolicy(channels_last, ARCH).cycles < policy.cycles / 2

@@ -11,6 +11,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
+from tvmopt.kernels.cpu.common.keep_schedule import keep_schedule
 from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, split_vector
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
@@ -86,6 +87,7 @@ class NestLoops:
     partial: Sequence[LoopRV] = ()
 
 
+@keep_schedule
 def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | Refusal:
     """Inline the injective blocks of ``func`` and return the schedule with its only reduction."""
     sch = s_tir.Schedule(IRModule({"main": func}))

@@ -15,6 +15,7 @@ from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
+from tvmopt.kernels.cpu.common.keep_schedule import keep_schedule
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, CpuHint
 from tvmopt.kernels.workload import Refusal
 
@@ -283,10 +284,11 @@ def inline_injective(sch: s_tir.Schedule, kept: Collection[str] = ()) -> None:
             continue  # cannot be inlined: it keeps its own loop nest
 
 
-def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[str]] | Refusal:
+@keep_schedule
+def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, tuple[str, ...]] | Refusal:
     """Inline the injective blocks of ``func``; return the schedule and its reductions' names."""
     sch = s_tir.Schedule(IRModule({"main": func}))
-    reductions = [facts.name for facts in all_facts(sch) if facts.reduction]
+    reductions = tuple(facts.name for facts in all_facts(sch) if facts.reduction)
     if not reductions:
         return Refusal("it has no reduction")
     if len(sch.get_output_blocks("root")) != 1:
