@@ -207,5 +207,10 @@ class EvaluateConfig(StageConfig, MeasurementParameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         Board.parse(self.rpc_tracker, self.rpc_key)
+        if self.size_mix and self.rpc_tracker:
+            raise ConfigError(
+                f"size_mix is measured on this machine only, but got {self.size_mix!r} with "
+                "rpc_tracker; leave one of them empty"
+            )
         at_least("time_limit", self.time_limit_s, 0.1)
         at_least("accuracy_time", self.accuracy_time_s, 0)

@@ -8,17 +8,25 @@ import dataclasses
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 from onnx import helper
 
 import tvmopt
-from tvmopt.config import BuildConfig, ConvertConfig, TuneConfig
+from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device.target import resolve_target
+from tvmopt.errors import ConfigError
+from tvmopt.runtime import CompiledModel
 from tvmopt.runtime.sizes import ROWS, SizeDimension
+from tvmopt.stages import evaluate as evaluate_module
 from tvmopt.stages.build import build
+from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE
 from tvmopt.stages.convert import convert
+from tvmopt.stages.evaluate import evaluate
 from tvmopt.stages.module_files import PARAMS_FILE, REFERENCE_FILE
 from tvmopt.stages.size_folders import read_dimensions, size_folders
+from tvmopt.stages.size_latency import BASELINE_SIZES_SERIES, SIZES_SERIES
+from tvmopt.stages.size_reference import read_reference
 from tvmopt.stages.tune import tune
 from tvmopt.tune.database import RECORD_FILE
 
@@ -55,9 +63,10 @@ def stages(make_model, tmp_path_factory):
 def test_a_further_size_keeps_only_what_differs(stages) -> None:
     folder, results = stages
     largest, further = size_folders(folder / "convert")
-    for name in (PARAMS_FILE, REFERENCE_FILE):
-        assert (largest / name).is_file()
-        assert not (further / name).exists()
+    assert (largest / PARAMS_FILE).is_file()
+    assert not (further / PARAMS_FILE).exists()
+    whole, part = ((one / REFERENCE_FILE).stat().st_size for one in (largest, further))
+    assert whole > 64 * 48 * 4 > 10 * part
     place = ((0, 0),), ((0, 0),)
     assert read_dimensions(largest) == (SizeDimension("n", *place, ROWS),)
     assert results["convert"].metrics["sizes"] == 2
@@ -105,3 +114,70 @@ def test_the_baseline_can_have_the_largest_size_only(stages, tmp_path) -> None:
     build(config, folder / "convert", None, "d", tmp_path, lambda *_: None)
     metadata = tvmopt.load(tmp_path / "bundle").metadata
     assert (metadata.sizes, metadata.dimensions) == ((), ())
+
+
+def test_the_reference_of_a_further_size_is_complete(stages) -> None:
+    folder, _ = stages
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    model = read_reference(folder / "convert", 1)
+    [y] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(y, np.maximum(x @ np.ones((64, 48)), 0), rtol=1e-4, atol=1e-4)
+
+
+class TestEvaluate:
+    """Latencies of the sizes beside ONNX Runtime's, and of a mix of them."""
+
+    @pytest.fixture
+    def measure(self, stages, tmp_path, monkeypatch):
+        """Evaluate the library with a mix; return the result."""
+        monkeypatch.setattr(evaluate_module, "measure_fresh_process", lambda *_: {})
+        folder, _ = stages
+
+        def run(mix: str):
+            config = EvaluateConfig(threads=2, repeats=5, time_limit_s=1.0, size_mix=mix)
+            bundles = {CANDIDATE: folder / "build" / "bundle"}
+            return evaluate(config, folder / "convert", bundles, tmp_path, lambda *_: None)
+
+        return run
+
+    def test_each_size_beside_onnx_runtime(self, measure) -> None:
+        series = measure("").series
+        assert set(series) == {SIZES_SERIES, BASELINE_SIZES_SERIES}
+        for points in series.values():
+            assert [size for size, _, _ in points] == [0, 1]
+            assert all(latency > 0 for _, _, latency in points)
+
+    def test_a_mix_calls_each_size_as_often(self, measure, monkeypatch) -> None:
+        called: list[int] = []
+        run = CompiledModel.__call__
+
+        def counted(self, inputs):
+            called.append(len(inputs["x"]))
+            return run(self, inputs)
+
+        monkeypatch.setattr(CompiledModel, "__call__", counted)
+        rounds: list[list[int]] = []
+        plain = evaluate_module.interleave
+
+        def rounds_of(contenders, *limits):
+            for name, call in contenders.items():
+                called.clear()
+                call()
+                rounds.append((name, list(called)))
+            return plain(contenders, *limits)
+
+        monkeypatch.setattr(evaluate_module, "interleave", rounds_of)
+        result = measure("6*n=4;2*n=16")
+        assert rounds == [(CANDIDATE, [16, 4, 4, 4]), (REFERENCE, [])]
+        metrics = result.metrics
+        assert metrics["throughput_per_s"] == pytest.approx(7e3 / metrics["latency_ms_p50"])
+        assert metrics["speedup_vs_baseline"] > 0
+        assert result.tags["tvmopt.latency_of"] == "mean call of rounds of 4: 6*n=4;2*n=16"
+
+    def test_a_mix_that_does_not_fit_is_refused(self, measure) -> None:
+        with pytest.raises(ConfigError, match="no size of input_shapes is 8"):
+            measure("1*n=8")
+
+    def test_a_board_measures_no_mix(self) -> None:
+        with pytest.raises(ConfigError, match="size_mix is measured on this machine only"):
+            EvaluateConfig(threads=2, size_mix="1*n=4", rpc_tracker="h:1", rpc_key="k")

@@ -178,6 +178,11 @@ class MeasurementParameters(Group):
 
     metric: str = parameter("auto", f"accuracy metric: {', '.join(METRICS)}", choices=METRICS)
     repeats: int = parameter(200, "latency samples of each contender", least=5)
+    size_mix: str = parameter(
+        "",
+        "calls by size where input_shapes has several, e.g. 9*batch=1;1*batch=16: their mean "
+        "latency is measured, and minimised by search; default: the largest size alone",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,6 @@ def description(metadata: ModelMetadata) -> str:
             extents = "".join(f"{extent} " for extent in tensor.shape)
             lines.append(f"{side} {tensor.dtype} {len(tensor.shape)} {extents}{tensor.name}")
     for size in metadata.sizes[1:]:
-        extents = [str(extent) for shape in (*size.inputs, *size.outputs) for extent in shape]
-        lines.append(" ".join(["size", *extents]))
+        every = [str(extent) for shape in (*size.inputs, *size.outputs) for extent in shape]
+        lines.append(" ".join(["size", *every]))
     return "\n".join(lines) + "\n"

@@ -43,6 +43,7 @@ from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_proposal
 from tvmopt.stages.size_folders import keep_what_differs, size_folder, write_dimensions
+from tvmopt.stages.size_reference import drop_shared_weights
 from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layer_facts import layer_facts
 
@@ -102,6 +103,7 @@ def convert(
     write_dimensions(out_dir, dimensions)
     for folder in folders[1:]:
         keep_what_differs(folder, out_dir)
+        drop_shared_weights(folder, out_dir)
     found.metrics["convert_s"] = time.perf_counter() - start
     found.metrics["sizes"] = float(len(folders))
     found.changed.extend(_in_words(given, dimensions))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from tvmopt.compare import Tolerance
@@ -32,7 +33,6 @@ from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
-from tvmopt.runtime.model import read_golden
 from tvmopt.runtime.segments import seconds_in_segments
 from tvmopt.stages.comparison_table import (
     CANDIDATE,
@@ -45,9 +45,7 @@ from tvmopt.stages.comparison_table import (
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
-
-#: Metric with the latency of each size of a library as a step.
-SIZES_SERIES = "latency_ms_p50_of_size"
+from tvmopt.stages.size_latency import SIZES_SERIES, latency_of_sizes, mixed_calls
 
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
@@ -114,6 +112,14 @@ def evaluate(
         label: functools.partial(model, inputs) for label, model in models.items()
     }
     onnxruntime = {REFERENCE: functools.partial(reference, inputs)}
+    bind = functools.partial(_bound_reference, threads=config.threads)
+    of_sizes = bundles[CANDIDATE], convert_dir, bind
+    calls_a_sample, rows = 1, float(_rows_a_call(dataset))
+    if config.size_mix:
+        mixed = mixed_calls(config, models, *of_sizes)
+        calls_a_sample, rows = mixed.calls, mixed.rows
+        calls = {label: call for label, call in mixed.rounds.items() if label != REFERENCE}
+        onnxruntime = {REFERENCE: mixed.rounds[REFERENCE]}
 
     def told(done: int, total: int) -> None:
         progress(10 + 90 * done // total, 100, "latency")
@@ -125,12 +131,16 @@ def evaluate(
         bare = {label: model.gpu_seconds for label, model in models.items()}
         samples = interleave_on_gpu(bare, onnxruntime, *limits, told)
     else:
-        samples = interleave({**calls, **onnxruntime}, *limits, told)
+        rounds = interleave({**calls, **onnxruntime}, *limits, told)
+        samples = {name: [s / calls_a_sample for s in found] for name, found in rounds.items()}
     latency = {label: summarise(values) for label, values in samples.items()}
 
-    metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, dataset)
+    metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, rows)
     tags = _tags(config, accuracies[CANDIDATE], data)
     where = f"{config.threads} threads"
+    if config.size_mix:
+        tags["tvmopt.latency_of"] = f"mean call of rounds of {calls_a_sample}: {config.size_mix}"
+        where += f", mean of {calls_a_sample} calls: {config.size_mix}"
     if on_gpu:
         where = cuda_runtime.describe()
         metrics |= _gpu_metrics(models[CANDIDATE], calls[CANDIDATE], config, dataset)
@@ -150,26 +160,10 @@ def evaluate(
     rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     write_table(out_dir, rows, samples, accuracies)
     changed = _changed(accuracies[CANDIDATE], latency[CANDIDATE], where)
-    series = {} if on_gpu else _latency_of_sizes(models[CANDIDATE], bundles[CANDIDATE], config)
+    series = {} if on_gpu else latency_of_sizes(config, models[CANDIDATE], *of_sizes)
     if series:
         changed.append(f"{len(series[SIZES_SERIES])} sizes, each measured on its golden inputs")
     return StageResult(metrics, tags, changed, series)
-
-
-def _latency_of_sizes(
-    model: CompiledModel, bundle: Path, config: EvaluateConfig
-) -> dict[str, list[tuple[int, float, float]]]:
-    """Return the median latency of each size, with its number as the step; empty for one size."""
-    count = len(model.metadata.sizes)
-    if not count:
-        return {}
-    inputs = {str(size): read_golden(bundle, model.metadata, size)[0] for size in range(count)}
-    calls: dict[str, Callable[[], object]] = {
-        size: functools.partial(model, arrays) for size, arrays in inputs.items()
-    }
-    samples = interleave(calls, config.repeats, config.time_limit_s / count)
-    medians = [summarise(samples[size]).p50 for size in calls]
-    return {SIZES_SERIES: [(size, float(size), median) for size, median in enumerate(medians)]}
 
 
 def _evaluate_on(
@@ -277,9 +271,17 @@ def _dataset(data: Path | None, signature: Signature) -> Dataset:
 def _reference(
     convert_dir: Path, threads: int
 ) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
-    session = _session(convert_dir / REFERENCE_FILE, threads)
+    session = _session(str(convert_dir / REFERENCE_FILE), threads)
     names = [o.name for o in session.get_outputs()]
     return lambda inputs: session.run(names, inputs)
+
+
+def _bound_reference(
+    model: onnx.ModelProto, inputs: dict[str, np.ndarray], threads: int
+) -> Callable[[], object]:
+    """Return a call of ONNX Runtime on some inputs."""
+    session = _session(model, threads)
+    return functools.partial(session.run, None, inputs)
 
 
 def _tags(config: EvaluateConfig, accuracy: Accuracy, data: Path | None) -> dict[str, str]:
@@ -299,11 +301,12 @@ def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[st
     ]
 
 
-def _session(path: Path, threads: int) -> ort.InferenceSession:
-    options = session_options(str(path), threads)
+def _session(model: onnx.ModelProto | str, threads: int) -> ort.InferenceSession:
+    options = session_options(model, threads)
     # Threads that go on spinning after a call would slow down whoever is measured next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, str) else model.SerializeToString()
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def _accuracies(
@@ -348,11 +351,11 @@ def _candidate_metrics(
     latency: dict[str, LatencySummary],
     accuracy: Accuracy,
     bundles: dict[str, Path],
-    dataset: Dataset,
+    rows: float,
 ) -> dict[str, float]:
     own = latency[CANDIDATE]
     metrics = own.metrics()
-    metrics["throughput_per_s"] = 1e3 * _rows_a_call(dataset) / own.p50
+    metrics["throughput_per_s"] = 1e3 * rows / own.p50
     metrics["accuracy"] = accuracy.accuracy
     metrics["accuracy_drop"] = accuracy.drop
     metrics["reference_accuracy"] = accuracy.reference

@@ -4,7 +4,7 @@
 
     convert/            the largest size
       sizes.json        dimensions that differ
-      sizes/1/          the next size: no ONNX models, and no weights that equal the largest's
+      sizes/1/          the next size: no weights that equal the largest's
       sizes/2/
 """
 
@@ -21,7 +21,7 @@ import tvm
 
 from tvmopt.runtime.metadata import size_dimension
 from tvmopt.runtime.sizes import SizeDimension
-from tvmopt.stages.module_files import PARAMS_FILE, QUANTIZED_FILE, REFERENCE_FILE, read_module
+from tvmopt.stages.module_files import PARAMS_FILE, QUANTIZED_FILE, read_module
 
 SIZES_DIR = "sizes"
 SIZES_FILE = "sizes.json"
@@ -45,8 +45,7 @@ def keep_what_differs(folder: Path, largest: Path) -> None:
         folder: Folder of the size in the output of the convert stage.
         largest: Folder of the largest size.
     """
-    for name in (REFERENCE_FILE, QUANTIZED_FILE):
-        (folder / name).unlink(missing_ok=True)
+    (folder / QUANTIZED_FILE).unlink(missing_ok=True)
     if filecmp.cmp(folder / PARAMS_FILE, largest / PARAMS_FILE, shallow=False):
         (folder / PARAMS_FILE).unlink()
 

@@ -53,6 +53,4 @@ def test_a_schedule_that_is_changed_leaves_the_kept_one_alone() -> None:
 def test_emitting_twice_gives_equal_kernels() -> None:
     func = matmul()
     for one in DefaultPolicy(func, ARCH).ranked[:8]:
-        tvm.ir.assert_structural_equal(
-            emit_kernel(func, one.hint), emit_kernel(func, one.hint)
-        )
+        tvm.ir.assert_structural_equal(emit_kernel(func, one.hint), emit_kernel(func, one.hint))

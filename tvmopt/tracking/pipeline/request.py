@@ -27,6 +27,7 @@ from tvmopt.frontend.given_shapes import format_input_shapes, shapes_for
 from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
+from tvmopt.frontend.size_mix import parse_size_mix
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -168,7 +169,8 @@ class Request:
     def baseline(self) -> BuildConfig:
         """Return the configuration of the build of TVM's own pipeline, without our schedules."""
         is_one = len(parse_given_sizes(self.input_shapes).sizes) == 1
-        return dataclasses.replace(self.build, schedule="none", all_sizes=is_one)
+        measures_all = is_one or bool(self.asked.measurement.size_mix)
+        return dataclasses.replace(self.build, schedule="none", all_sizes=measures_all)
 
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:
@@ -238,6 +240,8 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
     """
     of_model = asked.model
     given = parse_given_sizes(of_model.input_shapes)
+    if mix := asked.measurement.size_mix:
+        parse_size_mix(mix, given.dimensions, [size.values for size in given.sizes])
     name = check_name(of_model.name or name_of(str(model)))
     target = resolve_target(of_model.target, of_model.threads)
     data = _existing_data(of_model.data)

@@ -34,9 +34,7 @@ def write_operator_model(bundle: Path, metadata: ModelMetadata) -> None:
     onnx.save_model(model, str(bundle / OPERATOR_FILE))
 
 
-def _values(
-    tensors: Sequence[TensorSpec], sizes: Sequence[Shapes]
-) -> list[onnx.ValueInfoProto]:
+def _values(tensors: Sequence[TensorSpec], sizes: Sequence[Shapes]) -> list[onnx.ValueInfoProto]:
     """Return the tensors; an extent that differs between the sizes is left open."""
     found = []
     for number, tensor in enumerate(tensors):

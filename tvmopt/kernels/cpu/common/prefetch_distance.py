@@ -12,10 +12,10 @@ _LEAST_VECTORS = 2
 def bytes_ahead(rows: int, vectors: int, arch: CpuArch) -> int:
     """Return the prefetch distance in bytes for a register tile; 0 is no prefetch.
 
-    For some CPUs (``znver3``, ``alderlake``) LLVM unrolls a reduction without a prefetch by two. With
-    the loads of both steps in registers, 16 registers do not hold the accumulators of 8 and more
-    rows: it stores and loads them in every step, which took 1.4 to 1.6 times as long on a Zen 3. A
-    prefetch keeps it from that.
+    For some CPUs (``znver3``, ``alderlake``) LLVM unrolls a reduction without a prefetch by two.
+    With the loads of both steps in registers, 16 registers do not hold the accumulators of 8 and
+    more rows: it stores and loads them in every step, which took 1.4 to 1.6 times as long on a
+    Zen 3. A prefetch keeps it from that.
 
     Args:
         rows: Rows of the tile.

@@ -8,6 +8,7 @@ floating-point additions. All blocks are computed at the row loop, while the row
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
@@ -79,7 +80,7 @@ def _is_matmul(facts: BlockFacts) -> bool:
     return len(uses) == 2 and min(uses) >= _MATMUL_USES
 
 
-def _rows(sch: s_tir.Schedule, reductions: list[str]) -> tuple[list[str], int]:
+def _rows(sch: s_tir.Schedule, reductions: Sequence[str]) -> tuple[list[str], int]:
     """Find the row axes.
 
     Returns:
