@@ -52,7 +52,7 @@ def test_refusals(text, why) -> None:
 
 
 def test_a_model_of_one_size_has_no_mix() -> None:
-    with pytest.raises(ConfigError, match="of which input_shapes has none"):
+    with pytest.raises(ConfigError, match="input_shapes has one size only"):
         parse_size_mix("1*batch=1", (), [()])
 
 

@@ -28,6 +28,8 @@ def parse_size_mix(
         ConfigError: When an entry has another form, no size has its values, or the counts are not
             within 1 and 100 in total.
     """
+    if not dimensions:
+        raise _refusal(text, "input_shapes has one size only")
     counts = [0] * len(sizes)
     for entry in text.split(";"):
         size = _size_of(entry, text, dimensions, sizes)
@@ -50,7 +52,7 @@ def _size_of(
     pairs = [pair.rpartition("=") for pair in entry.partition("*")[2].split(",")]
     given = {name.strip(): value.strip() for name, _, value in pairs}
     if sorted(given) != sorted(dimensions) or len(pairs) != len(dimensions):
-        names = ", ".join(dimensions) or "of which input_shapes has none"
+        names = ", ".join(dimensions)
         raise _refusal(text, f"{entry.strip()!r} must name each dimension ({names}) once")
     wanted = [given[name] for name in dimensions]
     for number, values in enumerate(sizes):
