@@ -111,13 +111,13 @@ def evaluate(
     calls: dict[str, Callable[[], object]] = {
         label: functools.partial(model, inputs) for label, model in models.items()
     }
-    onnxruntime = {REFERENCE: functools.partial(reference, inputs)}
+    onnxruntime: dict[str, Callable[[], object]] = {REFERENCE: functools.partial(reference, inputs)}
     bind = functools.partial(_bound_reference, threads=config.threads)
     of_sizes = bundles[CANDIDATE], convert_dir, bind
-    calls_a_sample, rows = 1, float(_rows_a_call(dataset))
+    calls_a_sample, rows_a_call = 1, float(_rows_a_call(dataset))
     if config.size_mix:
         mixed = mixed_calls(config, models, *of_sizes)
-        calls_a_sample, rows = mixed.calls, mixed.rows
+        calls_a_sample, rows_a_call = mixed.calls, mixed.rows
         calls = {label: call for label, call in mixed.rounds.items() if label != REFERENCE}
         onnxruntime = {REFERENCE: mixed.rounds[REFERENCE]}
 
@@ -135,7 +135,7 @@ def evaluate(
         samples = {name: [s / calls_a_sample for s in found] for name, found in rounds.items()}
     latency = {label: summarise(values) for label, values in samples.items()}
 
-    metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, rows)
+    metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, rows_a_call)
     tags = _tags(config, accuracies[CANDIDATE], data)
     where = f"{config.threads} threads"
     if config.size_mix:
@@ -201,7 +201,7 @@ def _evaluate_on(
         models.clear()  # free their memory on the board before the session ends
     latency = {label: summarise(values) for label, values in samples.items()}
     accuracy = accuracies[CANDIDATE]
-    metrics = _candidate_metrics(latency, accuracy, bundles, dataset)
+    metrics = _candidate_metrics(latency, accuracy, bundles, float(_rows_a_call(dataset)))
     metrics["golden_max_deviation"] = golden
     tags = {
         **_tags(config, accuracy, data),
@@ -351,11 +351,11 @@ def _candidate_metrics(
     latency: dict[str, LatencySummary],
     accuracy: Accuracy,
     bundles: dict[str, Path],
-    rows: float,
+    rows_a_call: float,
 ) -> dict[str, float]:
     own = latency[CANDIDATE]
     metrics = own.metrics()
-    metrics["throughput_per_s"] = 1e3 * rows / own.p50
+    metrics["throughput_per_s"] = 1e3 * rows_a_call / own.p50
     metrics["accuracy"] = accuracy.accuracy
     metrics["accuracy_drop"] = accuracy.drop
     metrics["reference_accuracy"] = accuracy.reference

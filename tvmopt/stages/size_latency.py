@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from tvmopt.config import EvaluateConfig
@@ -24,7 +25,7 @@ BASELINE_SIZES_SERIES = "baseline_latency_ms_p50_of_size"
 
 Call = Callable[[], object]
 # Makes the call of ONNX Runtime on some inputs.
-_Bind = Callable[[onnx.ModelProto, dict], Call]
+_Bind = Callable[[onnx.ModelProto, dict[str, np.ndarray]], Call]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,9 @@ def latency_of_sizes(
     for size in range(sizes):
         inputs, _ = read_golden(bundle, model.metadata, size)
         onnxruntime = bind(read_reference(convert_dir, size), inputs)
-        calls = {SIZES_SERIES: functools.partial(model, inputs), BASELINE_SIZES_SERIES: onnxruntime}
+        calls: dict[str, Call] = {
+            SIZES_SERIES: functools.partial(model, inputs), BASELINE_SIZES_SERIES: onnxruntime
+        }  # fmt: skip
         samples = interleave(calls, config.repeats, config.time_limit_s / sizes)
         for name, seconds in samples.items():
             series.setdefault(name, []).append((size, float(size), summarise(seconds).p50))
