@@ -23,9 +23,9 @@ from tvmopt.stages.size_reference import read_reference
 SIZES_SERIES = "latency_ms_p50_of_size"
 BASELINE_SIZES_SERIES = "baseline_latency_ms_p50_of_size"
 
-Call = Callable[[], object]
+_Call = Callable[[], object]
 # Makes the call of ONNX Runtime on some inputs.
-_Bind = Callable[[onnx.ModelProto, dict[str, np.ndarray]], Call]
+_Bind = Callable[[onnx.ModelProto, dict[str, np.ndarray]], _Call]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MixedCalls:
         rows: Mean extent of the first axis of the first input.
     """
 
-    rounds: dict[str, Call]
+    rounds: dict[str, _Call]
     calls: int
     rows: float
 
@@ -67,7 +67,7 @@ def mixed_calls(
         config.size_mix, [one.name for one in metadata.dimensions], _values(metadata)
     )
     used = [size for size, count in enumerate(counts) if count]
-    calls: dict[str, list[Call]] = {label: [] for label in (*models, REFERENCE)}
+    calls: dict[str, list[_Call]] = {label: [] for label in (*models, REFERENCE)}
     for size in used:
         inputs, _ = read_golden(bundle, metadata, size)
         for label, model in models.items():
@@ -93,7 +93,7 @@ def latency_of_sizes(
     for size in range(sizes):
         inputs, _ = read_golden(bundle, model.metadata, size)
         onnxruntime = bind(read_reference(convert_dir, size), inputs)
-        calls: dict[str, Call] = {
+        calls: dict[str, _Call] = {
             SIZES_SERIES: functools.partial(model, inputs), BASELINE_SIZES_SERIES: onnxruntime
         }  # fmt: skip
         samples = interleave(calls, config.repeats, config.time_limit_s / sizes)
@@ -110,6 +110,6 @@ def _values(metadata: ModelMetadata) -> list[tuple[int, ...]]:
     ]
 
 
-def _run(calls: list[Call]) -> None:
+def _run(calls: list[_Call]) -> None:
     for call in calls:
         call()

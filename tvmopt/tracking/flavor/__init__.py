@@ -7,6 +7,7 @@ can be used where this package is not installed.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -276,6 +277,12 @@ class CompiledPyFunc:
     def get_raw_model(self) -> CompiledModel:
         """Return the model without MLflow's wrapper."""
         return self._model
+
+
+# MLflow asks inspect for the signature at every call, which would make it anew each time.
+CompiledPyFunc.predict.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+    CompiledPyFunc.predict
+)
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> CompiledPyFunc:
