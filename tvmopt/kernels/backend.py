@@ -12,7 +12,7 @@ from tvm.target import Target
 from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.common.unmodelled import stream_cycles
+from tvmopt.kernels.cpu.common.unmodelled import stream_cycles, untiled_cycles
 from tvmopt.kernels.cpu.finish import finish as finish_cpu
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
 from tvmopt.kernels.cuda.default_kernels import default_kernels
@@ -36,6 +36,7 @@ class Backend:
         tolerates_errors: Whether a function whose kernel raises is left unscheduled.
         names_symbols: Whether a kernel needs its name as global symbol.
         stream_cycles: Predicts the cycles of a workload that no family matches.
+        untiled_cycles: Predicts the least cycles of a workload that no modelled family matches.
         annotate: Annotates an emitted schedule for the device's passes.
         finish: Returns an emitted schedule or function after the device's passes, given the
             original function.
@@ -49,6 +50,7 @@ class Backend:
     tolerates_errors: bool
     names_symbols: bool
     stream_cycles: Callable[[Workload, Any], float]
+    untiled_cycles: Callable[[Workload, Any], float]
     annotate: Callable[[Any, Any], None]
     finish: Callable[[Emitted, tirx.PrimFunc], tirx.PrimFunc]
     schedule_unmatched: Callable[[IRModule, Any], IRModule]
@@ -67,6 +69,7 @@ _BACKENDS = {
         tolerates_errors=False,
         names_symbols=False,
         stream_cycles=stream_cycles,
+        untiled_cycles=untiled_cycles,
         annotate=annotate_rounding,
         finish=lambda made, func: finish_cpu(made.mod["main"], func),
         schedule_unmatched=lambda mod, arch: mod,
@@ -78,6 +81,7 @@ _BACKENDS = {
         tolerates_errors=True,
         names_symbols=True,
         stream_cycles=lambda workload, arch: 0.0,
+        untiled_cycles=lambda workload, arch: 0.0,
         annotate=lambda made, arch: None,
         finish=_finished_for_cuda,
         schedule_unmatched=default_kernels,

@@ -74,9 +74,13 @@ class Policy:
     @property
     def cycles(self) -> float:
         """Predicted cycles of the top-1 candidate; without one, cycles to stream all arguments."""
-        if self.ranking.candidates:
-            return self.ranking.candidates[0].cycles
-        return backend_of(self.arch).stream_cycles(self._workload, self.arch)
+        backend = backend_of(self.arch)
+        if not self.ranking.candidates:
+            return backend.stream_cycles(self._workload, self.arch)
+        first = self.ranking.candidates[0]
+        if family_of(first.hint).has_cost_model:
+            return first.cycles
+        return max(first.cycles, backend.untiled_cycles(self._workload, self.arch))
 
     @property
     def signature(self) -> str:

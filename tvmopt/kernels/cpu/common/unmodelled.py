@@ -66,7 +66,7 @@ class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
 
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[UnmodelledConfig]]:
         """Return the configurations, the default first."""
-        cycles = max(stream_cycles(form, arch), _UNTILED_SLOWDOWN * compute_cycles(form, arch))
+        cycles = stream_cycles(form, arch)
         return [
             Ranked(
                 UnmodelledConfig(self.name, arch, tasks, registers),
@@ -83,7 +83,8 @@ def stream_cycles(workload: Workload, arch: CpuArch) -> float:
     return size / bandwidth(size / cores, arch) / cores + (LAUNCH if cores > 1 else 0.0)
 
 
-def compute_cycles(workload: Workload, arch: CpuArch) -> float:
-    """Return the cycles of the reductions' multiply-adds in float32 at peak, on all cores."""
+def untiled_cycles(workload: Workload, arch: CpuArch) -> float:
+    """Return the predicted cycles of the reductions' multiply-adds without a register tile."""
     steps = sum(one.work for one in workload.reductions)
-    return steps / (arch.cores * arch.fma_ports * arch.lanes("float32"))
+    peak = arch.cores * arch.fma_ports * arch.lanes("float32")
+    return _UNTILED_SLOWDOWN * steps / peak
