@@ -70,7 +70,7 @@ HIDDEN int tvmopt_default_threads = {threads};
 EXPORTED extern const char tvmopt_tensors[];
 const char tvmopt_tensors[] =
 {tensors};
-/* The same of each further size, and the function of each size. */
+/* Tensors of each further size, and the function of each size. */
 HIDDEN extern const char tvmopt_more_tensors[];
 const char tvmopt_more_tensors[] =
 {more_tensors};

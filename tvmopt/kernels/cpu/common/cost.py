@@ -20,7 +20,7 @@ COPY, REMOTE = 12.0, 4.0
 # Fraction of min(compute, traffic) that does not overlap; the same fraction for FMAs and L1 loads;
 # and the slowdown factor of a branch around every row.
 _OVERLAP, _LOADED, _GUARDED = 1.0, 0.25, 1.2
-# L1 loads that one broadcast costs where it is an instruction of its own, as with AVX2; AVX-512 and
+# L1 loads that one broadcast costs where it is a separate instruction, as with AVX2; AVX-512 and
 # NEON broadcast in the FMA. Fit to 1 x 1 and 3 x 3 convolutions on a Zen 3.
 _BROADCAST = 1.2
 # LLVM fully unrolls reductions of at most this many steps. It then hoists the data loads of half of
