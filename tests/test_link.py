@@ -16,9 +16,16 @@ import tvm
 from tvm import te
 
 from tvmopt import link
+from tvmopt.codegen.native_objects import write_objects
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import BuildError, EnvironmentSetupError
-from tvmopt.link import cxx_compiler, isa_of, link_options
+from tvmopt.link import (
+    compile_command,
+    compile_objects,
+    cxx_compiler,
+    isa_of,
+    link_options,
+)
 
 ISAS = {"aarch64": ("cortex-a76", 183), "riscv64": ("riscv64-rvv", 243)}
 
@@ -34,12 +41,12 @@ def only_zig(monkeypatch):
 
 def test_this_machine_links_with_its_own(monkeypatch):
     monkeypatch.setattr(shutil, "which", "/bin/{}".format)
-    assert link_options() == {"cc": cxx_compiler(), "options": ["-O2", "-pthread"]}
+    assert compile_command() == (cxx_compiler(), "-O2", "-pthread")
 
 
 def test_cross_compiler_goes_before_zig(monkeypatch, only_zig):
     monkeypatch.setattr(shutil, "which", "/bin/{}".format)
-    assert link_options("aarch64")["cc"] == "/bin/aarch64-linux-gnu-gcc"
+    assert compile_command("aarch64")[0] == "/bin/aarch64-linux-gnu-gcc"
 
 
 def test_neither_names_both_ways_out(monkeypatch):
@@ -71,8 +78,30 @@ def test_zig_is_told_the_platform(monkeypatch, only_zig):
 def test_what_zig_says_is_the_error(monkeypatch, only_zig):
     failed = subprocess.CompletedProcess([], 1, "", "error: no\n  such file\n")
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
-    with pytest.raises(BuildError, match=r"aarch64.*, but it says: error: no such file$"):
+    with pytest.raises(BuildError, match=r"aarch64.*, but the linker says: error: no such file$"):
         link_options("aarch64")["fcompile"]("a.so", ["a.o"])
+
+
+def test_source_that_does_not_compile_is_named(tmp_path):
+    (tmp_path / "good.c").write_text("int f(void) { return 1; }")
+    (tmp_path / "bad.c").write_text("int f(void) { return }")
+    sources = [tmp_path / "good.c", tmp_path / "bad.c"]
+    with pytest.raises(BuildError, match=r"^bad\.c must compile with .* -O2 .*error: expected"):
+        compile_objects(compile_command(), sources, tmp_path)
+    [path] = compile_objects(compile_command(), sources[:1], tmp_path)
+    assert path == tmp_path / "good.o"
+    assert path.is_file()
+
+
+def test_runtime_is_compiled_once_in_a_process(tmp_path, monkeypatch):
+    first = write_objects(compile_command(), tmp_path)
+    before = {path.name: path.read_bytes() for path in first}
+    monkeypatch.setattr(subprocess, "Popen", None)  # nothing may be compiled now
+    folder = tmp_path / "again"
+    folder.mkdir()
+    again = write_objects(compile_command(), folder)
+    assert {path.name: path.read_bytes() for path in again} == before
+    assert "runtime.o" in before
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tvmopt import host
@@ -44,18 +46,17 @@ def isa_of(target: str) -> str:
     return str(json.loads(target).get("mtriple", "")).split("-")[0]
 
 
-def link_options(isa: str = "") -> dict[str, Any]:
-    """What ``export_library`` must be told to link for ``isa``, this machine's by default.
+def compile_command(isa: str = "") -> tuple[str, ...]:
+    """Return the start of the command that compiles C for ``isa``, this machine's by default.
 
-    For another platform the GNU cross compiler is taken, and Zig where that is not installed.
+    For another platform it is the GNU cross compiler, and Zig where that is not installed.
 
     Raises:
-        EnvironmentSetupError: When nothing here links for ``isa``; says both ways out.
+        EnvironmentSetupError: When nothing here compiles for ``isa``; says both ways out.
         BuildError: When no Linux runs on ``isa``, which has no shared libraries then.
     """
-    options = {"options": list(_OPTIONS)}
     if isa in ("", host.isa()):
-        return {"cc": cxx_compiler(), **options}
+        return (cxx_compiler(), *_OPTIONS)
     if isa == "hexagon":
         raise BuildError(
             "a library must be for a CPU that Linux runs on, but got hexagon; only single kernels "
@@ -63,9 +64,10 @@ def link_options(isa: str = "") -> dict[str, Any]:
         )
     found = shutil.which(f"{isa}-linux-gnu-gcc")
     if found:
-        return {"cc": found, **options}
+        return (found, *_OPTIONS)
     if importlib.util.find_spec("ziglang"):
-        return {"fcompile": functools.partial(_link_with_zig, isa)}
+        target = f"{isa}-linux-gnu.{_GLIBC}"
+        return (sys.executable, "-m", "ziglang", "cc", "-target", target, *_OPTIONS)
     name = isa.replace("_", "-") + "-linux-gnu"
     raise EnvironmentSetupError(
         f"{isa}-linux-gnu-gcc or Zig must be installed to link a library for {isa}, but neither is "
@@ -74,10 +76,48 @@ def link_options(isa: str = "") -> dict[str, Any]:
     )
 
 
-def _link_with_zig(isa: str, output: str, objects: Sequence[str], **_: object) -> None:
+def link_options(isa: str = "") -> dict[str, Any]:
+    """What ``export_library`` must be told to link for ``isa``, this machine's by default.
+
+    Raises:
+        EnvironmentSetupError: As of :func:`compile_command`.
+        BuildError: As of :func:`compile_command`.
+    """
+    return {"fcompile": functools.partial(_link, compile_command(isa))}
+
+
+def compile_objects(command: Sequence[str], sources: Sequence[Path], folder: Path) -> list[Path]:
+    """Compile C sources to object files in ``folder``, all at once; return their paths.
+
+    Args:
+        command: Start of the command, of :func:`compile_command`.
+        sources: C sources; their names differ.
+        folder: Folder to write into.
+
+    Raises:
+        BuildError: When a source does not compile; has the compiler's message.
+    """
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    commands = [
+        [*command, "-fPIC", "-c", "-o", str(path), str(source)]
+        for path, source in zip(objects, sources, strict=True)
+    ]
+    running = [
+        subprocess.Popen(one, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for one in commands
+    ]
+    # All are waited for before one's failure is said.
+    said = [process.communicate()[1].decode(errors="replace") for process in running]
+    for process, source, text in zip(running, sources, said, strict=True):
+        if process.returncode:
+            raise BuildError(
+                f"{source.name} must compile with {shlex.join(command)}, but the compiler says: "
+                f"{_end_of(text)}"
+            )
+    return objects
+
+
+def _link(command: Sequence[str], output: str, objects: str | Sequence[str], **_: object) -> None:
     files = [objects] if isinstance(objects, str) else list(objects)
-    target = f"{isa}-linux-gnu.{_GLIBC}"
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", target, *_OPTIONS]
     done = subprocess.run(
         [*command, "-shared", "-fPIC", "-o", output, *files],
         capture_output=True,
@@ -85,5 +125,11 @@ def _link_with_zig(isa: str, output: str, objects: Sequence[str], **_: object) -
         errors="replace",
     )
     if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
-        raise BuildError(f"Zig must link the library for {target}, but it says: {said}")
+        raise BuildError(
+            f"the library must link with {shlex.join(command)}, but the linker says: "
+            f"{_end_of(done.stderr)}"
+        )
+
+
+def _end_of(text: str) -> str:
+    return " ".join(text.split())[-300:]

@@ -42,9 +42,14 @@ def import_all() -> None:
     """Import the modules of the children; it must not start threads."""
     for name in _IMPORTS:
         importlib.import_module(name)
+    from tvmopt.codegen.native_objects import write_objects
     from tvmopt.device.target import resolve_target
+    from tvmopt.link import compile_command
+    from tvmopt.scratch import scratch_folder
 
     resolve_target("host", 1).to_tvm()
+    with scratch_folder() as folder:
+        write_objects(compile_command(), folder)  # kept for the children
 
 
 def in_child(

@@ -21,8 +21,8 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
+from tvmopt.codegen.entry_source import CALL, NETWORK, segment_name
 from tvmopt.codegen.memory_plan import plan_memory
-from tvmopt.codegen.native_sources import CALL, NETWORK, segment_name
 from tvmopt.codegen.network import (
     Branch,
     Buffer,

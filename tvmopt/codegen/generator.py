@@ -17,7 +17,8 @@ from tvm.relax.backend.cuda import pipeline as cuda_passes
 from tvm.target import Target
 
 from tvmopt.codegen.entry import ahead_of_time
-from tvmopt.codegen.native_sources import write_sources
+from tvmopt.codegen.entry_source import write_entry
+from tvmopt.codegen.native_objects import write_objects
 from tvmopt.codegen.network import NotStaticError
 from tvmopt.codegen.weights import Weights
 from tvmopt.device.cuda import CudaArch
@@ -29,7 +30,7 @@ from tvmopt.kernels.cuda.common.passes import PASS_CONFIG
 from tvmopt.kernels.cuda.pipeline import PIPELINE
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-from tvmopt.link import link_options
+from tvmopt.link import compile_command, link_options
 from tvmopt.scratch import scratch_folder
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lift_storage import LiftStorage
@@ -65,12 +66,12 @@ class CodeGenerator(abc.ABC):
         linker = link_options(self.spec.isa)
         with scratch_folder() as folder:
             with self._context():
-                executable, sources = self._executable(mod, folder)
-            executable.export_library(str(path), addons=[str(file) for file in sources], **linker)
-        return bool(sources)
+                executable, files = self._executable(mod, folder)
+            executable.export_library(str(path), addons=[str(file) for file in files], **linker)
+        return bool(files)
 
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
-        """Return the compiled module, and the sources that make it native, in ``folder``."""
+        """Return the compiled module, and the files that make it native, in ``folder``."""
         executable = tvm.compile(
             mod,
             self.target,
@@ -147,8 +148,9 @@ class CpuCodeGenerator(CodeGenerator):
             _logger.info("the network runs in TVM's virtual machine: %s", reason)
             return super()._executable(packed, folder)
         built = tvm.tirx.build(functions, self.target, pipeline=self._tir_pipeline)
-        sources = write_sources(entries, self.spec.threads, folder)
-        return tvm.runtime.Executable(built), [weights.write(folder), *sources]
+        files = [weights.write(folder), write_entry(entries, self.spec.threads, folder)]
+        files += write_objects(compile_command(self.spec.isa), folder)
+        return tvm.runtime.Executable(built), files
 
 
 class CudaCodeGenerator(CodeGenerator):

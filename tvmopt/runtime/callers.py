@@ -28,7 +28,7 @@ class NativeCaller:
     """Runs a native model, with as many calls at once as there are cores.
 
     A call takes buffers that no other call uses, aligned for the kernels. Calls that run at once
-    share the threads (:mod:`tvmopt.codegen.native_sources`).
+    share the threads (:mod:`tvmopt.codegen.entry_source`).
 
     Args:
         executor: The model, loaded.

@@ -1,4 +1,4 @@
-"""C sources that are linked with a library: its runtime, an operator, and functions for C."""
+"""C source of the functions that call a library's networks: its tensors, sizes and segments."""
 
 from __future__ import annotations
 
@@ -21,12 +21,6 @@ CALL = "tvmopt_call_"
 #: Prefix of the functions that run a segment in ONNX Runtime; offset of its model, extents follow.
 SEGMENT = "tvmopt_segment_"
 _RUN_NAME = "tvmopt_run"
-_NATIVE = Path(__file__).parent / "native"
-_FILES = (
-    "runtime.c", "thread_count.c", "core_of_thread.c", "workspace.c", "segments.c", "onnxruntime.c",
-)  # fmt: skip
-_SOURCES = [_NATIVE / name for name in _FILES]
-
 _ENTRY = """\
 int {network}({parameters});
 
@@ -111,8 +105,8 @@ HOLDS_NAN(64, 0xffe0000000000000u)
 _FLOAT_BITS = {"float16": 16, "float32": 32, "float64": 64}
 
 
-def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Path) -> list[Path]:
-    """Write the sources into ``folder``; return their paths.
+def write_entry(entries: Mapping[str, StaticNetwork], threads: int, folder: Path) -> Path:
+    """Write the C source of a library's own functions into ``folder``; return its path.
 
     Args:
         entries: Network of each function of the library by name.
@@ -153,7 +147,7 @@ def write_sources(entries: Mapping[str, StaticNetwork], threads: int, folder: Pa
         runs="\n".join(_run(entries, size) for size in sizes),
     )
     path.write_text(text)
-    return [*_SOURCES, path]
+    return path
 
 
 def segment_name(call: SegmentCall) -> str:
