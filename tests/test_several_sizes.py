@@ -15,8 +15,6 @@ from onnx import helper
 import tvmopt
 from tests.threads import in_threads
 from tvmopt.compare import same_non_finite
-from tvmopt.config import ConvertConfig
-from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.runtime.model import read_golden
@@ -347,13 +345,3 @@ def test_low_precision_in_two_sizes(make_model, dtype, tmp_path) -> None:
         assert cosine >= 0.98
         assert np.abs(got - wanted).max() > 0
     assert compiled.check_golden(tmp_path) <= metadata.tolerance
-
-
-def test_a_gpu_takes_one_size() -> None:
-    target = resolve_target("nvidia-h200", 1).to_dict()
-    with pytest.raises(
-        ConfigError, match=r"must give one size for a GPU.*but got 6 sizes"
-    ) as found:
-        ConvertConfig("n=4,1,2;s=8,16", target)
-    assert "\n" not in str(found.value)
-    assert ConvertConfig("n=4;s={8}", target).input_shapes == "n=4;s={8}"

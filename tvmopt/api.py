@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: An axis of a shape: an integer, or a list, set or range of sizes.
 Extent = int | Sequence[int] | Set[int]
 #: Shapes of inputs and sizes of dimensions by name; a range is a set of sizes, a list is a shape.
-InputShapes = Mapping[str, Sequence[Extent] | int | Set[int]] | str
+InputShapes = Mapping[str, Sequence[Extent] | int | Set[int] | str] | str
 
 _GROUPS: tuple[type[Group], ...] = (
     groups.ConversionParameters,
@@ -62,7 +62,8 @@ def compile(
         input_shapes: Shape of every dynamic input by its name, or size of every dynamic dimension
             by its name, as a mapping or as ``"image:1x3x224x224"``, ``"batch=1,sequence=16"``.
             Sets of sizes are ``{"batch": {1, 4, 16}, "sequence": range(16, 129, 16)}``,
-            ``{"image": ([1, 4, 16], 3, 224, 224)}`` or ``"image:{1,4,16}x3x224x224"``.
+            ``{"image": ([1, 4, 16], 3, 224, 224)}`` or ``"image:{1,4,16}x3x224x224"``;
+            ``"sequence=auto"`` takes sizes that fit the samples in ``data``.
         target: As the parameter ``target`` of ``main``; this machine must run it.
         threads: Threads of the compiled model; 0: all cores.
         data: Samples to check and calibrate on: a ``.npz`` or ``.npy`` file, or arrays by input
@@ -77,8 +78,11 @@ def compile(
             differ from ONNX Runtime's.
     """
     from tvmopt.device.target import resolve_target
+    from tvmopt.frontend import load_onnx
+    from tvmopt.frontend.proposed_sizes import proposes
     from tvmopt.runtime import load
     from tvmopt.runtime.bundle import copy_bundle
+    from tvmopt.stages.proposed_shapes import proposed_shapes
 
     require_tvm()
     values = _checked(parameters)
@@ -89,7 +93,10 @@ def compile(
     with scratch_folder() as work:
         file = _file(model, work)
         samples = _samples(data, work)
-        bundle = _Stages(work, file, _text(input_shapes), samples, spec, values).bundle()
+        text = _text(input_shapes)
+        if proposes(text):
+            text = proposed_shapes(text, load_onnx(file), samples)
+        bundle = _Stages(work, file, text, samples, spec, values).bundle()
         compiled = load(bundle)
         if folder is not None:
             copy_bundle(bundle, folder)
@@ -221,7 +228,7 @@ def _text(input_shapes: InputShapes | None) -> str:
 
     entries = []
     for name, value in input_shapes.items():
-        if isinstance(value, int | range | Set):
+        if isinstance(value, str | int | range | Set):
             entries.append(f"{escaped(name)}={format_extent(value)}")
         else:
             entries.append(f"{escaped(name)}:{'x'.join(map(format_extent, value))}")

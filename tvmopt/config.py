@@ -103,12 +103,7 @@ class ConvertConfig(StageConfig, ConversionParameters):
         from tvmopt.frontend.given_sizes import parse_given_sizes
 
         super().__post_init__()
-        sizes = parse_given_sizes(self.input_shapes).sizes
-        if self.target.get("gpu") and len(sizes) > 1:
-            raise ConfigError(
-                "input_shapes must give one size for a GPU, since libraries of several sizes are "
-                f"for CPUs, but got {len(sizes)} sizes; build the model once for each"
-            )
+        parse_given_sizes(self.input_shapes)  # raises where it cannot be read
         one_of("quantization", self.quantization, QUANTIZATIONS)
 
 

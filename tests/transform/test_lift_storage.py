@@ -12,21 +12,28 @@ from tvm.script import relax as R  # noqa: N812
 
 from tvmopt.runtime.network import STORAGES
 from tvmopt.transform.lift_storage import LiftStorage
+from tvmopt.transform.merge_sizes import merge_sizes
 
 TARGET = tvm.target.Target("llvm")
 
 
-@I.ir_module
-class Straight:
-    @R.function
-    def main(x: R.Tensor((4, 8), "float32")):  # noqa: N805
-        with R.dataflow():
-            y = R.exp(x)
-            z = R.multiply(y, y)
-            w = R.add(z, x)
-            out = (z, w)
-            R.output(out)
-        return out
+def _of_rows(rows):
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((rows, 8), "float32")):  # noqa: N805
+            with R.dataflow():
+                y = R.exp(x)
+                z = R.multiply(y, y)
+                w = R.add(z, x)
+                out = (z, w)
+                R.output(out)
+            return out
+
+    return Module
+
+
+Straight = _of_rows(4)
 
 
 @I.ir_module
@@ -96,6 +103,24 @@ def test_two_runs_share_the_memory():
     one = machine["main"](x, *storages)[1]
     machine["main"](tvm.runtime.tensor(np.ones((4, 8), "float32")), *storages)
     np.testing.assert_allclose(one.numpy(), np.exp(1.0) ** 2 + 1, rtol=1e-5)
+
+
+def test_each_size_has_memory_of_its_own():
+    planned, rest = _planned(merge_sizes([Straight, _of_rows(2)]))
+    lifted = LiftStorage()(planned)
+    for name in ("main", "main_1"):
+        assert "alloc_storage" not in lifted[name].script()
+        assert "alloc_storage" in lifted[name.replace("main", STORAGES)].script()
+    with TARGET:
+        finished = tvm.transform.Sequential(rest)(lifted)
+    executable = tvm.compile(finished, TARGET, relax_pipeline=tvm.transform.Sequential([]))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    large, small = tuple(machine[STORAGES]()), tuple(machine[f"{STORAGES}_1"]())
+    for name, rows, storages in (("main", 4, large), ("main_1", 2, small)):
+        x = np.random.default_rng(rows).standard_normal((rows, 8)).astype("float32")
+        first, second = machine[name](tvm.runtime.tensor(x), *storages)
+        np.testing.assert_allclose(first.numpy(), np.exp(x) ** 2, rtol=1e-5)
+        np.testing.assert_allclose(second.numpy(), np.exp(x) ** 2 + x, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mod", [Dynamic, Branches])

@@ -133,11 +133,7 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
     Raises:
         ConfigError: When the file is unreadable or an array does not fit its input.
     """
-    arrays = _read(path)
-    label_key = next((k for k in LABEL_KEYS if k in arrays and _is_no_input(k, specs)), None)
-    labels = arrays.pop(label_key) if label_key else None
-    if len(specs) == 1 and len(arrays) == 1:
-        arrays = {specs[0].name: next(iter(arrays.values()))}
+    arrays, labels = read_arrays(path, [spec.name for spec in specs])
     missing = [s.name for s in specs if s.name not in arrays]
     if missing:
         raise ConfigError(
@@ -157,6 +153,26 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
             f"holds {sorted(counts)}"
         )
     return Dataset(tuple(specs), chosen, labels, stacked)
+
+
+def read_arrays(
+    path: Path, names: Sequence[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Return the arrays of a file by name, and its labels.
+
+    Args:
+        path: A ``.npz`` or ``.npy`` file.
+        names: Names of the model's inputs; the only array of a file is the only input's.
+
+    Raises:
+        ConfigError: When the file is unreadable.
+    """
+    arrays = _read(path)
+    label_key = next((k for k in LABEL_KEYS if k in arrays and k not in names), None)
+    labels = arrays.pop(label_key) if label_key else None
+    if len(names) == 1 and len(arrays) == 1:
+        arrays = {names[0]: next(iter(arrays.values()))}
+    return arrays, labels
 
 
 def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset:
@@ -185,10 +201,6 @@ def choose_dataset(
     if data is not None:
         return load_dataset(data, specs).split(part)
     return random_dataset(specs, seed, random_kind)
-
-
-def _is_no_input(key: str, specs: Sequence[TensorSpec]) -> bool:
-    return all(spec.name != key for spec in specs)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -64,9 +64,9 @@ def parse_given_sets(text: str) -> GivenSets:
             than 128 sizes.
     """
     given = GivenSets({}, {}, {})
-    for entry in _entries(text):
+    for entry in entries(text):
         if copy := _COPY.fullmatch(entry):
-            _add(given.copies, "input", copy[1], _unescaped(copy[2]))
+            _add(given.copies, "input", copy[1], unescaped(copy[2]))
         elif dimension := _DIMENSION.fullmatch(entry):
             _add(given.sizes, "dimension", dimension[1], _values(entry, dimension[2]))
         elif shape := _SHAPE.fullmatch(entry):
@@ -86,15 +86,15 @@ def parse_given_sets(text: str) -> GivenSets:
     return given
 
 
-def _entries(text: str) -> list[str]:
+def entries(text: str) -> list[str]:
     """Split a text; ``batch=1,4,16`` is one entry, since integers and ranges continue a set."""
-    entries: list[list[str]] = []
+    found: list[list[str]] = []
     for part in filter(None, map(_stripped, _PART.findall(text))):
-        if entries and _ITEM.fullmatch(part) and _has_plain_set(entries[-1][0]):
-            entries[-1].append(part)
+        if found and _ITEM.fullmatch(part) and _has_plain_set(found[-1][0]):
+            found[-1].append(part)
         else:
-            entries.append([part])
-    return [",".join(parts) for parts in entries]
+            found.append([part])
+    return [",".join(parts) for parts in found]
 
 
 def _has_plain_set(entry: str) -> bool:
@@ -112,7 +112,7 @@ def _stripped(part: str) -> str:
 
 
 def _add(known: dict[str, _Value], kind: str, escaped_name: str, value: _Value) -> None:
-    name = _unescaped(escaped_name)
+    name = unescaped(escaped_name)
     if name in known:
         raise ConfigError(f"input_shapes must name each {kind} once, but got {name!r} twice")
     known[name] = value
@@ -185,5 +185,6 @@ def escaped(name: str) -> str:
     return re.sub(r"[\\,;:={}]|\A\s|\s\Z", r"\\\g<0>", name)
 
 
-def _unescaped(name: str) -> str:
+def unescaped(name: str) -> str:
+    """Return a name as it was before :func:`escaped`."""
     return re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL)

@@ -42,7 +42,8 @@ class ModelParameters(Group):
     input_shapes: str = parameter(
         "",
         "sizes of dynamic dimensions, e.g. batch=1,sequence=16, or shapes of inputs, e.g. "
-        "image:1x3x224x224,mask:1x16; a size may be a set, e.g. batch=1,4,16 or ids:1x{16:128:16}",
+        "image:1x3x224x224,mask:1x16; a size may be a set, e.g. batch=1,4,16 or ids:1x{16:128:16}; "
+        "sequence=auto takes sizes that fit the samples in data",
     )
     data: str = parameter(
         "",

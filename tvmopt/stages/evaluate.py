@@ -125,7 +125,7 @@ def evaluate(
         progress(10 + 90 * done // total, 100, "latency")
 
     limits = config.repeats, config.time_limit_s
-    if on_gpu:
+    if on_gpu and not config.size_mix:
         for call in calls.values():
             call()  # so that the inputs are on the GPU
         bare = {label: model.gpu_seconds for label, model in models.items()}
@@ -138,9 +138,6 @@ def evaluate(
     metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, rows_a_call)
     tags = _tags(config, accuracies[CANDIDATE], data)
     where = f"{config.threads} threads"
-    if config.size_mix:
-        tags["tvmopt.latency_of"] = f"mean call of rounds of {calls_a_sample}: {config.size_mix}"
-        where += f", mean of {calls_a_sample} calls: {config.size_mix}"
     if on_gpu:
         where = cuda_runtime.describe()
         metrics |= _gpu_metrics(models[CANDIDATE], calls[CANDIDATE], config, dataset)
@@ -150,7 +147,10 @@ def evaluate(
             "tvmopt.baseline": f"ONNX Runtime on the CPU, {config.threads} threads",
             "tvmopt.memory_of": "the GPU's memory, taken for the model by a process of its own",
         }
-    elif models[CANDIDATE].metadata.segments:
+    if config.size_mix:
+        tags["tvmopt.latency_of"] = f"mean call of rounds of {calls_a_sample}: {config.size_mix}"
+        where += f", mean of {calls_a_sample} calls: {config.size_mix}"
+    if models[CANDIDATE].metadata.segments:
         metrics["time_compiled_share"] = _compiled_share(calls[CANDIDATE])
     try:
         reference_file = convert_dir / REFERENCE_FILE
@@ -160,7 +160,7 @@ def evaluate(
     rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)
     write_table(out_dir, rows, samples, accuracies)
     changed = _changed(accuracies[CANDIDATE], latency[CANDIDATE], where)
-    series = {} if on_gpu else latency_of_sizes(config, models[CANDIDATE], *of_sizes)
+    series = latency_of_sizes(config, models[CANDIDATE], *of_sizes)
     if series:
         changed.append(f"{len(series[SIZES_SERIES])} sizes, each measured on its golden inputs")
     return StageResult(metrics, tags, changed, series)

@@ -26,6 +26,7 @@ from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.given_shapes import format_input_shapes, shapes_for
 from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
+from tvmopt.frontend.proposed_sizes import proposes
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
 from tvmopt.parameters import groups
@@ -35,6 +36,7 @@ from tvmopt.quantize import is_quantized
 from tvmopt.remote import Board
 from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
@@ -239,12 +241,15 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
-    given = parse_given_sizes(of_model.input_shapes)
+    data = _existing_data(of_model.data)
+    text = of_model.input_shapes
+    if proposes(text):
+        text = proposed_shapes(text, load_onnx(model), data)
+    given = parse_given_sizes(text)
     if mix := asked.measurement.size_mix:
         parse_size_mix(mix, given.dimensions, [size.values for size in given.sizes])
     name = check_name(of_model.name or name_of(str(model)))
     target = resolve_target(of_model.target, of_model.threads)
-    data = _existing_data(of_model.data)
     request = Request(
         name=name,
         model=model,
@@ -259,7 +264,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
     # All before the first is fixed, which changes the model.
     sizes = [shapes_for(loaded, size.text) for size in given.sizes]
     largest, *others = [_fixed_shapes(loaded, shapes) for shapes in sizes]
-    fixed = of_model.input_shapes if others else format_input_shapes(largest)
+    fixed = text if others else format_input_shapes(largest)
     _check_names(asked.conversion.skip_layers, model, fixed, allowance)
     return dataclasses.replace(
         request,
