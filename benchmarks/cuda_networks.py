@@ -199,12 +199,12 @@ def lower_network(network: Network, target: Any) -> Any:
     return lower(converted.mod, target.to_tvm())
 
 
-def load_network(path: str, image: torch.Tensor) -> Callable[[], Any]:
-    """Load the library of a network; return a call on a GPU tensor."""
+def load_network(path: str, image: torch.Tensor, size: int = 0) -> Callable[[], Any]:
+    """Load the library of a network; return a call of one of its sizes on a GPU tensor."""
     import tvm
-    from tvm.runtime.vm import VirtualMachine
 
+    from tvmopt.runtime.library import open_library
     from tvmopt.runtime.network import network
 
-    machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cuda())
-    return network(machine, [tvm.runtime.from_dlpack(image)], on_gpu=True)
+    executor = open_library(path, threads=0, native=False, device=tvm.cuda())
+    return network(executor, [tvm.runtime.from_dlpack(image)], on_gpu=True, size=size)
