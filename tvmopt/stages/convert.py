@@ -154,7 +154,7 @@ def _convert_size(
     start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
-    read = read_float_model(model, config.input_shapes, data, must_fit=is_largest)
+    read = read_float_model(model, config.input_shapes, data, is_largest=is_largest)
     skipped = Skipped(
         config.skip_layers.named.resolve(read.layers), _proposed_for_float(config, sensitivity_dir)
     )

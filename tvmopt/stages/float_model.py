@@ -39,7 +39,8 @@ class FloatModel:
         random_inputs: Kind of random inputs that it accepts.
         trials: Inputs and outputs to check a conversion on; the last one becomes golden.
         layers: Its layer table.
-        any_rows: Whether the first axis of all inputs and outputs counts independent samples.
+        any_rows: Whether the first axis of all inputs and outputs counts independent samples; known
+            of the largest size.
     """
 
     prepared: Prepared
@@ -53,7 +54,7 @@ class FloatModel:
 
 
 def read_float_model(
-    model: Path, input_shapes: str, data: Path | None, *, must_fit: bool = True
+    model: Path, input_shapes: str, data: Path | None, *, is_largest: bool = True
 ) -> FloatModel:
     """Read, prepare and run the ONNX file ``model``.
 
@@ -61,19 +62,22 @@ def read_float_model(
         model: The ONNX file.
         input_shapes: The parameter ``input_shapes``.
         data: The user's data; trials come from its calibration part.
-        must_fit: Whether data of other shapes is refused; else it is left alone.
+        is_largest: Whether it is the largest size, or the only one. Data of other shapes is refused
+            then, and left alone otherwise; and only then the rows are looked at.
     """
     loaded = load_onnx(model)
     prepared = prepare(loaded, shapes_for(loaded, input_shapes))
     reference = Reference(prepared.reference)
     inputs = input_specs(prepared.reference)
-    if data is not None and not must_fit and not _fits(data, inputs):
+    if data is not None and not is_largest and not _fits(data, inputs):
         data = None
     kind, trials = _trials(reference, inputs, data)
     outputs = _output_specs(reference.output_names, trials[-1].expected)
     layers = layer_table(prepared.model)
-    other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
-    any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
+    any_rows = False
+    if is_largest:
+        other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
+        any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
     return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows)
 
 
