@@ -43,7 +43,7 @@ def test_round_trip_through_json(config):
             "trials must be at least 1 for strategy",
         ),
         (lambda: BuildConfig("n", TARGET, "some"), "schedule must be one of default, none"),
-        (lambda: EvaluateConfig(1, metric="f1"), "metric must be one of auto, top1, fidelity"),
+        (lambda: EvaluateConfig(1, metric="f2"), "metric must be one of auto, top1, fidelity"),
         (lambda: EvaluateConfig(1, repeats=4), "repeats must be at least 5, but got 4"),
         (lambda: EvaluateConfig(1, time_limit_s=0), "time_limit must be at least 0.1"),
     ],

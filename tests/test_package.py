@@ -26,9 +26,9 @@ PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
     "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
-    "link", "device", "choices", "skip_layers", "plain_yaml", "parameters", "digest", "row_order",
-    "compare", "random_inputs", "scratch", "kernels", "runtime", "transform", "frontend", "remote",
-    "measure", "config", "tune", "fast_tuning", "codegen",
+    "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters", "digest",
+    "row_order", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
+    "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
     "build", "evaluate", "quantize", "stages", "api", "search", "tracking", "workflow",
     "doctor", "cli", "__main__",
 ]  # fmt: skip

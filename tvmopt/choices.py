@@ -14,7 +14,8 @@ STRATEGIES = ("fast", "default", "metaschedule", "none")
 MEASURING = ("fast", "metaschedule")
 #: What is tuned: each fused function as it runs, or its anchor operator alone.
 GRANULARITIES = ("subgraph", "operator")
-METRICS = ("auto", "top1", "fidelity")
+#: What a metric of the user's own is better for.
+GOALS = ("larger", "smaller")
 #: Dtypes that a conversion can have layers compute in.
 LOW_DTYPES = dtypes.names(lambda row: row.convertible)
 DTYPES = ("float32", *LOW_DTYPES)

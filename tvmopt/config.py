@@ -15,6 +15,7 @@ from tvmopt.parameters.groups import (
     CalibrationParameters,
     ConversionParameters,
     MeasurementParameters,
+    MetricParameters,
     SensitivityLimitParameters,
     TuningParameters,
 )
@@ -179,11 +180,12 @@ class BuildConfig(StageConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig(StageConfig, MeasurementParameters):
+class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
     """Measure accuracy and latency.
 
     Attributes:
         threads: Threads of every contender, ONNX Runtime included.
+        metric_sha256: sha256 of the file of the user's own metric; empty for other metrics.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer
@@ -193,6 +195,7 @@ class EvaluateConfig(StageConfig, MeasurementParameters):
     """
 
     threads: int
+    metric_sha256: str = ""
     time_limit_s: float = 10.0
     max_samples: int = 2000
     accuracy_time_s: float = 0.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmopt.errors import ConfigError
-from tvmopt.evaluate.dataset import Dataset, load_dataset
+from tvmopt.evaluate.dataset import Dataset, load_dataset, read_labels, require_class_indices
 from tvmopt.runtime.metadata import TensorSpec
 
 IMAGE = TensorSpec("image", (4, 2, 3), "float32")
@@ -203,12 +203,41 @@ def test_inputs_of_different_lengths(load):
 
 @pytest.mark.parametrize(
     "labels",
-    [np.zeros(8), np.int64(3), np.eye(8, 4, dtype=int), np.zeros(8, bool)],
-    ids=["float", "scalar", "one-hot", "bool"],
+    [np.zeros(8), np.eye(8, 4, dtype=int), np.zeros(8, bool), np.array(["a"] * 8)],
+    ids=["float", "one-hot", "bool", "text"],
 )
-def test_labels_must_be_class_indices(load, labels):
-    with pytest.raises(ConfigError, match="labels must be integer class indices, one a sample"):
+def test_labels_of_any_kind_are_read_and_no_class_indices(load, labels):
+    read = load([IMAGE], x=_rows(8, 2, 3), labels=labels)
+    np.testing.assert_array_equal(read.labels, labels)
+    np.testing.assert_array_equal(read.batch(1).labels, labels[4:])
+    with pytest.raises(ConfigError, match=r"integer class indices.*metric for such labels"):
+        require_class_indices(read.labels)
+
+
+@pytest.mark.parametrize("labels", [np.int64(3), np.zeros(8, complex)])
+def test_labels_must_be_an_array_of_numbers_or_strings(load, labels):
+    with pytest.raises(ConfigError, match="labels must be numbers or strings, one a sample"):
         load([IMAGE], x=_rows(8, 2, 3), labels=labels)
+
+
+def test_labels_of_a_whole_input_have_its_rows(load):
+    values = np.arange(24.0).reshape(4, 6)
+    single = load([TensorSpec("x", (1, 2, 3), "float32")], x=_rows(4, 1, 2, 3), labels=values)
+    np.testing.assert_array_equal(single.batch(1).labels, values[1:2])
+    maps = np.arange(32.0).reshape(4, 4, 2)
+    several = load([IMAGE], x=_rows(4, 4, 2, 3), labels=maps)
+    np.testing.assert_array_equal(several.batch(1).labels, maps[1])
+    assert (single.batch(0).valid, several.batch(0).valid) == (1, 4)
+
+
+def test_labels_alone_are_read(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.zeros((2, 3)), y=np.array([1, 2]), labels=np.array([3, 4]))
+    assert read_labels(path, ["x"]).tolist() == [3, 4]
+    assert read_labels(path, ["x", "labels"]).tolist() == [1, 2]
+    assert read_labels(path, ["x", "labels", "y"]) is None
+    np.save(tmp_path / "data.npy", np.zeros(3))
+    assert read_labels(tmp_path / "data.npy", ["x"]) is None
 
 
 def _dataset(samples):

@@ -14,7 +14,7 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
-from tvmopt.evaluate.dataset import load_dataset
+from tvmopt.evaluate.dataset import load_dataset, require_class_indices
 from tvmopt.plain_yaml import load_yaml, read_yaml
 from tvmopt.runtime.metadata import TensorSpec
 
@@ -105,7 +105,7 @@ def test_labels_outside_of_the_classes_are_refused(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, x=GOOD, labels=np.full(10, -1))
     with pytest.raises(ConfigError, match=r"labels must be class indices from 0, but .* holds -1"):
-        load_dataset(path, SPECS)
+        require_class_indices(load_dataset(path, SPECS).labels)
     meter = AccuracyMeter("auto", has_labels=True)
     scores = [np.zeros((2, 3), np.float32)]
     with pytest.raises(ConfigError, match=r"labels must be class indices below 3, .* holds 3"):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
+from tvmopt.metrics.metric import Metric
 
 _SIMILAR = 0.99
 """Cosine of outputs that hold the same rows, in whatever dtype."""
@@ -21,10 +22,10 @@ class Accuracy:
     """Accuracy of a model on a dataset.
 
     Attributes:
-        metric: ``"top1"`` or ``"fidelity"``.
-        accuracy: Top-1 accuracy against labels. For fidelity, top-1 agreement with the float model
-            when the first output holds class scores (2 or 3 axes), otherwise the cosine; of a model
-            that sorts, the share of batches that agree.
+        metric: ``"top1"``, ``"fidelity"``, or the name of a metric of the user.
+        accuracy: The user's metric, or top-1 accuracy, against labels. For fidelity, top-1
+            agreement with the float model when the first output holds class scores (2 or 3 axes),
+            otherwise the cosine; of a model that sorts, the share of batches that agree.
         reference: The float model's accuracy on the same samples (1 for fidelity).
         agreement: Fraction of rows with the float model's top-1; None when the first output holds
             no class scores.
@@ -32,6 +33,7 @@ class Accuracy:
             model that sorts, over the batches that agree; 0 if less than half do.
         max_abs_error: Maximum absolute difference from the float model, over all outputs.
         samples: Number of evaluated samples.
+        larger_is_better: Whether a larger accuracy is better.
     """
 
     metric: str
@@ -41,11 +43,13 @@ class Accuracy:
     cosine: float
     max_abs_error: float
     samples: int
+    larger_is_better: bool = True
 
     @property
     def drop(self) -> float:
         """Accuracy loss against the float model; negative for a gain."""
-        return self.reference - self.accuracy
+        lost = self.reference - self.accuracy
+        return lost if self.larger_is_better else -lost
 
 
 def _is_scores(output: np.ndarray) -> bool:
@@ -67,23 +71,36 @@ class AccuracyMeter:
     """Accumulate batches; :meth:`result` returns the accuracy.
 
     Args:
-        metric: Metric of the user.
+        metric: ``"auto"``, ``"top1"``, ``"fidelity"``, or a metric of the user.
         has_labels: Whether there are labels.
         tolerance: Of the model's outputs; says whether their rows may change places.
+        class_scores: Whether the first output holds scores of classes, so that models can agree on
+            a row's class.
     """
 
     def __init__(
-        self, metric: str, has_labels: bool, tolerance: Tolerance = FLOAT_TOLERANCE
+        self,
+        metric: str | Metric,
+        has_labels: bool,
+        tolerance: Tolerance = FLOAT_TOLERANCE,
+        *,
+        class_scores: bool = True,
     ) -> None:
-        if metric == "top1" and not has_labels:
+        self._own = metric if isinstance(metric, Metric) else None
+        name = self._own.name if self._own else str(metric)
+        if name not in ("auto", "fidelity") and not has_labels:
             raise ConfigError(
-                "metric 'top1' needs labels, but the data holds none; add an integer array "
-                "'labels' or use metric=fidelity"
+                f"metric {name!r} needs labels, but the data holds none; add an array 'labels' or "
+                "use metric=fidelity"
             )
-        self.metric = "top1" if has_labels and metric != "fidelity" else "fidelity"
+        built_in = "top1" if has_labels and name != "fidelity" else "fidelity"
+        self.metric = name if self._own else built_in
+        self._kept: list[list[np.ndarray]] = []
+        self._reference_kept: list[list[np.ndarray]] = []
+        self._labels: list[np.ndarray] = []
         self._tolerance = tolerance
         self._right = self._reference_right = self._agreed = self._rows = self._samples = 0
-        self._scores = True
+        self._scores = class_scores
         self._cosine = 1.0
         self._max_abs_error = 0.0
 
@@ -100,7 +117,7 @@ class AccuracyMeter:
         Args:
             actual: Outputs of the model.
             expected: Outputs of the float model.
-            labels: Class indices, or None.
+            labels: Class indices, what the user's metric takes, or None.
             valid: Number of samples in the batch; only these rows count for top-1 against labels.
             padding: Number of trailing rows that repeat a sample; they do not count for the top-1
                 agreement.
@@ -112,12 +129,16 @@ class AccuracyMeter:
             for got, want in zip(actual, expected, strict=True):
                 self._compare(np.asarray(got), np.asarray(want))
         first, wanted = np.asarray(actual[0]), np.asarray(expected[0])
-        if self.metric == "top1":
+        if self._own is not None and labels is not None:
+            self._labels.append(labels[:valid])
+            self._kept.append(self._own.kept(actual, labels[:valid]))
+            self._reference_kept.append(self._own.kept(expected, labels[:valid]))
+        elif self.metric == "top1":
             self._top1(first, wanted, labels, valid)
         if self._sorts:
             self._agreed += agrees
             self._rows += 1
-        elif _is_scores(first):
+        elif self._scores and _is_scores(first):
             rows = slice(0, len(first) - padding)
             same = _top1_agrees(first[rows], wanted[rows])
             self._agreed += int(same.sum())
@@ -128,7 +149,15 @@ class AccuracyMeter:
     def result(self) -> Accuracy:
         """Return the accuracy over all batches so far."""
         agreement = self._agreed / self._rows if self._scores and self._rows else None
-        if self.metric == "top1":
+        larger_is_better = True
+        if self._own is not None:
+            labels = np.concatenate(self._labels)
+            accuracy, reference = (
+                self._own(self._kept, labels),
+                self._own(self._reference_kept, labels),
+            )
+            larger_is_better = self._own.larger_is_better
+        elif self.metric == "top1":
             accuracy = self._right / self._samples
             reference = self._reference_right / self._samples
         else:
@@ -142,6 +171,7 @@ class AccuracyMeter:
             0.0 if self._sorts and 2 * self._agreed < self._rows else self._cosine,
             self._max_abs_error,
             self._samples,
+            larger_is_better,
         )
 
     @property
@@ -165,7 +195,7 @@ class AccuracyMeter:
             raise ConfigError(
                 "metric 'top1' needs a first output of shape (batch, classes) and one label a row, "
                 f"but got output {actual.shape} and {0 if labels is None else len(labels)} labels; "
-                "use metric=fidelity"
+                "use metric=fidelity, or one that fits the labels"
             )
         rows = slice(0, valid)
         labels = labels[rows]

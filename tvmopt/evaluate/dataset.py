@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,7 @@ class Batch:
 
     Attributes:
         inputs: Arrays of the compiled shapes, by input name.
-        labels: Class indices of the first ``valid`` rows; None without labels.
+        labels: Labels of the first ``valid`` rows; None without labels.
         valid: Number of data rows; the last batch is padded by repeating its last row.
         padding: Number of padding rows.
     """
@@ -49,7 +49,8 @@ class Dataset:
         specs: The model's inputs.
         arrays: Samples by input name; the first axis counts samples. With ``stacked``, a sample is
             a whole input of shape ``spec.shape``; otherwise it is one row of the batch axis.
-        labels: Class indices, one per sample (``(N,)``); None without labels.
+        labels: One a sample, on the first axis: class indices, values, maps, strings; None without
+            labels.
         stacked: Whether a sample is a whole input.
     """
 
@@ -77,7 +78,7 @@ class Dataset:
         if self.stacked:
             # A sample of a scalar input must remain an array.
             inputs = {s.name: np.asarray(self.arrays[s.name][index]) for s in self.specs}
-            labels = None if self.labels is None else np.atleast_1d(self.labels[index])
+            labels = None if self.labels is None else self._rows_of(np.asarray(self.labels[index]))
             return Batch(inputs, labels, 1 if labels is None else len(labels))
         size = self.batch_size
         rows = np.arange(index * size, min((index + 1) * size, self.samples))
@@ -85,6 +86,12 @@ class Dataset:
         inputs = {s.name: self.arrays[s.name][padded] for s in self.specs}
         labels = None if self.labels is None else self.labels[rows]
         return Batch(inputs, labels, len(rows), size - len(rows))
+
+    def _rows_of(self, labels: np.ndarray) -> np.ndarray:
+        """Return the labels of a whole input with an axis of its rows."""
+        rows = (self.specs[0].shape or (1,))[0]
+        has_rows = labels.ndim == 1 if is_class_indices(labels) else labels.shape[:1] == (rows,)
+        return labels if has_rows else labels[None]
 
     def batches(self) -> Iterator[Batch]:
         """Return all batches in order."""
@@ -145,7 +152,6 @@ def load_dataset(path: Path, specs: Sequence[TensorSpec]) -> Dataset:
     chosen = {s.name: _typed(path, chosen[s.name], s) for s in specs}
     counts = {len(a) for a in chosen.values()}
     if labels is not None:
-        labels = _checked_labels(path, labels, stacked)
         counts.add(len(labels))
     if len(counts) != 1 or 0 in counts:
         raise ConfigError(
@@ -168,11 +174,24 @@ def read_arrays(
         ConfigError: When the file is unreadable.
     """
     arrays = _read(path)
-    label_key = next((k for k in LABEL_KEYS if k in arrays and k not in names), None)
-    labels = arrays.pop(label_key) if label_key else None
+    labels = _labels_of(path, arrays, names)
     if len(names) == 1 and len(arrays) == 1:
         arrays = {names[0]: next(iter(arrays.values()))}
     return arrays, labels
+
+
+def read_labels(path: Path, names: Sequence[str]) -> np.ndarray | None:
+    """Return the labels of a file alone, as :func:`read_arrays`; None without labels."""
+    keys = {key for key in LABEL_KEYS if key not in names}
+    return _labels_of(path, _read(path, keys), names)
+
+
+def _labels_of(
+    path: Path, arrays: dict[str, np.ndarray], names: Sequence[str]
+) -> np.ndarray | None:
+    """Take the labels out of the arrays of a file."""
+    key = next((key for key in LABEL_KEYS if key in arrays and key not in names), None)
+    return None if key is None else _checked_labels(path, arrays.pop(key))
 
 
 def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset:
@@ -181,16 +200,43 @@ def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset
     return Dataset(tuple(specs), arrays, None, stacked=True)
 
 
-def _checked_labels(path: Path, labels: np.ndarray, stacked: bool) -> np.ndarray:
-    if labels.ndim > 1 and labels.size == len(labels):
-        labels = labels.reshape(len(labels))
-    if labels.dtype.kind not in "iu" or not 1 <= labels.ndim <= 1 + stacked:
+def is_class_indices(labels: np.ndarray | None) -> bool:
+    """Return whether the labels of a batch are class indices, one a row."""
+    if labels is None or labels.dtype.kind not in "iu" or labels.ndim > 1:
+        return False
+    return not labels.size or int(labels.min()) >= 0
+
+
+def require_class_indices(labels: np.ndarray | None, axes: int = 1) -> None:
+    """Refuse labels that are no class indices, which ``metric=auto`` and ``top1`` take.
+
+    Args:
+        labels: Labels of all samples, or None.
+        axes: Most axes of the labels: two where a sample is a whole input of several rows.
+
+    Raises:
+        ConfigError: Says which metrics there are for other labels.
+    """
+    if labels is None:
+        return
+    if labels.dtype.kind not in "iu" or labels.ndim > axes:
         raise ConfigError(
-            f"labels must be integer class indices, one a sample, but '{path}' holds "
-            f"{labels.dtype} {labels.shape}"
+            "labels must be integer class indices, one a sample, for metric=auto and top1, but the "
+            f"data holds {labels.dtype} {labels.shape}; give a metric for such labels, for "
+            "example mean_absolute_error, mean_iou or your own file.py:function, or metric=fidelity"
         )
     if labels.size and labels.min() < 0:
-        raise ConfigError(f"labels must be class indices from 0, but '{path}' holds {labels.min()}")
+        raise ConfigError(f"labels must be class indices from 0, but the data holds {labels.min()}")
+
+
+def _checked_labels(path: Path, labels: np.ndarray) -> np.ndarray:
+    if labels.ndim > 1 and labels.size == len(labels):
+        labels = labels.reshape(len(labels))
+    if labels.dtype.kind not in "biufU" or labels.ndim < 1:
+        raise ConfigError(
+            f"labels must be numbers or strings, one a sample on the first axis, but '{path}' "
+            f"holds {labels.dtype} {labels.shape}"
+        )
     return labels
 
 
@@ -203,16 +249,19 @@ def choose_dataset(
     return random_dataset(specs, seed, random_kind)
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def _read(path: Path, only: Set[str] | None = None) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by name; ``only`` some of them, where it names its arrays."""
     if not path.is_file():
         raise ConfigError(
             f"data must be an existing .npz or .npy file, but there is none at '{path}'"
         )
     try:
         if not zipfile.is_zipfile(path):
+            if only is not None:
+                return {}
             with path.open("rb") as file:
                 return {"data": _array(file, path.stat().st_size)}
-        return _arrays(path)
+        return _arrays(path, only)
     except Exception as error:  # a damaged file makes the zip and deflate readers raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(
@@ -220,12 +269,14 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _arrays(path: Path, only: Set[str] | None) -> dict[str, np.ndarray]:
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         members = [m for m in archive.infolist() if m.filename.endswith(".npy")]
         if not members:
             raise ValueError("it is an archive without arrays")
+        if only is not None:
+            members = [m for m in members if m.filename.removesuffix(".npy") in only]
         size = sum(member.file_size for member in members)
         if size > host.memory_bytes():
             raise ValueError(f"its arrays have {size / 1e9:.0f} GB, more than there is memory")

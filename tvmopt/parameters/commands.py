@@ -27,6 +27,7 @@ class MainCommand(StageCommand):
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
+    metric: groups.MetricParameters
     measurement: groups.MeasurementParameters
     board: groups.BoardParameters
 
@@ -91,6 +92,7 @@ class EvaluateCommand(StageCommand):
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
+    metric: groups.MetricParameters
     measurement: groups.MeasurementParameters
     board: groups.BoardParameters
 
@@ -108,6 +110,7 @@ class SearchCommand(Command):
     search_limits: groups.SearchLimitParameters
     budget: groups.BudgetParameters
     trial_limits: groups.TrialLimitParameters
+    metric: groups.MetricParameters
     measurement: groups.MeasurementParameters
     study: groups.StudyParameters
     dry_run: groups.DryRunParameters
@@ -127,6 +130,7 @@ class PromoteCommand(Command):
 
     candidate: groups.CandidateParameters
     accuracy: groups.AccuracyParameters
+    metric: groups.MetricParameters
     board: groups.BoardParameters
     limits: groups.StageLimitParameters
 

@@ -11,11 +11,11 @@ from tvmopt.choices import (
     CHAMPION,
     DTYPES,
     FALLBACKS,
+    GOALS,
     GRANULARITIES,
     LAYOUTS,
     LOW_DTYPES,
     MEASURING,
-    METRICS,
     OBJECTIVES,
     QUANTIZATIONS,
     STRATEGIES,
@@ -23,6 +23,7 @@ from tvmopt.choices import (
     check_layouts,
     check_objectives,
 )
+from tvmopt.metrics.check import check_metric
 from tvmopt.parameters.declare import Group, needed, parameter
 from tvmopt.skip_layers import NO_LAYERS, SkipLayers
 
@@ -174,10 +175,28 @@ class WarmStartParameters(Group):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasurementParameters(Group):
-    """How accuracy and latency are measured."""
+class MetricParameters(Group):
+    """What accuracy means."""
 
-    metric: str = parameter("auto", f"accuracy metric: {', '.join(METRICS)}", choices=METRICS)
+    metric: str = parameter(
+        "auto",
+        "accuracy metric: auto, top1, fidelity; of scikit-learn: accuracy, f1, roc_auc, r2, "
+        "mean_absolute_error, mean_iou, top5 and more, f1@output for one of several outputs; or "
+        "your own file.py:function, which gets outputs and labels and returns a number",
+    )
+    metric_goal: str = parameter(
+        "", "what is better for a metric of your own: larger or smaller", choices=("", *GOALS)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_metric(self.metric, self.metric_goal)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasurementParameters(Group):
+    """How latency is measured."""
+
     repeats: int = parameter(200, "latency samples of each contender", least=5)
     size_mix: str = parameter(
         "",

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Batch
+from tvmopt.evaluate.dataset import Batch, is_class_indices
 from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
@@ -50,19 +50,27 @@ class Judge:
         batches: The samples.
         expected: Outputs of the float model on them.
         bar: Accuracy bar of a converted model.
+        class_scores: As of :class:`~tvmopt.evaluate.accuracy.AccuracyMeter`.
     """
 
     def __init__(
-        self, batches: Sequence[Batch], expected: Sequence[Sequence[np.ndarray]], bar: Bar
+        self,
+        batches: Sequence[Batch],
+        expected: Sequence[Sequence[np.ndarray]],
+        bar: Bar,
+        *,
+        class_scores: bool = True,
     ) -> None:
+        self._class_scores = class_scores
         self._batches, self._expected, self._bar = batches, expected, bar
         self._order = list(range(len(batches)))  # worst first, after the first measurement
         self._batch_s = 0.0
         first = expected[0][0]
         self._labelled = all(
-            b.labels is not None and first.ndim >= 2 and len(first) >= b.valid for b in batches
+            is_class_indices(b.labels) and first.ndim >= 2 and len(first) >= b.valid
+            for b in batches
         )
-        scores = AccuracyMeter("fidelity", has_labels=False)
+        scores = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)
         scores.add(expected[0], expected[0], None, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
 
@@ -94,7 +102,7 @@ class Judge:
         """
         bar = bar or self._bar
         session = new_session(model)
-        meter = AccuracyMeter("auto", self._labelled)
+        meter = AccuracyMeter("auto", self._labelled, class_scores=self._class_scores)
         order = self._order if patient else self._order[: self._affordable(deadline)]
         samples = sum(self._batches[at].valid for at in order)
         coarse = not bar.counts(sum(self._rows(at) for at in order), samples)
@@ -104,7 +112,7 @@ class Judge:
         for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = session.run(None, batch.inputs)
-            single = AccuracyMeter("auto", self._labelled)
+            single = AccuracyMeter("auto", self._labelled, class_scores=self._class_scores)
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)

@@ -143,10 +143,10 @@ class Probe:
 class Errors:
     """Output errors over batches."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], class_scores: bool) -> None:
         self._names = names
         self._ratios: dict[str, list[float]] = {name: [] for name in names}
-        self._meter = AccuracyMeter("fidelity", has_labels=False)
+        self._meter = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)
         self.samples = 0
 
     def add(self, batch: Batch, recording: Recording, at: int, changed: Arrays) -> None:

@@ -19,6 +19,7 @@ from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Dataset
+from tvmopt.frontend.class_scores import holds_class_scores
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
@@ -94,7 +95,12 @@ def sensitivity(
         dtypes,
         batches,
         bar,
-        Judge(batches, [session.run(None, b.inputs) for b in batches], bar),
+        Judge(
+            batches,
+            [session.run(None, b.inputs) for b in batches],
+            bar,
+            class_scores=holds_class_scores(proto),
+        ),
         progress,
     )
     peaks = roofline_of(target) if target is not None else roofline()

@@ -108,6 +108,7 @@ class Check:
             min_cosine=self._criteria.min_cosine,
             dtype=self._dtype,
             any_rows=self._model.any_rows,
+            class_scores=self._model.class_scores,
         )
 
 

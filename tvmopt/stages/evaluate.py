@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tvmopt.compare import Tolerance
 from tvmopt.config import EvaluateConfig
 from tvmopt.device import cuda_runtime
 from tvmopt.device.target import TargetSpec
@@ -28,12 +27,14 @@ from tvmopt.evaluate.gpu_latency import interleave_on_gpu, seconds_in_a_row
 from tvmopt.evaluate.latency import calls_within, collect_interleaved, interleave
 from tvmopt.evaluate.statistics import LatencySummary, summarise
 from tvmopt.frontend.prepare import session_options
+from tvmopt.metrics.metric import Metric
 from tvmopt.remote import Board
 from tvmopt.remote.model import RemoteModel, describe
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.runtime.segments import seconds_in_segments
+from tvmopt.stages.asked_metric import asked_metric
 from tvmopt.stages.comparison_table import (
     CANDIDATE,
     REFERENCE,
@@ -102,8 +103,9 @@ def evaluate(
     reference = _reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
     dataset = _dataset(data, signature)
+    metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
     accuracies, reference_accuracy = _accuracies(
-        config, models, reference, dataset, signature.tolerance
+        config, metric, models, reference, dataset, signature
     )
     _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 
@@ -187,7 +189,8 @@ def _evaluate_on(
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
         limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
-        accuracies, _ = _accuracies(limited, models, reference, dataset, signature.tolerance)
+        metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
+        accuracies, _ = _accuracies(limited, metric, models, reference, dataset, signature)
         _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
         inputs = dataset.batch(0).inputs
         samples = collect_interleaved(
@@ -311,15 +314,19 @@ def _session(model: onnx.ModelProto | str, threads: int) -> ort.InferenceSession
 
 def _accuracies(
     config: EvaluateConfig,
+    metric: Metric | str,
     models: Mapping[str, Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]],
     reference: Callable[[dict[str, np.ndarray]], list[np.ndarray]],
     dataset: Dataset,
-    tolerance: Tolerance,
+    signature: Signature,
 ) -> tuple[dict[str, Accuracy], float]:
     if dataset.samples > config.max_samples:
         dataset = dataset.take(range(config.max_samples))
     has_labels = dataset.labels is not None
-    meters = {label: AccuracyMeter(config.metric, has_labels, tolerance) for label in models}
+    tolerance, scores = signature.tolerance, signature.class_scores
+    meters = {
+        label: AccuracyMeter(metric, has_labels, tolerance, class_scores=scores) for label in models
+    }
     spent = dict.fromkeys(models, 0.0)
     for batch in dataset.batches():
         if 0 < config.accuracy_time_s < spent[CANDIDATE]:

@@ -18,6 +18,7 @@ from tvmopt.frontend import (
     prepare,
     shapes_for,
 )
+from tvmopt.frontend.class_scores import holds_class_scores
 from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
 from tvmopt.random_inputs import KINDS, random_arrays
@@ -41,6 +42,7 @@ class FloatModel:
         layers: Its layer table.
         any_rows: Whether the first axis of all inputs and outputs counts independent samples; known
             of the largest size.
+        class_scores: Whether the first output holds scores of classes.
     """
 
     prepared: Prepared
@@ -51,6 +53,7 @@ class FloatModel:
     trials: list[Trial]
     layers: list[Layer]
     any_rows: bool
+    class_scores: bool
 
 
 def read_float_model(
@@ -78,7 +81,8 @@ def read_float_model(
     if is_largest:
         other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
         any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
-    return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows)
+    scores = holds_class_scores(prepared.model)
+    return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows, scores)
 
 
 def _fits(data: Path, specs: Sequence[TensorSpec]) -> bool:

@@ -7,14 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tvmopt.compare import Tolerance
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
+from tvmopt.metrics.metric import Metric
 from tvmopt.remote import Board
 from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, load
+from tvmopt.stages.asked_metric import asked_metric
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.signature import Signature
@@ -39,6 +40,8 @@ def measure_heldout(
     convert_dir: Path,
     data: Path | None,
     out_dir: Path,
+    metric: str = "auto",
+    metric_goal: str = "",
     board: dict[str, Any] | None = None,
 ) -> StageResult:
     """Check the golden output of a compiled model and measure its accuracy on held-out samples.
@@ -49,6 +52,8 @@ def measure_heldout(
         convert_dir: Output of the convert stage; holds the float reference.
         data: ``.npz`` or ``.npy`` file, whose held-out part is used; None for random inputs.
         out_dir: Gets the accuracy; :func:`read_accuracy` reads it.
+        metric: The parameter ``metric``.
+        metric_goal: The parameter ``metric_goal``.
         board: Fields of the :class:`Board` where the model runs, if not here.
 
     Raises:
@@ -59,16 +64,17 @@ def measure_heldout(
     dataset = choose_dataset(
         data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
     )
+    measured = asked_metric(metric, metric_goal, signature, dataset)
     reference = Reference(str(convert_dir / REFERENCE_FILE))
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)
-        accuracy = _accuracy(model, reference, dataset, signature.tolerance)
+        accuracy = _accuracy(model, measured, reference, dataset, signature)
     else:
         with open_session(Board(**board)) as session:
             remote = RemoteModel(session, bundle)
             remote.check_golden(bundle)
-            accuracy = _accuracy(remote, reference, dataset, signature.tolerance)
+            accuracy = _accuracy(remote, measured, reference, dataset, signature)
             del remote  # what lies on the board is freed while there is a session
     (out_dir / _FILE).write_text(json.dumps(dataclasses.asdict(accuracy)))
     return StageResult({"samples": float(accuracy.samples)}, {}, [])
@@ -81,11 +87,14 @@ def read_accuracy(out_dir: Path) -> Accuracy:
 
 def _accuracy(
     model: CompiledModel | RemoteModel,
+    metric: Metric | str,
     reference: Reference,
     dataset: Dataset,
-    tolerance: Tolerance,
+    signature: Signature,
 ) -> Accuracy:
-    meter = AccuracyMeter("auto", dataset.labels is not None, tolerance)
+    meter = AccuracyMeter(
+        metric, dataset.labels is not None, signature.tolerance, class_scores=signature.class_scores
+    )
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)
         meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)

@@ -24,6 +24,8 @@ class Signature:
         min_cosine: Smallest cosine with the float model's outputs that is allowed.
         dtype: The dtype of the conversion.
         any_rows: Whether the first axis of all inputs and outputs counts independent samples.
+        class_scores: Whether the first output holds scores of classes
+            (:mod:`tvmopt.frontend.class_scores`).
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -33,6 +35,7 @@ class Signature:
     min_cosine: float
     dtype: str = "float32"
     any_rows: bool = False
+    class_scores: bool = True
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from tvmopt.errors import TvmoptError
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.frontend.layers import Layer
+from tvmopt.parameters.groups import MetricParameters
 from tvmopt.remote import Board
 from tvmopt.scratch import scratch_folder
 from tvmopt.stages.heldout import read_accuracy
@@ -73,6 +74,7 @@ def heldout_accuracy(
     saved: SavedModel,
     converted: Path,
     data: Path | None,
+    metric: MetricParameters,
     work_dir: Path,
     board: Board | None,
     allowance: Allowance,
@@ -85,6 +87,7 @@ def heldout_accuracy(
         saved: The model, verified.
         converted: Artifacts of its convert run.
         data: Evaluation data; None for random inputs.
+        metric: What accuracy means.
         work_dir: Folder for temporary files.
         board: Where the model runs, if not here.
         allowance: What the process may use.
@@ -100,6 +103,7 @@ def heldout_accuracy(
         inputs["data"] = data
     config = {
         "metadata_sha256": saved.metadata_sha256,
+        **metric.values(),
         "board": None if board is None else dataclasses.asdict(board),
     }
     try:

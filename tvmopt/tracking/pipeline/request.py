@@ -29,12 +29,14 @@ from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.proposed_sizes import proposes
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
+from tvmopt.metrics.own import file_of, with_whole_path
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
 from tvmopt.quantize import is_quantized
 from tvmopt.remote import Board
 from tvmopt.skip_layers import SkipLayers
+from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
@@ -57,6 +59,7 @@ class Asked(Command):
     sensitivity_limit: groups.SensitivityLimitParameters
     accuracy: groups.AccuracyParameters
     tuning: groups.TuningParameters
+    metric: groups.MetricParameters
     measurement: groups.MeasurementParameters
     board: groups.BoardParameters
 
@@ -177,10 +180,18 @@ class Request:
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:
         """Return the configuration of the evaluate stage."""
-        asked = {**self.asked.measurement.values(), **self.asked.board.values()}
+        asked = {
+            **self.asked.metric.values(),
+            **self.asked.measurement.values(),
+            **self.asked.board.values(),
+        }
+        file = file_of(self.asked.metric.metric)
+        digest = "" if file is None else sha256_file(file)
         on_gpu = self.target.gpu is not None
         threads = self.asked.model.threads or host.usable_cores() if on_gpu else self.target.threads
-        return EvaluateConfig(threads, accuracy_time_s=self.accuracy_time_s, **asked)
+        return EvaluateConfig(
+            threads, metric_sha256=digest, accuracy_time_s=self.accuracy_time_s, **asked
+        )
 
     # -- what follows from the parameters
 
@@ -241,6 +252,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
+    asked = Asked.of({**asked.values(), "metric": with_whole_path(asked.metric.metric)})
     data = _existing_data(of_model.data)
     text = of_model.input_shapes
     if proposes(text):
@@ -262,6 +274,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
     )
     loaded = load_onnx(model)
     # All before the first is fixed, which changes the model.
+    check_labels(asked.metric.metric, loaded, data)
     sizes = [shapes_for(loaded, size.text) for size in given.sizes]
     largest, *others = [_fixed_shapes(loaded, shapes) for shapes in sizes]
     fixed = text if others else format_input_shapes(largest)

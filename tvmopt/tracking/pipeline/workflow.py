@@ -152,6 +152,7 @@ def _promote(
             data=request.data,
             max_accuracy_drop=request.max_accuracy_drop,
             work_dir=session.work_dir,
+            metric=request.asked.metric,
             evidence=measured.digest,
             board=request.board,
             allowance=session.allow(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 from tvmopt.errors import ConfigError
+from tvmopt.metrics.own import with_whole_path
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import PromoteCommand
 from tvmopt.remote import Board
@@ -42,6 +44,7 @@ def promote(asked: PromoteCommand) -> Promotion:
     path = Path(data).expanduser().resolve() if data else None
     if path is not None and not path.is_file():
         raise ConfigError(f"data must be an existing .npz or .npy file, but got {data!r}")
+    metric = dataclasses.replace(asked.metric, metric=with_whole_path(asked.metric.metric))
     find_version(open_store(), name, version)
     with command.command("promote", name, asked.values()) as session:
         promotion = promote_version(
@@ -51,6 +54,7 @@ def promote(asked: PromoteCommand) -> Promotion:
             data=path,
             max_accuracy_drop=asked.accuracy.max_accuracy_drop,
             work_dir=session.work_dir,
+            metric=metric,
             alias=alias,
             board=board,
             allowance=allowance,

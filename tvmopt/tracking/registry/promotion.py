@@ -18,6 +18,7 @@ from tvmopt.errors import (
     TvmoptError,
 )
 from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.parameters.groups import MetricParameters
 from tvmopt.remote import Board
 from tvmopt.search.verdict import Verdict
 from tvmopt.stages.launch import UNLIMITED
@@ -29,6 +30,9 @@ from tvmopt.tracking.registry.versions import Registered, champion_alias, find_v
 from tvmopt.tracking.report import sentences
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.trust import checked_artifacts
+
+# Top-1 with class indices as labels, else fidelity.
+_FITTING = MetricParameters()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,7 @@ def promote_version(
     data: Path | None,
     max_accuracy_drop: float,
     work_dir: Path,
+    metric: MetricParameters = _FITTING,
     alias: str = CHAMPION,
     board: Board | None = None,
     allowance: Allowance = UNLIMITED,
@@ -60,17 +65,19 @@ def promote_version(
     """Re-check a version and give it ``alias`` and ``<alias>-<target>``.
 
     It must load (hash, TVM version, CPU), reproduce its golden output, and lose at most
-    ``max_accuracy_drop`` on the held-out split of the data; without data, on random inputs against
-    the float model. The alias's former holder gets ``previous-<alias>``. With a ``board``, it runs
-    there instead of here. It runs in a child process, which may use ``allowance``; when that fails,
-    the run ``run_id`` gets its log.
+    ``max_accuracy_drop`` by ``metric`` on the held-out split of the data; without data, on random
+    inputs against the float model. The alias's former holder gets ``previous-<alias>``. With a
+    ``board``, it runs there instead of here. It runs in a child process, which may use
+    ``allowance``; when that fails, the run ``run_id`` gets its log.
 
     Raises:
         ConfigError: There is no such model or version.
         PromotionRefusedError: With the reason; no alias is moved then.
     """
     found = find_version(client, name, version)
-    accuracy = _check(client, found, data, max_accuracy_drop, work_dir, board, allowance, run_id)
+    accuracy = _check(
+        client, found, data, metric, max_accuracy_drop, work_dir, board, allowance, run_id
+    )
     number = str(found.version)
     former = client.get_registered_model(name).aliases.get(alias)
     if former is not None and str(former) != number:
@@ -93,6 +100,7 @@ def promote_if_better(
     max_accuracy_drop: float,
     work_dir: Path,
     evidence: str,
+    metric: MetricParameters = _FITTING,
     stays: Verdict | None = None,
     compared: bool = False,
     board: Board | None = None,
@@ -109,6 +117,7 @@ def promote_if_better(
         data: Evaluation data; its held-out part is used.
         max_accuracy_drop: Most accuracy that it may lose.
         work_dir: Folder for temporary files.
+        metric: What accuracy means.
         evidence: Digest of what it was measured on; a champion that earned its alias on the same
             evidence is not checked again.
         stays: Result of measuring the champion and the version side by side, when the champion is
@@ -151,6 +160,7 @@ def promote_if_better(
         data=data,
         max_accuracy_drop=max_accuracy_drop,
         work_dir=work_dir,
+        metric=metric,
         board=board,
         allowance=allowance,
         run_id=run_id,
@@ -176,6 +186,7 @@ def _check(
     client: MlflowClient,
     version: ModelVersion,
     data: Path | None,
+    metric: MetricParameters,
     max_accuracy_drop: float,
     work_dir: Path,
     board: Board | None,
@@ -187,7 +198,7 @@ def _check(
         folder = flavor.download(f"models:/{version.name}/{version.version}", work_dir)
         saved = verify_model(folder, version.tags)
         converted = _converted(client, version, work_dir)
-        given = (client, saved, converted, data, work_dir, board, allowance, run_id)
+        given = (client, saved, converted, data, metric, work_dir, board, allowance, run_id)
         try:
             accuracy = heldout_accuracy(*given)
         except StageFailedError as error:

@@ -160,6 +160,7 @@ def _crown(
                 data=request.data,
                 max_accuracy_drop=limits.max_accuracy_drop,
                 work_dir=session.work_dir,
+                metric=request.asked.metric,
                 evidence=f"{final.run_id} {verdict.winner.label}",
                 stays=champion_wins(final, verdict.winner),
                 compared=True,

@@ -1,0 +1,1 @@
+"""Metrics of accuracy against labels: by name, or of the user's own."""

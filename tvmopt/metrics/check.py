@@ -1,0 +1,40 @@
+"""Which texts the parameter ``metric`` takes."""
+
+from __future__ import annotations
+
+from tvmopt.choices import GOALS
+from tvmopt.errors import ConfigError
+from tvmopt.metrics.own import is_own
+
+#: Metrics that compare with the float model, or take class indices; see
+#: :mod:`tvmopt.evaluate.accuracy`.
+BUILT_IN = ("auto", "top1", "fidelity")
+
+
+def check_metric(text: str, goal: str) -> None:
+    """Refuse a name that is none, and a goal that does not fit; a file is not opened.
+
+    Raises:
+        ConfigError: One line.
+    """
+    name = text.partition("@")[0]
+    if text in BUILT_IN and not goal:
+        return
+    if is_own(text):
+        if goal not in GOALS:
+            raise ConfigError(
+                f"metric_goal must be larger or smaller for a metric of your own, but metric is "
+                f"{text!r} and metric_goal is {goal or 'empty'!r}; say what is better"
+            )
+        return
+    from tvmopt.metrics.named import NAMED
+
+    if name not in (*BUILT_IN, *NAMED) or (name in BUILT_IN and "@" in text):
+        raise ConfigError(
+            f"metric must be one of {', '.join((*BUILT_IN, *NAMED))}, with @output for one of "
+            f"several outputs, or file.py:function, but got {text!r}"
+        )
+    if goal:
+        raise ConfigError(
+            f"metric_goal is for a metric of your own, but metric is {text!r}; leave it empty"
+        )

@@ -1,0 +1,56 @@
+"""The metric that a stage measures by, and whether the data has labels for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.dataset import Dataset, read_labels, require_class_indices
+from tvmopt.frontend.shapes import graph_inputs
+from tvmopt.metrics.check import BUILT_IN
+from tvmopt.metrics.metric import Metric, find_metric
+from tvmopt.stages.signature import Signature
+
+
+def asked_metric(text: str, goal: str, signature: Signature, dataset: Dataset) -> Metric | str:
+    """Return the metric; a built-in one by its name.
+
+    Args:
+        text: The parameter ``metric``.
+        goal: The parameter ``metric_goal``.
+        signature: Of the model; has the names of its outputs.
+        dataset: The data.
+
+    Raises:
+        ConfigError: When there is no such metric, or the labels are none for it.
+    """
+    found = find_metric(text, goal, [spec.name for spec in signature.outputs])
+    if found is None and text != "fidelity":
+        require_class_indices(dataset.labels, 1 + dataset.stacked)
+    return found or text
+
+
+def check_labels(text: str, model: onnx.ModelProto, data: Path | None) -> None:
+    """Refuse data without labels that the metric takes, before anything is run.
+
+    Args:
+        text: The parameter ``metric``.
+        model: The model; an array of a file is its input or labels.
+        data: The user's data, or None.
+
+    Raises:
+        ConfigError: When the metric needs labels, and there are none, or none of its kind.
+    """
+    if text == "fidelity":
+        return
+    names = [value.name for value in graph_inputs(model)]
+    labels = None if data is None else read_labels(data, names)
+    if text in BUILT_IN:
+        require_class_indices(labels, 2)
+    if labels is None and text != "auto":
+        raise ConfigError(
+            f"metric {text!r} needs labels, but {'the data holds none' if data else 'no data'}; "
+            "add an array 'labels', or use metric=fidelity"
+        )
