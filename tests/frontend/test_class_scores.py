@@ -12,7 +12,8 @@ from tvmopt.frontend.class_scores import holds_class_scores
 _TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
 net (float[{x}] x) => (float[{y}] y)
-<float[4,5] w, float[5] bias = {{1, 2, 3, 4, 5}}, float[5,3,1,1] kernel, float[5,3,1] kernel1, int64[2] flat = {{2, 5}}>
+<float[4,5] w, float[5] bias = {{1, 2, 3, 4, 5}}, float[5,3,1,1] kernel, float[5,3,1] kernel1,
+ int64[2] flat = {{2, 5}}>
 {{
   {nodes}
 }}
