@@ -117,9 +117,9 @@ def promote_if_better(
         data: Evaluation data; its held-out part is used.
         max_accuracy_drop: Most accuracy that it may lose.
         work_dir: Folder for temporary files.
-        metric: What accuracy means.
         evidence: Digest of what it was measured on; a champion that earned its alias on the same
             evidence is not checked again.
+        metric: What accuracy means.
         stays: Result of measuring the champion and the version side by side, when the champion is
             better.
         compared: Whether they were measured so; else the p50 on their tags is compared.
