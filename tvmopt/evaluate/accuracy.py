@@ -9,6 +9,7 @@ import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
+from tvmopt.evaluate.drop_interval import Interval, of_losses, of_metric
 from tvmopt.metrics.metric import Metric
 
 _SIMILAR = 0.99
@@ -34,6 +35,9 @@ class Accuracy:
         max_abs_error: Maximum absolute difference from the float model, over all outputs.
         samples: Number of evaluated samples.
         larger_is_better: Whether a larger accuracy is better.
+        low: Lower end of the drop's 95% interval; None if not asked for, or where samples have no
+            accuracy of their own.
+        high: Its upper end.
     """
 
     metric: str
@@ -44,6 +48,13 @@ class Accuracy:
     max_abs_error: float
     samples: int
     larger_is_better: bool = True
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95% interval of the drop, paired by sample."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def drop(self) -> float:
@@ -98,6 +109,7 @@ class AccuracyMeter:
         self._kept: list[list[np.ndarray]] = []
         self._reference_kept: list[list[np.ndarray]] = []
         self._labels: list[np.ndarray] = []
+        self._losses: list[np.ndarray] = []
         self._tolerance = tolerance
         self._right = self._reference_right = self._agreed = self._rows = self._samples = 0
         self._scores = class_scores
@@ -138,18 +150,26 @@ class AccuracyMeter:
         if self._sorts:
             self._agreed += agrees
             self._rows += 1
+            self._lost(np.array([1.0 - agrees]))
         elif self._scores and _is_scores(first):
             rows = slice(0, len(first) - padding)
             same = _top1_agrees(first[rows], wanted[rows])
             self._agreed += int(same.sum())
             self._rows += same.size
+            # The steps of a sample are not independent.
+            self._lost(1.0 - same.reshape(len(first[rows]), -1).mean(axis=1))
         else:
             self._scores = False
 
-    def result(self) -> Accuracy:
-        """Return the accuracy over all batches so far."""
+    def result(self, *, with_interval: bool = False) -> Accuracy:
+        """Return the accuracy over all batches so far.
+
+        Args:
+            with_interval: Whether to resample for the interval of the drop, which takes up to two
+                seconds.
+        """
         agreement = self._agreed / self._rows if self._scores and self._rows else None
-        larger_is_better = True
+        larger_is_better, interval = True, self._interval() if with_interval else None
         if self._own is not None:
             labels = np.concatenate(self._labels)
             accuracy, reference = (
@@ -172,7 +192,22 @@ class AccuracyMeter:
             self._max_abs_error,
             self._samples,
             larger_is_better,
+            *(interval or (None, None)),
         )
+
+    def _lost(self, losses: np.ndarray) -> None:
+        """Note what samples lose in agreement, where that is the accuracy."""
+        if self.metric == "fidelity":
+            self._losses.append(losses)
+
+    def _interval(self) -> Interval | None:
+        """Return the 95% interval of the drop; None where samples have no accuracy of their own."""
+        if self._own is not None:
+            labels = np.concatenate(self._labels)
+            return of_metric(self._own, self._kept, self._reference_kept, labels)
+        if not self._losses or (self.metric == "fidelity" and not self._scores and not self._sorts):
+            return None
+        return of_losses(np.concatenate(self._losses))
 
     @property
     def _sorts(self) -> bool:
@@ -205,8 +240,12 @@ class AccuracyMeter:
                 f"labels must be class indices below {classes}, the classes of the first output, "
                 f"but the data holds {labels.max()}"
             )
-        self._right += int((actual[rows].reshape(valid, -1).argmax(1) == labels).sum())
-        self._reference_right += int((expected[rows].reshape(valid, -1).argmax(1) == labels).sum())
+        right, wanted = (
+            side[rows].reshape(valid, -1).argmax(1) == labels for side in (actual, expected)
+        )
+        self._right += int(right.sum())
+        self._reference_right += int(wanted.sum())
+        self._losses.append(wanted.astype(np.float64) - right)
 
     def _compare(self, got: np.ndarray, want: np.ndarray) -> None:
         if got.shape != want.shape:

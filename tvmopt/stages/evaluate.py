@@ -295,10 +295,17 @@ def _tags(config: EvaluateConfig, accuracy: Accuracy, data: Path | None) -> dict
     }
 
 
+def _interval_words(accuracy: Accuracy) -> str:
+    if accuracy.interval is None:
+        return ""
+    low, high = accuracy.interval
+    return f", 95% interval {low:+.4f} to {high:+.4f}"
+
+
 def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[str]:
     return [
         f"{accuracy.metric} accuracy {accuracy.accuracy:.4f} on {accuracy.samples} samples, "
-        f"drop {accuracy.drop:+.4f}",
+        f"drop {accuracy.drop:+.4f}{_interval_words(accuracy)}",
         f"p50 {latency.p50:.4g} ms, 95% interval {latency.ci_low:.4g} to {latency.ci_high:.4g}, "
         f"{where}",
     ]
@@ -341,7 +348,9 @@ def _accuracies(
             outputs = model(batch.inputs)
             spent[label] += time.perf_counter() - start
             meters[label].add(outputs, expected, batch.labels, batch.valid, batch.padding)
-    found = {label: meter.result() for label, meter in meters.items()}
+    found = {
+        label: meter.result(with_interval=label == CANDIDATE) for label, meter in meters.items()
+    }
     return found, found[CANDIDATE].reference
 
 
@@ -365,6 +374,8 @@ def _candidate_metrics(
     metrics["throughput_per_s"] = 1e3 * rows_a_call / own.p50
     metrics["accuracy"] = accuracy.accuracy
     metrics["accuracy_drop"] = accuracy.drop
+    if accuracy.interval is not None:
+        metrics["accuracy_drop_ci_low"], metrics["accuracy_drop_ci_high"] = accuracy.interval
     metrics["reference_accuracy"] = accuracy.reference
     metrics["cosine"] = accuracy.cosine
     metrics["max_abs_error"] = accuracy.max_abs_error

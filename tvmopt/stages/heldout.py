@@ -98,4 +98,4 @@ def _accuracy(
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)
         meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
-    return meter.result()
+    return meter.result(with_interval=True)

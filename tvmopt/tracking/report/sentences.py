@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.drop_interval import confidence_words
 from tvmopt.search.effort import Effort
 from tvmopt.search.records import Record
 from tvmopt.search.space import Choice
@@ -174,10 +175,11 @@ def alias_words(
     split = "random inputs (no data was given)"
     if has_data:
         split = f"{accuracy.samples} held-out samples"
+    sure = confidence_words(accuracy.interval, max_accuracy_drop)
     return (
         f"version {version} has alias {alias}: {accuracy.metric} accuracy "
         f"{accuracy.accuracy:.4f} on {split}, drop {accuracy.drop:+.4f} of at most "
-        f"{max_accuracy_drop:g}"
+        f"{max_accuracy_drop:g}{' (' if sure else ''}{sure}{')' if sure else ''}"
     )
 
 
