@@ -77,6 +77,7 @@ def compile(
         TvmoptError: One line that says what to do: the model or a parameter is refused, or results
             differ from ONNX Runtime's.
     """
+    require_tvm()
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend import load_onnx
     from tvmopt.frontend.proposed_sizes import proposes
@@ -84,7 +85,6 @@ def compile(
     from tvmopt.runtime.bundle import copy_bundle
     from tvmopt.stages.proposed_shapes import proposed_shapes
 
-    require_tvm()
     values = _checked(parameters)
     spec = resolve_target(target, threads)
     if lacking := spec.why_not_here():

@@ -140,6 +140,7 @@ class OnCpu:
 
     def __init__(self, model: CompiledModel, seconds: float) -> None:
         self._model, self._seconds = model, seconds
+        self.metadata = model.metadata
 
     def __call__(self, inputs):
         return self._model(inputs)
