@@ -1,7 +1,7 @@
 """Several batch sizes in one GPU library: ``python -m benchmarks.cuda_sizes [--network NAME]``.
 
 Each size is checked against PyTorch in float32, and timed in turns with a library of that size
-alone. A library's bytes are set beside those of its largest size.
+alone. The bytes of the library are compared with those of its largest size alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lowered[0], target, Path(scratch) / "all.so",
             other_sizes=[SizeModule(mod) for mod in lowered[1:]],
         )  # fmt: skip
-        seconds, alone_s = [time.perf_counter() - start], []
+        seconds, alone_s = time.perf_counter() - start, []
         print(f"{given.network} on {torch.cuda.get_device_name()}", flush=True)
         print("| batch | of several, ms | alone, ms | several / alone | error |")
         print("| --- | --- | --- | --- | --- |")
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         megabytes = library.path.stat().st_size / 1e6
         print(
             f"library {megabytes:.1f} MB, {megabytes * 1e6 / bytes_alone:.2f} of one; built in "
-            f"{seconds[0]:.1f} s, the sizes alone in {', '.join(f'{s:.1f}' for s in alone_s)} s"
+            f"{seconds:.1f} s, the sizes alone in {', '.join(f'{s:.1f}' for s in alone_s)} s"
         )
     return 0
 

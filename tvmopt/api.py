@@ -79,8 +79,6 @@ def compile(
     """
     require_tvm()
     from tvmopt.device.target import resolve_target
-    from tvmopt.frontend import load_onnx
-    from tvmopt.frontend.proposed_sizes import proposes
     from tvmopt.runtime import load
     from tvmopt.runtime.bundle import copy_bundle
     from tvmopt.stages.proposed_shapes import proposed_shapes
@@ -93,9 +91,7 @@ def compile(
     with scratch_folder() as work:
         file = _file(model, work)
         samples = _samples(data, work)
-        text = _text(input_shapes)
-        if proposes(text):
-            text = proposed_shapes(text, load_onnx(file), samples)
+        text = proposed_shapes(_text(input_shapes), file, samples)
         bundle = _Stages(work, file, text, samples, spec, values).bundle()
         compiled = load(bundle)
         if folder is not None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.drop_interval import confidence_words, of_losses
 from tvmopt.metrics.metric import find_metric
@@ -110,3 +111,14 @@ def test_metric_that_needs_all_classes_is_resampled_where_it_can_be() -> None:
     meter = AccuracyMeter(find_metric("roc_auc", "", ("y",)), has_labels=True)
     meter.add([scores], [scores], labels, 31)
     assert meter.result(with_interval=True).interval == pytest.approx((0.0, 0.0))
+
+
+def test_outputs_that_cannot_be_joined_are_one_line(tmp_path) -> None:
+    (tmp_path / "own.py").write_text("def score(outputs, labels):\n    return 1.0\n")
+    metric = find_metric(f"{tmp_path / 'own.py'}:score", "larger", ("y",))
+    meter = AccuracyMeter(metric, has_labels=True)
+    for width in (3, 4):
+        output = np.ones((2, width), np.float32)
+        meter.add([output], [output], np.array([0, 1]), 2)
+    with pytest.raises(ConfigError, match="must take the outputs and labels of the data"):
+        meter.result(with_interval=True)

@@ -169,7 +169,7 @@ class AccuracyMeter:
                 seconds.
         """
         agreement = self._agreed / self._rows if self._scores and self._rows else None
-        larger_is_better, interval = True, self._interval() if with_interval else None
+        larger_is_better = True
         if self._own is not None:
             labels = np.concatenate(self._labels)
             accuracy, reference = (
@@ -183,6 +183,7 @@ class AccuracyMeter:
         else:
             accuracy = agreement if agreement is not None else self._cosine
             reference = 1.0
+        interval = self._interval() if with_interval else None
         return Accuracy(
             self.metric,
             accuracy,

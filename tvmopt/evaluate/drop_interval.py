@@ -55,7 +55,7 @@ def of_metric(
     Args:
         metric: The metric.
         kept: What it kept of each batch of the model's outputs.
-        reference: The same of the float model's.
+        reference: What it kept of each batch of the float model's outputs.
         labels: Labels of all samples.
     """
     count = len(labels)
@@ -83,12 +83,17 @@ def of_metric(
     return float(low), float(high)
 
 
+def interval_words(interval: Interval) -> str:
+    """Say what an interval is."""
+    low, high = interval
+    return f"95% interval {low:+.4f} to {high:+.4f}"
+
+
 def confidence_words(interval: Interval | None, limit: float) -> str:
     """Say whether a drop keeps to a limit with 95% confidence; empty where that is not known."""
     if interval is None:
         return ""
-    low, high = interval
-    shown = f"95% interval {low:+.4f} to {high:+.4f}"
+    (low, high), shown = interval, interval_words(interval)
     if high <= limit:
         return f"{shown}: within the limit"
     if low > limit:

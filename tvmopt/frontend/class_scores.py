@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import onnx
 
+from tvmopt.frontend.shapes import declared_dims
+
 #: Operators whose last axis is one of classes.
 _SCORES = frozenset({"Sigmoid", "HardSigmoid", "Gemm", "MatMul", "MatMulNBits"})
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
@@ -62,6 +64,6 @@ def holds_class_scores(model: onnx.ModelProto) -> bool:
 def _rank(graph: onnx.GraphProto, name: str) -> int:
     """Return the number of axes of a value; -1 where it is not known."""
     for value in (*graph.output, *graph.value_info):
-        if value.name == name and value.type.tensor_type.HasField("shape"):
-            return len(value.type.tensor_type.shape.dim)
+        if value.name == name and (dims := declared_dims(value)) is not None:
+            return len(dims)
     return -1

@@ -15,9 +15,11 @@ import numpy as np
 
 from tvmopt.errors import ConfigError, in_one_line
 from tvmopt.metrics.check import BUILT_IN, check_metric
-from tvmopt.metrics.named import NAMED, Keep, Score
+from tvmopt.metrics.named import NAMED
 from tvmopt.metrics.own import is_own, load_own
 
+Keep = Callable[[Sequence[np.ndarray], np.ndarray], Sequence[np.ndarray]]
+Score = Callable[[Sequence[np.ndarray], np.ndarray], object]
 _T = TypeVar("_T")
 
 

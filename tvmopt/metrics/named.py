@@ -8,16 +8,13 @@ labels (rows, height, width).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tvmopt.errors import ConfigError
-
-Keep = Callable[[Sequence[np.ndarray], np.ndarray], Sequence[np.ndarray]]
-Score = Callable[[Sequence[np.ndarray], np.ndarray], Any]
 
 
 @dataclasses.dataclass(frozen=True)

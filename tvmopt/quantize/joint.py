@@ -61,7 +61,7 @@ class Judge:
         *,
         class_scores: bool = True,
     ) -> None:
-        self._class_scores = class_scores
+        self.class_scores = class_scores
         self._batches, self._expected, self._bar = batches, expected, bar
         self._order = list(range(len(batches)))  # worst first, after the first measurement
         self._batch_s = 0.0
@@ -102,7 +102,7 @@ class Judge:
         """
         bar = bar or self._bar
         session = new_session(model)
-        meter = AccuracyMeter("auto", self._labelled, class_scores=self._class_scores)
+        meter = AccuracyMeter("auto", self._labelled, class_scores=self.class_scores)
         order = self._order if patient else self._order[: self._affordable(deadline)]
         samples = sum(self._batches[at].valid for at in order)
         coarse = not bar.counts(sum(self._rows(at) for at in order), samples)
@@ -112,7 +112,7 @@ class Judge:
         for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = session.run(None, batch.inputs)
-            single = AccuracyMeter("auto", self._labelled, class_scores=self._class_scores)
+            single = AccuracyMeter("auto", self._labelled, class_scores=self.class_scores)
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)

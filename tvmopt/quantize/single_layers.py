@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.dataset import Batch
-from tvmopt.frontend.class_scores import holds_class_scores
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
 from tvmopt.quantize.downstream import Downstream, Recording
@@ -94,7 +93,7 @@ class _SingleLayers:
         example, node = self.recording.values[0], self.analysis.nodes[layer.name]
         probe = Probe(self.analysis.setting, node, self.parts[layer.index], example)
         wanted = self._dtypes(layer, costs)
-        scores = holds_class_scores(self.analysis.setting.model)
+        scores = self.analysis.judge.class_scores
         errors = {dtype: Errors(self.recording.output_names, scores) for dtype in wanted}
         for at, values in enumerate(self.recording.values):
             for dtype in wanted:

@@ -22,6 +22,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
+from tvmopt.evaluate.drop_interval import interval_words
 from tvmopt.evaluate.fresh_process import measure_fresh_process
 from tvmopt.evaluate.gpu_latency import interleave_on_gpu, seconds_in_a_row
 from tvmopt.evaluate.latency import calls_within, collect_interleaved, interleave
@@ -295,17 +296,12 @@ def _tags(config: EvaluateConfig, accuracy: Accuracy, data: Path | None) -> dict
     }
 
 
-def _interval_words(accuracy: Accuracy) -> str:
-    if accuracy.interval is None:
-        return ""
-    low, high = accuracy.interval
-    return f", 95% interval {low:+.4f} to {high:+.4f}"
-
-
 def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[str]:
+    drop = f"drop {accuracy.drop:+.4f}"
+    if accuracy.interval is not None:
+        drop += f", {interval_words(accuracy.interval)}"
     return [
-        f"{accuracy.metric} accuracy {accuracy.accuracy:.4f} on {accuracy.samples} samples, "
-        f"drop {accuracy.drop:+.4f}{_interval_words(accuracy)}",
+        f"{accuracy.metric} accuracy {accuracy.accuracy:.4f} on {accuracy.samples} samples, {drop}",
         f"p50 {latency.p50:.4g} ms, 95% interval {latency.ci_low:.4g} to {latency.ci_high:.4g}, "
         f"{where}",
     ]

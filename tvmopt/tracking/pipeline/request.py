@@ -26,7 +26,6 @@ from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend.given_shapes import format_input_shapes, shapes_for
 from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
-from tvmopt.frontend.proposed_sizes import proposes
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
 from tvmopt.metrics.own import file_of, with_whole_path
@@ -254,9 +253,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
     of_model = asked.model
     asked = Asked.of({**asked.values(), "metric": with_whole_path(asked.metric.metric)})
     data = _existing_data(of_model.data)
-    text = of_model.input_shapes
-    if proposes(text):
-        text = proposed_shapes(text, load_onnx(model), data)
+    text = proposed_shapes(of_model.input_shapes, model, data)
     given = parse_given_sizes(text)
     if mix := asked.measurement.size_mix:
         parse_size_mix(mix, given.dimensions, [size.values for size in given.sizes])
