@@ -47,20 +47,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         body, expected = _prepare(Path(folder), given.model, given.threads)
-        with _servers(Path(folder)) as ports:
-            print("| clients | server | requests a second | p50, ms | p99, ms | wrong |")
-            print("| --- | --- | --- | --- | --- | --- |")
+        with _servers(Path(folder)) as (ports, groups):
+            print(
+                "| clients | server | requests a second | p50, ms | p99, ms | answers | wrong"
+                " | memory before, MiB | after |"
+            )
+            print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
             for clients in map(int, given.clients.split(",")):
                 found: dict[str, list[_Turn]] = {name: [] for name in ports}
+                memory: dict[str, list[float]] = {name: [] for name in ports}
                 for _ in range(given.turns):
                     for name, port in ports.items():
                         _ask(port, clients, given.seconds / 10, body, expected)
+                        memory[name].append(_resident_mib(groups[name]))
                         found[name].append(_ask(port, clients, given.seconds, body, expected))
+                        memory[name].append(_resident_mib(groups[name]))
                 for name, turns in found.items():
-                    rate, p50, p99, bad = (median(column) for column in zip(*turns, strict=True))
-                    wrong += sum(turn[3] for turn in turns)
+                    rate, p50, p99, _, _ = (median(column) for column in zip(*turns, strict=True))
+                    answers, bad = (sum(turn[at] for turn in turns) for at in (3, 4))
+                    wrong += bad
                     print(
-                        f"| {clients} | {name} | {rate:.0f} | {p50:.2f} | {p99:.1f} | {bad:.0f} |"
+                        f"| {clients} | {name} | {rate:.0f} | {p50:.2f} | {p99:.1f} | {answers}"
+                        f" | {bad} | {memory[name][0]:.1f} | {memory[name][-1]:.1f} |",
+                        flush=True,
                     )
     return int(wrong)
 
@@ -88,8 +97,8 @@ def _prepare(folder: Path, name: str, threads: int) -> tuple[bytes, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _servers(folder: Path) -> Iterator[dict[str, int]]:
-    """Start the servers; yield the port of each."""
+def _servers(folder: Path) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Start the servers; yield the port and the process group of each."""
     mlflow = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]
     ports = dict(zip((_OWN, _OURS, _THEIRS), map(_free_port, range(3)), strict=True))
     commands = {
@@ -105,7 +114,7 @@ def _servers(folder: Path) -> Iterator[dict[str, int]]:
     try:
         for port in ports.values():
             _wait_for(port)
-        yield ports
+        yield ports, {name: process.pid for name, process in zip(commands, processes, strict=True)}
     finally:
         for process in processes:
             os.killpg(process.pid, signal.SIGTERM)
@@ -136,8 +145,18 @@ def _wait_for(port: int) -> None:
     raise TimeoutError(f"no server listens on port {port}")
 
 
-# Requests a second, p50 and p99 in milliseconds, wrong answers.
-_Turn = tuple[float, float, float, int]
+def _resident_mib(group: int) -> float:
+    """Resident memory of the processes of a group in MiB (Linux's /proc)."""
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if os.getpgid(int(folder.name)) == group:
+                pages += int((folder / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# Requests a second, p50 and p99 in milliseconds, answers, wrong answers.
+_Turn = tuple[float, float, float, int, int]
 
 
 def _ask(port: int, clients: int, seconds: float, body: bytes, expected: np.ndarray) -> _Turn:
@@ -148,6 +167,8 @@ def _ask(port: int, clients: int, seconds: float, body: bytes, expected: np.ndar
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
 
+    right: set[bytes] = set()  # contents that were compared: the same bytes are right again
+
     async def client(end: float) -> None:
         nonlocal wrong
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -157,10 +178,11 @@ def _ask(port: int, clients: int, seconds: float, body: bytes, expected: np.ndar
             size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
             content = await reader.readexactly(size)
             times.append(time.perf_counter() - start)
-            if (
-                len(times) % 100 == 1 or b" 200 " not in head
-            ):  # reading JSON takes the server's core
-                wrong += not _is_right(head, content, expected)
+            if b" 200 " not in head or content not in right:
+                is_right = _is_right(head, content, expected)
+                wrong += not is_right
+                if is_right:
+                    right.add(content)
         writer.close()
 
     async def all_clients() -> None:
@@ -170,7 +192,7 @@ def _ask(port: int, clients: int, seconds: float, body: bytes, expected: np.ndar
     asyncio.run(all_clients())
     times.sort()
     milliseconds = (times[len(times) * part // 100] * 1e3 for part in (50, 99))
-    return (len(times) / seconds, *milliseconds, wrong)  # type: ignore[return-value]
+    return (len(times) / seconds, *milliseconds, len(times), wrong)  # type: ignore[return-value]
 
 
 def _is_right(head: bytes, content: bytes, expected: np.ndarray) -> bool:
