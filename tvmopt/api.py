@@ -139,9 +139,9 @@ class _Stages:
             self._shapes, self._target, self._quantization, **conversion
         )
         inputs = dict(self._read)
-        if convert.dtype == "int8":
+        if convert.dtype in ("int8", AUTO):
             inputs["calibrate"] = self._calibrated()
-        if convert.skip_layers.auto and convert.dtype != "float32":
+        if convert.dtype == AUTO or (convert.skip_layers.auto and convert.dtype != "float32"):
             inputs["sensitivity"] = self._sensitive(convert.dtype, inputs)
         converted = self._run("convert", convert, inputs)
         tune = configs.TuneConfig(self._target, **tuning)
@@ -160,8 +160,13 @@ class _Stages:
             **self._values[groups.AccuracyParameters],
             **self._values[groups.SensitivityLimitParameters],
         }
+        from tvmopt.device.target import TargetSpec
+        from tvmopt.quantize.roofline import mixed_dtypes
+
+        is_auto = dtype == AUTO
+        dtypes = mixed_dtypes(TargetSpec.from_dict(self._target)) if is_auto else (dtype,)
         asked = configs.SensitivityConfig(
-            self._shapes, self._target, (dtype,), self._quantization, **values
+            self._shapes, self._target, dtypes, self._quantization, layer_dtypes=is_auto, **values
         )
         return self._run("sensitivity", asked, inputs)
 

@@ -18,7 +18,8 @@ GRANULARITIES = ("subgraph", "operator")
 GOALS = ("larger", "smaller")
 #: Dtypes that a conversion can have layers compute in.
 LOW_DTYPES = dtypes.names(lambda row: row.convertible)
-DTYPES = ("float32", *LOW_DTYPES)
+#: What ``dtype`` may be; ``auto``: a dtype for each layer.
+DTYPES = ("float32", *LOW_DTYPES, AUTO)
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
 #: What happens to nodes that cannot be compiled.

@@ -67,6 +67,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
         dtypes: dtypes to analyse.
         quantization: One of ``choices.QUANTIZATIONS``.
         samples: Most samples to measure accuracy on, of the data's calibration part.
+        layer_dtypes: Whether to choose a dtype for each layer, instead of skip sets.
     """
 
     input_shapes: str
@@ -74,6 +75,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
     dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
     samples: int = 32
+    layer_dtypes: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 
 import numpy as np
@@ -15,6 +16,9 @@ from tvmopt.config import CalibrateConfig, ConvertConfig, SensitivityConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend.reference import Reference
+from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.dtype_map import DtypeMap
+from tvmopt.quantize.report import LayerCost
 from tvmopt.runtime.metadata import GOLDEN_FILE
 from tvmopt.stages import convert_module
 from tvmopt.stages.calibrate import calibrate, read_ranges
@@ -22,7 +26,7 @@ from tvmopt.stages.check import compile_for_check
 from tvmopt.stages.convert import convert
 from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE, read_module
 from tvmopt.stages.non_finite import NON_FINITE_TAG
-from tvmopt.stages.sensitivity import read_proposal, sensitivity
+from tvmopt.stages.sensitivity import read_proposal, read_sensitivity, sensitivity
 from tvmopt.stages.signature import Signature
 
 TARGET = resolve_target("host", 1).to_dict()
@@ -66,7 +70,7 @@ def run(tmp_path, monkeypatch, network):
     """Convert a model, with the stages before it; return the result and the folder."""
     monkeypatch.setenv("TVM_NUM_THREADS", os.environ.get("TVM_NUM_THREADS", "1"))
 
-    def convert_model(dtype, layout="NCHW", skip="", model=network, data=None, **how):
+    def convert_model(dtype, layout="NCHW", skip="", model=network, data=None, chosen=None, **how):
         path = tmp_path / "model.onnx"
         onnx.save(model, str(path))
         if data is None:
@@ -78,6 +82,8 @@ def run(tmp_path, monkeypatch, network):
             folder.mkdir()
         calibrated, sensitive, out = folders
         calibrate(CalibrateConfig(""), path, calibrated, _quiet, data_path)
+        if chosen is not None:
+            _write_chosen(sensitive, chosen)
         if skip == "auto":
             sensitivity(
                 SensitivityConfig("", TARGET, (dtype,), sensitivity_time=20),
@@ -87,6 +93,18 @@ def run(tmp_path, monkeypatch, network):
         return convert(config, path, out, _quiet, data_path, calibrated, sensitive), out
 
     return convert_model
+
+
+def _write_chosen(folder, dtypes):
+    """Write what the sensitivity stage leaves when it has chosen dtypes by layer index."""
+    costs = tuple(
+        LayerCost(index, name, "Conv", dtype, "measured")
+        for index, name in enumerate(("stem", "left", "right", "fc"))
+        for dtype in ("int8", "bfloat16")
+    )
+    chosen = DtypeMap(tuple(dtypes), tuple(dtypes.values()), 1.0, 0.0, 1.0, None, 0.0, 1, True)
+    found = Sensitivity(("int8", "bfloat16"), costs, (), 1, 1.0, {}, (), (chosen,))
+    (folder / "sensitivity.json").write_text(json.dumps(found.to_dict()))
 
 
 def _layers(folder):
@@ -168,7 +186,7 @@ def test_sensitivity_proposes_what_auto_skips(run, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_proposed_layers_keep_their_number_format_but_not_their_layout(run, monkeypatch, dtype):
-    monkeypatch.setattr("tvmopt.stages.convert.read_proposal", lambda folder, dtype: (1, 3))
+    monkeypatch.setattr("tvmopt.stages.layer_dtypes.read_proposal", lambda folder, dtype: (1, 3))
     _, out = run(dtype, layout="NHWC", skip="auto,2")
     rows = _layers(out)
     assert [row["dtype"] for row in rows] == [dtype, "float32", "float32", "float32"]
@@ -258,3 +276,78 @@ def test_first_bad_layer_is_named_when_a_pass_is_wrong(run, monkeypatch):
 def test_skip_pattern_that_matches_nothing(run):
     with pytest.raises(ConfigError, match="skip_layers must match layers, but 'conv9'"):
         run("float16", skip="conv9")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_auto_gives_each_layer_its_dtype(run, layout):
+    chosen = {0: "int8", 1: "bfloat16", 3: "int8"}
+    result, out = run("auto", layout, chosen=chosen)
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == ["int8", "bfloat16", "float32", "int8"]
+    assert [row["reason"] for row in rows] == ["", "", "dtype: auto (accuracy or time)", ""]
+    assert result.tags["tvmopt.dtype"] == "int8"
+    assert "bfloat16: 1, int8: 2 of 4 layers" in result.changed
+    assert Signature.read(out).dtype == "int8"
+    with np.load(out / GOLDEN_FILE) as golden:
+        want = Reference(str(out / REFERENCE_FILE))({"x": golden["input_0"]})[0]
+        assert 0.99 < cosine(golden["output_0"], want) < 1
+
+
+def test_auto_keeps_the_layers_that_the_user_skips(run):
+    _, out = run("auto", chosen=dict.fromkeys(range(4), "int8"), skip="left")
+    assert [row["dtype"] for row in _layers(out)] == ["int8", "float32", "int8", "int8"]
+    assert _layers(out)[1]["reason"] == "skip_layers: left"
+
+
+def test_auto_without_int8_is_a_16_bit_conversion(run):
+    result, out = run("auto", chosen={1: "bfloat16", 2: "bfloat16"})
+    assert result.tags["tvmopt.dtype"] == "bfloat16"
+    assert [row["dtype"] for row in _layers(out)] == ["float32", "bfloat16", "bfloat16", "float32"]
+    assert not (out / QUANTIZED_FILE).exists()
+
+
+def test_auto_may_leave_all_layers_in_float32(run):
+    result, out = run("auto", chosen={})
+    assert result.tags["tvmopt.dtype"] == "float32"
+    assert [row["dtype"] for row in _layers(out)] == ["float32"] * 4
+
+
+def test_auto_of_a_quantised_model_is_its_own_dtypes(run, tmp_path):
+    _, out = run("int8")
+    (tmp_path / "again").mkdir()
+    result = convert(
+        ConvertConfig("", TARGET, dtype="auto"),
+        out / QUANTIZED_FILE, tmp_path / "again", _quiet,
+    )  # fmt: skip
+    assert result.tags["tvmopt.dtype"] == "float32"
+    assert [row["dtype"] for row in _layers(tmp_path / "again")] == ["int8"] * 4
+
+
+def test_auto_without_an_analysis(tmp_path, network):
+    onnx.save(network, str(tmp_path / "model.onnx"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="dtype=auto needs the output of the sensitivity stage"):
+        convert(
+            ConvertConfig("", TARGET, dtype="auto"),
+            tmp_path / "model.onnx", tmp_path / "out", _quiet,
+        )  # fmt: skip
+
+
+def test_sensitivity_stage_chooses_dtypes(run, tmp_path, network):
+    run("float32")
+    (tmp_path / "chosen").mkdir()
+    result = sensitivity(
+        SensitivityConfig(
+            "", TARGET, ("int8", "bfloat16"), layer_dtypes=True, sensitivity_time=20
+        ),
+        tmp_path / "model.onnx", tmp_path / "chosen", _quiet, tmp_path / "data.npz",
+        tmp_path / "calibrated",
+    )  # fmt: skip
+    found = read_sensitivity(tmp_path / "chosen")
+    by_layer = found.chosen_map.by_layer
+    assert result.metrics["layers_int8"] == list(by_layer.values()).count("int8")
+    assert result.metrics["measured_cosine_loss"] == 1 - found.chosen_map.cosine
+    assert result.changed[0].startswith("dtypes: of 4 layers ")
+    with (tmp_path / "chosen" / "dtype_maps.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(found.dtype_maps)
+    assert not (tmp_path / "chosen" / "skip_sets.csv").exists()

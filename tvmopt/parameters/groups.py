@@ -75,7 +75,8 @@ class ConversionParameters(Group):
     )
     dtype: str = parameter(
         "float32",
-        f"dtype of the layers: {', '.join(DTYPES)}; float32: the model's own",
+        f"dtype of the layers: {', '.join(DTYPES)}; float32: the model's own; auto: a dtype for "
+        "each layer, so that the predicted time is least within max_accuracy_drop",
         choices=DTYPES,
     )
     skip_layers: SkipLayers = parameter(

@@ -24,7 +24,8 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
 
     From the top: signal-to-noise ratio of the outputs for each converted layer (higher is better;
     hollow marks are estimates), share of the model's time that its conversion saves, and cosine
-    loss of the skip sets by size (filled marks meet the bar, a star marks the proposed set).
+    loss of the skip sets by size, or of the maps of dtypes by predicted time (filled marks meet the
+    bar, a star marks the proposal).
 
     Args:
         result: The analysis.
@@ -43,7 +44,10 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
             [c.index + shift for c in costs], [100 * c.gain for c in costs], width,
             color=_COLOURS[dtype], label=dtype,
         )  # fmt: skip
-        _draw_sets(sets, result, dtype)
+        if not result.dtype_maps:
+            _draw_sets(sets, result, dtype)
+    if result.dtype_maps:
+        _draw_maps(sets, result)
     for axes in (noise, gains, sets):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(
@@ -63,11 +67,16 @@ def plot_sensitivity(result: Sensitivity, path: Path) -> Path:
         y="time saved (% of the model,\nroofline model)",
         title="Gain when one layer is converted",
     )
+    maps = bool(result.dtype_maps)
     chart.name_axes(
         sets,
-        x="number of layers skipped (all others are converted)",
+        x="predicted time of the layers (% of float32)"
+        if maps
+        else "number of layers skipped (all others are converted)",
         y="1 - cosine of the outputs",
-        title="Skip sets (lower is better)",
+        title="Dtypes of all layers together (lower and further left is better)"
+        if maps
+        else "Skip sets (lower is better)",
     )
     sets.set_yscale("log")
     noise.sharex(gains)
@@ -114,6 +123,29 @@ def _draw_sets(axes: Axes, result: Sensitivity, dtype: str) -> None:
             *place, "*", color=chart.GOLD, markeredgecolor=colour, markersize=15, zorder=4,
             label=f"{dtype}, proposed: {len(proposed)} layer(s)",
         )  # fmt: skip
+
+
+def _draw_maps(axes: Axes, result: Sensitivity) -> None:
+    """Draw predicted and measured loss of the maps of dtypes over their predicted time."""
+    plain = max(m.predicted_s for m in result.dtype_maps) or 1.0
+    maps = sorted(result.dtype_maps, key=lambda m: m.predicted_s)
+    times = [100 * m.predicted_s / plain for m in maps]
+    losses = [max(_LEAST_LOSS, 1 - m.cosine) for m in maps]
+    predicted = [max(_LEAST_LOSS, m.predicted_loss) for m in maps]
+    colour = chart.COLOURS[0]
+    axes.plot(times, predicted, ":", color=colour, linewidth=1, label="predicted")
+    for holds, face, what in ((True, colour, "meets the bar"), (False, "none", "misses the bar")):
+        some = [at for at, found in enumerate(maps) if found.holds is holds]
+        if some:
+            axes.plot(
+                [times[at] for at in some], [losses[at] for at in some], "o", color=colour,
+                markersize=6, markerfacecolor=face, label=f"measured, {what}",
+            )  # fmt: skip
+    at = maps.index(result.chosen_map)
+    axes.plot(
+        times[at], losses[at], "*", color=chart.GOLD, markeredgecolor=colour, markersize=15,
+        zorder=4, label=f"chosen: {len(maps[at].layers)} layer(s) converted",
+    )  # fmt: skip
 
 
 def _short(name: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError
+from tvmopt.quantize.dtype_map import DtypeMap, fastest
 from tvmopt.spreadsheet import write_csv
 
 MEASURED, ESTIMATED, NOT_CONVERTIBLE = "measured", "estimated", "not convertible"
@@ -101,6 +102,7 @@ class Sensitivity:
         seconds: Wall time.
         settings: Scheme, bar, seed and roofline peaks.
         notes: What is missing or estimated, and why.
+        dtype_maps: Dtypes of all layers together, in measuring order; empty unless asked for.
     """
 
     dtypes: tuple[str, ...]
@@ -110,6 +112,7 @@ class Sensitivity:
     seconds: float
     settings: dict[str, Any]
     notes: tuple[str, ...] = ()
+    dtype_maps: tuple[DtypeMap, ...] = ()
 
     def of(self, dtype: str) -> list[LayerCost]:
         """Return the costs of one dtype, by layer.
@@ -139,31 +142,45 @@ class Sensitivity:
         """
         return best(self.sets(dtype)).layers
 
+    @property
+    def chosen_map(self) -> DtypeMap:
+        """Return the fastest map of dtypes that meets the bar.
+
+        Raises:
+            ConfigError: When no maps were measured.
+        """
+        if not self.dtype_maps:
+            raise ConfigError(
+                "dtype=auto needs an analysis with layer_dtypes, but this one has skip sets only"
+            )
+        return fastest(self.dtype_maps)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dictionary for :meth:`from_dict`; infinities become text."""
         data = dataclasses.asdict(self)
         data["costs"] = [_plain(cost) for cost in data["costs"]]
         data["skip_sets"] = [_plain(item) for item in data["skip_sets"]]
+        data["dtype_maps"] = [_plain(item) for item in data["dtype_maps"]]
         data["dtypes"], data["notes"] = list(self.dtypes), list(self.notes)
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Sensitivity:
         """Rebuild an analysis from :meth:`to_dict`."""
-        sets = [{**item, "layers": tuple(item["layers"])} for item in data["skip_sets"]]
         return cls(
             dtypes=tuple(data["dtypes"]),
             costs=tuple(LayerCost(**_numbers(cost)) for cost in data["costs"]),
-            skip_sets=tuple(SkipSet(**_numbers(item)) for item in sets),
+            skip_sets=tuple(SkipSet(**_numbers(_tuples(s))) for s in data["skip_sets"]),
             samples=data["samples"],
             seconds=data["seconds"],
             settings=dict(data["settings"]),
             notes=tuple(data["notes"]),
+            dtype_maps=tuple(DtypeMap(**_numbers(_tuples(m))) for m in data["dtype_maps"]),
         )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat row per layer and dtype, with the proposal's decision."""
-        proposed = {dtype: set(self.proposed(dtype)) for dtype in self.dtypes}
+        proposed = {dtype: set(self._skipped(dtype)) for dtype in self.dtypes}
         return [
             {
                 **_plain(dataclasses.asdict(cost)),
@@ -172,6 +189,13 @@ class Sensitivity:
             }
             for cost in self.costs
         ]
+
+    def _skipped(self, dtype: str) -> Collection[int]:
+        """Return the layers that the proposal does not convert to ``dtype``."""
+        if not self.dtype_maps:
+            return self.proposed(dtype)
+        chosen = self.chosen_map.by_layer
+        return [cost.index for cost in self.of(dtype) if chosen.get(cost.index) != dtype]
 
     def write_csv(self, path: Path) -> None:
         """Write :meth:`rows` as CSV."""
@@ -195,6 +219,10 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value)
         out[name] = list(value) if isinstance(value, tuple) else value
     return out
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,18 @@ def roofline_of(target: TargetSpec) -> LayerRoofline:
     )
 
 
+def mixed_dtypes(target: TargetSpec) -> tuple[str, ...]:
+    """Return the dtypes that layers of one model may have on a target, besides float32.
+
+    These are int8 and the fastest 16-bit float, if the target computes it faster than float32.
+    Of two that are equally fast, a CPU takes bfloat16, which cannot overflow, and a GPU float16.
+    """
+    faster = roofline_of(target).faster
+    halves = dtypes.HALF_FLOATS if target.gpu is not None else dtypes.HALF_FLOATS[::-1]
+    half = max(halves, key=lambda dtype: faster[dtype])
+    return ("int8", half) if faster[half] > 1 else ("int8",)
+
+
 def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> LayerWork | None:
     """Return the work of a layer (shapes of operands and result); None when a shape is unknown."""
     if flops is None or any(shape is None for shape in shapes):

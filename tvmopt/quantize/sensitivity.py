@@ -27,8 +27,10 @@ from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_ti
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
+from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Convert, JointVerdict, Judge, converter
+from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
@@ -39,6 +41,7 @@ from tvmopt.quantize.single_layers import with_errors
 from tvmopt.quantize.skipsets import Ladder
 
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
+_TIMING = 0.6  # share of the remaining time for timing layers before dtypes are chosen
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
@@ -53,10 +56,11 @@ def sensitivity(
     time_limit_s: float = 120.0,
     samples: int = 32,
     max_drop: float = 0.01,
+    layer_dtypes: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Measure error and gain of converting each layer, and propose skip sets.
+    """Measure error and gain of converting each layer; propose skip sets, or a dtype per layer.
 
     Args:
         model: A prepared float32 model.
@@ -69,6 +73,7 @@ def sensitivity(
         time_limit_s: Time limit in seconds; work in progress may exceed it.
         samples: Number of samples, chosen from the data with ``seed``.
         max_drop: Accuracy that a skip set may lose, see :class:`~tvmopt.quantize.bar.Bar`.
+        layer_dtypes: Whether to choose a dtype for each layer, instead of skip sets for each dtype.
         seed: Seed of the sample choice.
         progress: Called with layers done, their number, and a description.
 
@@ -111,10 +116,19 @@ def sensitivity(
     starts = _all_converted(analysis, costs, deadline)
     costs, notes = with_errors(analysis, costs, deadline)
     notes += [why_untimed] if why_untimed else []
-    for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
-    sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
+    sets: list[SkipSet] = []
+    maps: list[DtypeMap] = []
+    if layer_dtypes:  # the choice reads the times
+        if timed_on is not None:
+            costs = _with_latency(analysis, costs, timed_on, part_of_time(deadline, _TIMING))
+        works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
+        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline)
+    else:
+        for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
+        sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
+        if timed_on is not None:
+            costs = _with_latency(analysis, costs, timed_on, deadline)
     if timed_on is not None:
-        costs = _with_latency(analysis, costs, timed_on, deadline)
         notes += _notes_on_latency(costs)
     return Sensitivity(
         dtypes=tuple(dtypes),
@@ -130,6 +144,7 @@ def sensitivity(
             "peaks": dataclasses.asdict(peaks),
         },
         notes=tuple(notes),
+        dtype_maps=tuple(maps),
     )
 
 

@@ -95,7 +95,7 @@ class SkipSetDimension(Dimension):
     def check(self, declared: Declared) -> None:
         """Check the dtypes of the sets."""
         for dtype in declared.skip_layers:
-            one_of("dtypes", dtype, DTYPES)
+            one_of("dtypes", dtype, ("float32", *LOW_DTYPES))
 
     def params(self, value: str) -> dict[str, str]:
         """Return the set, or ``"none"``: a run's parameter is not empty."""

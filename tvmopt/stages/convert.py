@@ -32,6 +32,7 @@ from tvmopt.stages.convert_report import (
 )
 from tvmopt.stages.convert_sizes import find_dimensions
 from tvmopt.stages.float_model import FloatModel, read_float_model
+from tvmopt.stages.layer_dtypes import resolve_layer_dtypes
 from tvmopt.stages.module_files import (
     IMPORTED_FILE,
     QUANTIZED_FILE,
@@ -41,7 +42,6 @@ from tvmopt.stages.module_files import (
 )
 from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite
 from tvmopt.stages.result import Progress, StageResult
-from tvmopt.stages.sensitivity import read_proposal
 from tvmopt.stages.size_folders import keep_what_differs, size_folder, write_dimensions
 from tvmopt.stages.size_reference import drop_shared_weights
 from tvmopt.transform.conversion import Conversion
@@ -76,7 +76,7 @@ def convert(
         progress: Called after each step.
         data: The user's data; the conversion is checked on some of its calibration part.
         calibrate_dir: Output of the calibrate stage; for int8, unless the model is quantised.
-        sensitivity_dir: Output of the sensitivity stage; for ``skip_layers="auto"``.
+        sensitivity_dir: Output of the sensitivity stage; for ``skip_layers`` or ``dtype="auto"``.
 
     Raises:
         ConfigError, ModelError, UnsupportedOperatorError: The model cannot be converted so.
@@ -155,12 +155,12 @@ def _convert_size(
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
     read = read_float_model(model, config.input_shapes, data, is_largest=is_largest)
-    skipped = Skipped(
-        config.skip_layers.named.resolve(read.layers), _proposed_for_float(config, sensitivity_dir)
+    config, skipped = resolve_layer_dtypes(
+        config, read.layers, is_quantized(read.prepared.model), sensitivity_dir
     )
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
-    names = [read.layers[i].name for i in skipped.reasons]
+    names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
     source = _quantised(config, read.prepared, names, calibrate_dir)
     import_ = Importer(read.layers, config, target, is_checked)
     made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
@@ -207,7 +207,7 @@ def _checked(
     """
     made = converted_module(config, import_, source, skipped, target, progress)
     layout = made.config.layout
-    check = Check(read, source, config.dtype, layout)
+    check = Check(read, source, config.dtype, layout, has_halves=bool(skipped.halves))
     if made.run is None:
         return made, check, None
     progress(4, 5, "check")
@@ -227,14 +227,6 @@ def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
     """Return the layers that ONNX Runtime runs, by index, with the reason."""
     names = {name for segment in parted.segments for name in segment.nodes}
     return {layer.index: "runs in ONNX Runtime" for layer in layers if layer.name in names}
-
-
-def _proposed_for_float(config: ConvertConfig, sensitivity_dir: Path | None) -> dict[int, str]:
-    """Return the layers of the proposed skip set, by index, with the reason."""
-    if not config.skip_layers.auto or sensitivity_dir is None:
-        return {}
-    reason = "skip_layers: auto (sensitivity)"
-    return dict.fromkeys(read_proposal(sensitivity_dir, config.dtype), reason)
 
 
 def _quantised(

@@ -31,11 +31,20 @@ class Check:
         source: The ONNX model that was imported: the float model, or its quantised form.
         dtype: dtype of the conversion.
         layout: Layout of the conversion.
+        has_halves: Whether some layers of an int8 conversion compute in a 16-bit float.
     """
 
-    def __init__(self, model: FloatModel, source: onnx.ModelProto, dtype: str, layout: str) -> None:
+    def __init__(
+        self,
+        model: FloatModel,
+        source: onnx.ModelProto,
+        dtype: str,
+        layout: str,
+        *,
+        has_halves: bool = False,
+    ) -> None:
         self._model, self._source, self._dtype = model, source, dtype
-        self._criteria = _criteria(source, dtype, layout)
+        self._criteria = _criteria(source, dtype, layout, has_halves)
         is_float = source is model.prepared.model
         self._exact = model.reference if is_float else Reference(source)
 
@@ -126,11 +135,12 @@ def compiler_errors(what: str) -> Iterator[None]:
         ) from error
 
 
-def _criteria(source: onnx.ModelProto, dtype: str, layout: str) -> Criteria:
+def _criteria(source: onnx.ModelProto, dtype: str, layout: str, has_halves: bool) -> Criteria:
     plain = dtype == "float32" and layout == "NCHW"
     name = "the import" if plain else f"the conversion to {dtype} in {layout}"
     # An int8 conversion rounds the weights of recurrent layers, which stay float32 in ``source``.
-    rounds = dtype in dtypes.HALF_FLOATS or (dtype == "int8" and _is_recurrent(source))
+    rounds = has_halves or dtype in dtypes.HALF_FLOATS
+    rounds = rounds or (dtype == "int8" and _is_recurrent(source))
     tolerance = None if rounds else tolerance_for(source)
     return Criteria(name, tolerance, dtypes.dtype(dtype).min_cosine)
 

@@ -51,10 +51,12 @@ class Skipped:
     Attributes:
         by_user: Layers that keep dtype and layout.
         for_accuracy: Layers that keep their dtype only.
+        halves: In an int8 conversion, layers that compute in a 16-bit float: their dtypes.
     """
 
     by_user: dict[int, str]
     for_accuracy: dict[int, str]
+    halves: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -90,6 +92,7 @@ class Conversions:
                 layout=layout,
                 skip_layers=self._skipped.by_user,
                 keep_dtype=self._skipped.for_accuracy,
+                halves=self._skipped.halves,
             )
 
     def free_layouts(self) -> None:

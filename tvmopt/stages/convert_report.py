@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.config import ConvertConfig
 from tvmopt.frontend import Layer
 from tvmopt.frontend.partition import Segment
@@ -74,8 +76,9 @@ def conversion_lines(
         f"imported: {len(rows)} layers, {params_bytes / 1e6:.1f} MB of weights",
     ]
     if config.dtype != "float32":
-        of_dtype = sum(row.dtype == config.dtype for row in rows)
-        lines.append(f"{config.dtype}: {of_dtype} of {len(rows)} layers")
+        counts = Counter(row.dtype for row in rows)
+        counted = [f"{d}: {counts[d]}" for d in LOW_DTYPES if counts[d] or d == config.dtype]
+        lines.append(f"{', '.join(counted)} of {len(rows)} layers")
     if config.layout != "NCHW":
         count, size = len(converted.layout_changes), converted.layout_change_bytes / 1e6
         laid_out = sum(row.layout == config.layout for row in rows)

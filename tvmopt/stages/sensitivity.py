@@ -13,6 +13,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
+from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.calibrate import calibration_data, read_ranges
 from tvmopt.stages.result import Progress, StageResult
@@ -20,6 +21,7 @@ from tvmopt.stages.result import Progress, StageResult
 SENSITIVITY_FILE = "sensitivity.json"
 TABLE_FILE = "sensitivity.csv"
 SKIP_SETS_FILE = "skip_sets.csv"
+DTYPE_MAPS_FILE = "dtype_maps.csv"
 PLOT_FILE = "sensitivity.png"
 
 
@@ -31,7 +33,7 @@ def sensitivity(
     data: Path | None = None,
     calibrate_dir: Path | None = None,
 ) -> StageResult:
-    """Measure every layer in every dtype, and propose skip sets of growing size.
+    """Measure every layer in every dtype; propose skip sets, or a dtype for each layer.
 
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
@@ -50,15 +52,22 @@ def sensitivity(
         time_limit_s=config.sensitivity_time,
         samples=config.samples,
         max_drop=config.max_accuracy_drop,
+        layer_dtypes=config.layer_dtypes,
         progress=progress,
     )
     (out_dir / SENSITIVITY_FILE).write_text(json.dumps(found.to_dict(), indent=1))
     found.write_csv(out_dir / TABLE_FILE)
-    _write_skip_sets(out_dir / SKIP_SETS_FILE, found.skip_sets)
+    if config.layer_dtypes:
+        _write_maps(out_dir / DTYPE_MAPS_FILE, found.dtype_maps)
+    else:
+        _write_skip_sets(out_dir / SKIP_SETS_FILE, found.skip_sets)
     found.plot(out_dir / PLOT_FILE)
     metrics = {"sensitivity_s": time.perf_counter() - start, "samples": float(dataset.samples)}
     lines = []
-    for dtype in config.dtypes:
+    if config.layer_dtypes:
+        metrics |= _map_metrics(found)
+        lines.append(_map_line(found))
+    for dtype in () if config.layer_dtypes else config.dtypes:
         proposed = found.proposed(dtype)
         metrics[f"proposed_skips_{dtype}"] = float(len(proposed))
         listed = ",".join(map(str, proposed)) or "none"
@@ -72,9 +81,48 @@ def read_proposal(folder: Path, dtype: str) -> tuple[int, ...]:
     return read_sensitivity(folder).proposed(dtype)
 
 
+def read_layer_dtypes(folder: Path) -> dict[int, str]:
+    """Read the chosen dtype of each layer that leaves float32, by index."""
+    return read_sensitivity(folder).chosen_map.by_layer
+
+
 def read_sensitivity(folder: Path) -> Sensitivity:
     """Read the result of the sensitivity stage."""
     return Sensitivity.from_dict(json.loads((folder / SENSITIVITY_FILE).read_text()))
+
+
+def _map_metrics(found: Sensitivity) -> dict[str, float]:
+    """Return what was chosen and predicted, and how far the prediction of the accuracy was off."""
+    chosen = found.chosen_map
+    counts = {f"layers_{d}": float(chosen.dtypes.count(d)) for d in found.dtypes}
+    float_s = max(m.predicted_s for m in found.dtype_maps)
+    if float_s > 0:
+        counts["predicted_time_ratio"] = chosen.predicted_s / float_s
+    counts["predicted_cosine_loss"] = chosen.predicted_loss
+    counts["measured_cosine_loss"] = 1 - chosen.cosine
+    return counts
+
+
+def _map_line(found: Sensitivity) -> str:
+    chosen = found.chosen_map
+    layers = len({cost.index for cost in found.costs})
+    counts = [f"{chosen.dtypes.count(d)} in {d}" for d in found.dtypes if d in chosen.dtypes]
+    counts.append(f"{layers - len(chosen.layers)} in float32")
+    return (
+        f"dtypes: of {layers} layers {', '.join(counts)}; 1 - cosine {1 - chosen.cosine:.2g} "
+        f"measured, {chosen.predicted_loss:.2g} predicted from single layers"
+    )
+
+
+def _write_maps(path: Path, maps: Sequence[DtypeMap]) -> None:
+    with path.open("w", newline="") as file:
+        fields = [f.name for f in dataclasses.fields(DtypeMap)]
+        rows = (
+            dataclasses.asdict(found)
+            | {"layers": " ".join(map(str, found.layers)), "dtypes": " ".join(found.dtypes)}
+            for found in maps
+        )
+        write_csv(file, fields, (row.values() for row in rows))
 
 
 def _write_skip_sets(path: Path, sets: Sequence[SkipSet]) -> None:

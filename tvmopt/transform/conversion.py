@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import tvm
 
 from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.transform.anchors import anchors
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
@@ -44,6 +46,7 @@ def convert_module(
     layout: str = "NCHW",
     skip_layers: Iterable[int] = (),
     keep_dtype: Iterable[int] = (),
+    halves: Mapping[int, str] = MappingProxyType({}),
 ) -> Conversion:
     """Convert an imported module to a dtype and a layout.
 
@@ -56,6 +59,7 @@ def convert_module(
         layout: Layout of the convolutions; ``"NCHW"`` means no conversion.
         skip_layers: Indices of layers that keep dtype and layout.
         keep_dtype: Indices of layers that keep only their dtype.
+        halves: In an int8 module, the layers that compute in a 16-bit float, by index.
     """
     skip = sorted(set(skip_layers))
     same_dtype = sorted({*skip, *keep_dtype})
@@ -71,7 +75,12 @@ def convert_module(
     integer = lower_quantized(mod)  # before constant folding, which would fold quantized weights
     mod = simplify(integer.mod)
     if dtype == "int8":
-        keep("dtype", integer.floats)
+        keep("dtype", {i: why for i, why in integer.floats.items() if i not in halves})
+    for half in sorted(set(halves.values())):
+        others = sorted({a.index for a in anchors(mod) if halves.get(a.index) != half})
+        precision = to_precision(mod, half, skip_layers=others)
+        mod = precision.mod
+        keep("dtype", {i: why for i, why in precision.skipped.items() if halves.get(i) == half})
     if dtype in HALF_FLOATS:
         precision = to_precision(mod, dtype, skip_layers=same_dtype)
         mod = precision.mod

@@ -33,6 +33,7 @@ from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
 from tvmopt.quantize import is_quantized
+from tvmopt.quantize.roofline import mixed_dtypes
 from tvmopt.remote import Board
 from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.asked_metric import check_labels
@@ -44,6 +45,8 @@ from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
 from tvmopt.tracking.registry.versions import check_name
 
 _G = TypeVar("_G", bound=Group)
+# dtypes whose conversion may quantise layers.
+_QUANTISING = ("int8", AUTO)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,11 +142,13 @@ class Request:
     def sensitivity(self) -> SensitivityConfig:
         """Return the configuration of the sensitivity stage."""
         dtype = self.asked.conversion.dtype
+        by_dtype = {"float32": LOW_DTYPES, AUTO: mixed_dtypes(self.target)}
         return SensitivityConfig(
             self.input_shapes,
             self.target.to_dict(),
-            words(self.asked.analysis.dtypes) or (LOW_DTYPES if dtype == "float32" else (dtype,)),
+            words(self.asked.analysis.dtypes) or by_dtype.get(dtype, (dtype,)),
             self.quantization,
+            layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
             sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
         )
@@ -152,7 +157,7 @@ class Request:
     def convert(self) -> ConvertConfig:
         """Return the configuration of the convert stage."""
         asked = self.asked.conversion
-        used = self.quantization if asked.dtype == "int8" else ConvertConfig.quantization
+        used = self.quantization if asked.dtype in _QUANTISING else ConvertConfig.quantization
         return ConvertConfig(self.input_shapes, self.target.to_dict(), used, **asked.values())
 
     @functools.cached_property
@@ -220,13 +225,14 @@ class Request:
     @property
     def needs_calibration(self) -> bool:
         """Return whether conversion needs calibration: int8 of a float model."""
-        return self.convert.dtype == "int8" and not self.quantised
+        return self.convert.dtype in _QUANTISING and not self.quantised
 
     @property
     def needs_sensitivity(self) -> bool:
-        """Return whether conversion needs a proposed skip set (``skip_layers=auto``)."""
+        """Return whether conversion needs what the analysis proposes: an ``auto`` value."""
         convert = self.convert
-        return convert.skip_layers.auto and convert.dtype != "float32" and not self.quantised
+        proposes = convert.skip_layers.auto and convert.dtype != "float32"
+        return (proposes or convert.dtype == AUTO) and not self.quantised
 
 
 def make_request(model: Path, allowance: Allowance = UNLIMITED, **values: Any) -> Request:

@@ -11,13 +11,14 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
 from tvmopt.search.budget import Budget
-from tvmopt.search.choose import FLOAT, choose_dtypes
+from tvmopt.search.choose import choose_dtypes
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.dimensions import KEYS
 from tvmopt.search.generate import generate_space
@@ -290,7 +291,7 @@ def _nothing_left(job: SearchWork, ending: Ending) -> bool:
 def _analysed(request: Request, declared: Declared) -> Request | None:
     """Return the request whose sensitivity the space needs; None when it needs none."""
     dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
-    unknown = [d for d in dtypes if d != FLOAT and d not in declared.skip_layers]
+    unknown = [d for d in dtypes if d in LOW_DTYPES and d not in declared.skip_layers]
     return request.changed(dtypes=",".join(unknown)) if unknown else None
 
 

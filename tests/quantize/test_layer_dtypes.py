@@ -1,0 +1,234 @@
+"""Tests of the choice of a dtype for each layer."""
+
+import itertools
+import json
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tvmopt.device.target import resolve_target
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.quantize import Sensitivity, sensitivity
+from tvmopt.quantize.dtype_map import DtypeMap, fastest, whole_model_dtype
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.joint import JointVerdict
+from tvmopt.quantize.layer_dtypes import (
+    LayerChoice,
+    between,
+    dtype_changes,
+    emulated,
+    layer_choices,
+    pareto_choices,
+)
+from tvmopt.quantize.quantizer import Quantizer
+from tvmopt.quantize.ranges import collect_ranges
+from tvmopt.quantize.report import LayerCost
+from tvmopt.quantize.roofline import LayerRoofline, LayerWork, mixed_dtypes
+from tvmopt.quantize.scheme import Scheme
+
+DTYPES = ("float32", "int8", "bfloat16")
+PEAKS = LayerRoofline(flops=1e9, bandwidth=1e12, faster={"int8": 4.0, "bfloat16": 2.0})
+
+
+def _cost(index, dtype, error=0.1, **values):
+    return LayerCost(index, f"n{index}", "Conv", dtype, "measured", error=error, **values)
+
+
+def _map(seconds, *, holds=True, layers=(), dtypes=()):
+    return DtypeMap(layers, dtypes, seconds, 0.0, 1.0, None, 0.0, 4, holds)
+
+
+def test_measured_times_come_before_the_roofline():
+    """Layer 0 is measured: int8 is slower. Layer 1 is modelled, on the scale of layer 0."""
+    costs = {
+        (0, "int8"): _cost(0, "int8", latency_s=6.0, float_latency_s=4.0),
+        (0, "bfloat16"): _cost(0, "bfloat16", error=0.2, float_latency_s=4.0),
+        (1, "int8"): _cost(1, "int8"),
+    }
+    works = {0: LayerWork(2e9, 1.0), 1: LayerWork(1e9, 1.0)}
+    first, second = layer_choices(costs, works, PEAKS)
+    assert first.dtypes == DTYPES
+    assert first.seconds == pytest.approx((4.0, 6.0, 2.0))
+    assert first.errors == (0.0, 0.1, 0.2)
+    assert second.dtypes == ("float32", "int8")
+    assert second.seconds == pytest.approx((2.0, 0.5))
+
+
+def test_layers_of_unknown_work_cost_nothing_and_others_are_left_out():
+    costs = {
+        (0, "int8"): _cost(0, "int8"),
+        (1, "int8"): LayerCost(1, "n1", "MatMul", "int8", "not convertible"),
+    }
+    [only] = layer_choices(costs, {0: None, 1: None}, PEAKS)
+    assert (only.index, only.seconds) == (0, (0.0, 0.0))
+
+
+def test_a_change_of_dtype_costs_its_bytes(make_model):
+    """``a -> Relu -> b``, and ``a + b -> c``: three edges; 64 elements each."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a0"], "a"),
+        helper.make_node("Relu", ["a0"], ["a1"], "relu"),
+        helper.make_node("Conv", ["a1", "w"], ["b0"], "b"),
+        helper.make_node("Add", ["a1", "b0"], ["s"], "sum"),
+        helper.make_node("Conv", ["s", "w"], ["y"], "c"),
+    ]
+    tensor = ("float32", (1, 4, 4, 4))
+    model = make_model(nodes, {"x": tensor}, {"y": tensor}, {"w": np.ones((4, 4, 1, 1), "float32")})
+    import onnx
+
+    graph = Graph(onnx.shape_inference.infer_shapes(model).graph)
+    choices = [LayerChoice(i, name, DTYPES, (1.0,) * 3, (0.0,) * 3) for i, name in enumerate("abc")]
+    changes = dtype_changes(graph, choices, bandwidth=64.0)
+    assert set(changes) == {(0, 1), (0, 2), (1, 2)}
+    for table in changes.values():
+        assert table.tolist() == [[0, 5, 6], [5, 0, 3], [6, 3, 0]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 1), st.floats(0.1, 1), st.floats(1e-4, 1), st.floats(1e-4, 1)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.floats(0, 0.3),
+)
+def test_no_other_choice_is_both_faster_and_more_accurate(layers, change):
+    choices = [
+        LayerChoice(i, f"n{i}", DTYPES, (1.0, first, second), (0.0, one, two))
+        for i, (first, second, one, two) in enumerate(layers)
+    ]
+    table = change * (1 - np.eye(3))
+    changes = {(i, i + 1): table for i in range(len(layers) - 1)}
+
+    def point(choice):
+        seconds = sum(c.seconds[at] for c, at in zip(choices, choice, strict=True))
+        seconds += sum(table[a, b] for a, b in itertools.pairwise(choice))
+        return seconds, sum(c.errors[at] for c, at in zip(choices, choice, strict=True))
+
+    points = [point(c) for c in itertools.product(range(3), repeat=len(layers))]
+    found = [point(c) for c in pareto_choices(choices, changes)]
+    assert found[0][0] == pytest.approx(min(seconds for seconds, _ in points))
+    assert found[-1] == point([0] * len(layers))
+    for seconds, error in found[:-1]:
+        assert not any(s < seconds - 1e-9 and e < error - 1e-9 for s, e in points)
+    errors = [error for _, error in found]
+    for fast, accurate in itertools.pairwise(pareto_choices(choices, changes)):
+        finer = [point(c) for c in between(fast, accurate, choices, changes)]
+        assert all(seconds < point(accurate)[0] for seconds, _ in finer)
+    assert all(a >= b - 1e-9 for a, b in itertools.pairwise(errors))
+
+
+def test_a_layer_that_overflows_keeps_float32():
+    choices = [
+        LayerChoice(0, "n0", ("float32", "float16"), (1.0, 0.5), (0.0, float("inf"))),
+        LayerChoice(1, "n1", ("float32", "float16"), (1.0, 0.5), (0.0, 1e-6)),
+    ]
+    found = pareto_choices(choices, {})
+    assert (0, 1) in found
+    assert found[-1] == (0, 0)
+
+
+def test_a_model_without_layers_has_one_choice():
+    assert pareto_choices([], {}) == [()]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [((), "float32"), (("bfloat16",), "bfloat16"), (("bfloat16", "int8"), "int8")],
+)
+def test_dtype_of_the_whole_model(dtypes, expected):
+    assert whole_model_dtype(dtypes) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("sapphirerapids", ("int8", "bfloat16")),
+        ("cortex-a76", ("int8", "float16")),
+        ("skylake-avx512", ("int8",)),
+        ("nvidia-h200", ("int8", "float16")),
+    ],
+)
+def test_dtypes_that_pay_on_a_target(target, expected):
+    assert mixed_dtypes(resolve_target(target, 2)) == expected
+
+
+def test_fastest_map_that_holds():
+    maps = [_map(3.0), _map(1.0, holds=False), _map(2.0, layers=(0,), dtypes=("int8",))]
+    assert fastest(maps) is maps[2]
+    assert maps[2].by_layer == {0: "int8"}
+
+
+def test_emulated_model_has_each_layer_in_its_dtype(network, batches):
+    proto = network.model
+    quantizer = Quantizer(proto, collect_ranges(proto, batches, Scheme()), Scheme())
+    names = {"stem": "int8", "left": "int8", "right": "float32", "gated": "bfloat16"}
+    model = emulated(proto, quantizer, {**names, "deep": "float32", "fc": "bfloat16"})
+    made_by = {output: node.op_type for node in model.graph.node for output in node.output}
+    reads = {n.name: made_by.get(n.input[0]) for n in model.graph.node if n.op_type == "Conv"}
+    reads |= {n.name: made_by.get(n.input[0]) for n in model.graph.node if n.op_type == "Gemm"}
+    assert reads["stem"] == reads["left"] == "DequantizeLinear"
+    assert reads["gated"] == reads["fc"] == "Cast"
+    assert reads["right"] not in ("DequantizeLinear", "Cast")
+    assert reads["deep"] not in ("DequantizeLinear", "Cast")
+
+
+def test_the_bar_decides_between_int8_and_bfloat16(digits, monkeypatch):
+    """A judge that lets five layers be int8: others become bfloat16."""
+    prepared, calibration, _ = digits
+    judged = []
+
+    def judge(self, model, dtype, deadline, **_):
+        made_by = {output: node.op_type for node in model.graph.node for output in node.output}
+        integer = {
+            node.name
+            for node in model.graph.node
+            if node.op_type in ("Conv", "Gemm") and made_by.get(node.input[0]) == "DequantizeLinear"
+        }
+        judged.append(integer)
+        holds = len(integer) <= 5
+        accuracy = Accuracy("fidelity", 0.99, 1.0, None, 0.99, 0.0, 4)
+        return JointVerdict(accuracy, holds)
+
+    monkeypatch.setattr("tvmopt.quantize.joint.Judge.__call__", judge)
+    found = sensitivity(
+        prepared, calibration, dtypes=("int8", "bfloat16"), layer_dtypes=True,
+        target=resolve_target("sapphirerapids", 2), time_limit_s=60, samples=20,
+    )  # fmt: skip
+    chosen = found.chosen_map
+    assert 1 <= chosen.dtypes.count("int8") <= 5
+    assert "bfloat16" in chosen.dtypes
+    assert len(judged[2]) == len(judged[0])  # after each dtype alone, the fastest choice
+    assert found.skip_sets == ()
+    again = Sensitivity.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert again == found
+
+
+def test_maps_of_the_digits_classifier_are_measured(digits, tmp_path):
+    prepared, calibration, _ = digits
+    start = time.monotonic()
+    found = sensitivity(
+        prepared, calibration, dtypes=("int8", "bfloat16"), layer_dtypes=True,
+        target=resolve_target("sapphirerapids", 2), time_limit_s=60, samples=100,
+    )  # fmt: skip
+    assert time.monotonic() - start < 60
+    chosen = found.chosen_map
+    assert chosen.samples >= 100
+    assert chosen.cosine > 0.99
+    assert len(chosen.layers) == 7  # all of them have some form
+    assert chosen.predicted_s < max(m.predicted_s for m in found.dtype_maps)
+    assert found.plot(tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    kept = {(row["index"], row["dtype"]) for row in found.rows() if not row["proposed_skip"]}
+    assert kept == set(chosen.by_layer.items())
+
+
+def test_skip_sets_are_no_map():
+    found = Sensitivity((), (), (), 1, 1.0, {})
+    with pytest.raises(ConfigError, match="dtype=auto needs an analysis with layer_dtypes, but"):
+        _ = found.chosen_map

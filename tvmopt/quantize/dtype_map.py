@@ -1,0 +1,63 @@
+"""A dtype for each layer, with the time and the accuracy loss that were predicted and measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from tvmopt.device import dtypes as dtype_table
+
+
+@dataclasses.dataclass(frozen=True)
+class DtypeMap:
+    """Dtypes of all layers together.
+
+    Attributes:
+        layers: Indices of the layers that leave float32.
+        dtypes: Their dtypes.
+        predicted_s: Predicted seconds of the network's layers, with the changes of dtype between
+            them. Only ratios of maps are meaningful.
+        predicted_loss: Predicted ``1 - cosine`` of the outputs: the errors of single layers, added.
+        cosine: Smallest cosine with the float outputs over batches and outputs, as measured.
+        agreement: Fraction of rows with the float model's top-1; None without class scores.
+        drop: Accuracy drop as in evaluation.
+        samples: Number of samples compared; 0 for the float model itself.
+        holds: Whether the map meets the accuracy bar.
+    """
+
+    layers: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    predicted_s: float
+    predicted_loss: float
+    cosine: float
+    agreement: float | None
+    drop: float
+    samples: int
+    holds: bool
+
+    @property
+    def by_layer(self) -> dict[int, str]:
+        """Return the dtypes by layer index, without layers in float32."""
+        return dict(zip(self.layers, self.dtypes, strict=True))
+
+
+def fastest(maps: Sequence[DtypeMap]) -> DtypeMap:
+    """Return the map with the least predicted time among those that meet the bar; one must."""
+    return min((m for m in maps if m.holds), key=lambda m: (m.predicted_s, len(m.layers)))
+
+
+def whole_model_dtype(dtypes: Collection[str]) -> str:
+    """Return the dtype that decides how a model of several dtypes is converted and checked.
+
+    Args:
+        dtypes: dtypes of its layers.
+
+    Returns:
+        ``"int8"`` where a layer has it, else the 16-bit float, else ``"float32"``.
+    """
+    return min(dtypes, key=lambda dtype: dtype_table.dtype(dtype).bits, default="float32")
+
+
+def half_layers(by_layer: Mapping[int, str]) -> dict[int, str]:
+    """Return the layers in a 16-bit float, by index."""
+    return {index: dtype for index, dtype in by_layer.items() if dtype in dtype_table.HALF_FLOATS}

@@ -1,0 +1,52 @@
+"""Resolve ``dtype`` and ``skip_layers`` of a conversion: which layer computes in which dtype."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvmopt.choices import AUTO
+from tvmopt.config import ConvertConfig
+from tvmopt.errors import ConfigError
+from tvmopt.frontend import Layer
+from tvmopt.quantize.analysis import is_convertible
+from tvmopt.quantize.dtype_map import half_layers, whole_model_dtype
+from tvmopt.stages.convert_module import Skipped
+from tvmopt.stages.sensitivity import read_proposal, read_sensitivity
+
+_PROPOSED = "skip_layers: auto (sensitivity)"
+_CHOSEN = "dtype: auto (accuracy or time)"
+
+
+def resolve_layer_dtypes(
+    config: ConvertConfig, layers: Sequence[Layer], quantised: bool, sensitivity_dir: Path | None
+) -> tuple[ConvertConfig, Skipped]:
+    """Return the configuration with one dtype, and the layers that do not have it.
+
+    Args:
+        config: Configuration of the stage.
+        layers: The layer table.
+        quantised: Whether the model came quantised; it keeps its dtypes under ``auto``.
+        sensitivity_dir: Output of the sensitivity stage; needed where a value is ``auto``.
+
+    Raises:
+        ConfigError: When a pattern matches no layer, or the output is needed and missing.
+    """
+    by_user = config.skip_layers.named.resolve(layers)
+    if config.dtype != AUTO:
+        proposed: Sequence[int] = ()
+        if config.skip_layers.auto and sensitivity_dir is not None:
+            proposed = read_proposal(sensitivity_dir, config.dtype)
+        return config, Skipped(by_user, dict.fromkeys(proposed, _PROPOSED))
+    if quantised:
+        return dataclasses.replace(config, dtype="float32"), Skipped(by_user, {})
+    if sensitivity_dir is None:
+        raise ConfigError("dtype=auto needs the output of the sensitivity stage, but got none")
+    found = read_sensitivity(sensitivity_dir)
+    chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in by_user}
+    dtype = whole_model_dtype(chosen.values())
+    halves = half_layers(chosen) if dtype == "int8" else {}
+    convertible = {cost.index for cost in found.costs if is_convertible(cost)}
+    floats = dict.fromkeys(sorted(convertible - chosen.keys()), _CHOSEN)
+    return dataclasses.replace(config, dtype=dtype), Skipped(by_user, floats, halves)
