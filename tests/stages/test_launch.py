@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,9 @@ KINDS = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
+
+
+_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl and pidfd")
 
 
 def _failure(launched, body, **options):
@@ -210,7 +215,7 @@ def test_child_is_ended_when_the_parent_is_interrupted(launched, tmp_path):
     assert host.process_start(int((tmp_path / "out" / "pid").read_text())) is None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
+@_linux
 def test_child_dies_with_its_parent(staged, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -235,6 +240,93 @@ def test_child_dies_with_its_parent(staged, tmp_path):
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     assert _gone(child)
+
+
+_WHO = "(out_dir / str(os.getpid())).write_text(str(os.getppid()))\n" + OK
+
+
+def _processes(folder):
+    """Return process ids of stages by their server's."""
+    return {int(file.name): int(file.read_text()) for file in folder.iterdir()}
+
+
+def _again(tmp_path, **options):
+    """Run a stage once more, in the same environment."""
+    (tmp_path / "again").mkdir(exist_ok=True)
+    return launch(
+        "build", {"name": "m", "target": {}}, {"convert": Path("m")}, tmp_path / "again",
+        tmp_path / "log.txt", lambda *_: None, threads=1, **options,
+    )  # fmt: skip
+
+
+@_linux
+def test_processes_of_one_server_are_new_ones(launched, tmp_path):
+    launched(_WHO)
+    _again(tmp_path)
+    (first,), (second,) = _processes(tmp_path / "out"), _processes(tmp_path / "again")
+    assert first != second
+    servers = {*_processes(tmp_path / "out").values(), *_processes(tmp_path / "again").values()}
+    assert len(servers) == 1
+    assert os.getpid() not in servers
+
+
+@_linux
+def test_server_has_no_threads_that_a_fork_would_miss(launched, tmp_path):
+    """NumPy's thread knows about forks. Others may hold a lock that nobody would release."""
+    launched(_WHO)
+    [server] = _processes(tmp_path / "out").values()
+    assert len(list(Path(f"/proc/{server}/task").iterdir())) <= 2
+
+
+@_linux
+@pytest.mark.parametrize("code", ["os.kill(os.getpid(), 11)", "os._exit(3)", "1 / 0"])
+def test_server_outlives_a_stage_that_fails(launched, staged, tmp_path, code):
+    body = f"if out_dir.name == 'out':\n    {code}\n" + _WHO
+    _failure(launched, body)
+    _again(tmp_path)
+    _again(tmp_path)
+    assert len(set(_processes(tmp_path / "again").values())) == 1
+
+
+@_linux
+def test_stage_fails_alone_when_its_server_is_killed(launched, tmp_path):
+    body = (
+        "if out_dir.name == 'out':\n    os.kill(os.getppid(), 9)\n    import time; time.sleep(9)\n"
+    )
+    error = _failure(launched, body + _WHO)
+    assert "the build process was ended by SIGKILL" in str(error)
+    _again(tmp_path)
+    assert len(_processes(tmp_path / "again")) == 1
+
+
+@_linux
+def test_other_environment_is_another_server(launched, tmp_path, monkeypatch):
+    launched("(out_dir / os.environ.get('COLOUR', '-')).write_text(str(os.getppid()))\n" + OK)
+    monkeypatch.setenv("COLOUR", "blue")
+    _again(tmp_path)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["-"]
+    assert [file.name for file in (tmp_path / "again").iterdir()] == ["blue"]
+
+
+@_linux
+def test_stages_at_once(staged, tmp_path):
+    """One server forks one child at a time; a second stage gets a process of its own."""
+    staged(
+        "import time\n(out_dir / 'here').touch()\n"
+        "while len(list(out_dir.parent.glob('*/here'))) < 2: time.sleep(0.02)\n" + OK
+    )
+
+    def run(number):
+        folder = tmp_path / f"out{number}"
+        folder.mkdir()
+        return launch(
+            "build", {"name": "m", "target": {}}, {"convert": Path("m")}, folder,
+            tmp_path / f"log{number}", lambda *_: None, threads=1,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, range(2)))
+    assert [result.metrics for result in results] == [{"a_s": 1.5}] * 2
 
 
 def test_nothing_is_left_in_the_temporary_folder(launched, tmp_path, monkeypatch):

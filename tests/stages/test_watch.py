@@ -29,7 +29,7 @@ def _start(code: str) -> subprocess.Popen[str]:
 def test_a_hang_is_ended() -> None:
     process = _start(_SLEEPS)
     start = time.monotonic()
-    with Watch(process, Allowance(seconds=1.0)) as watch:
+    with Watch(process.pid, Allowance(seconds=1.0)) as watch:
         process.wait(20)
     assert time.monotonic() - start < 10
     with pytest.raises(LimitError, match="the sleeper was stopped: it may take 1 s") as caught:
@@ -39,7 +39,7 @@ def test_a_hang_is_ended() -> None:
 
 def test_what_eats_memory_is_ended() -> None:
     process = _start(_EATS)
-    with Watch(process, Allowance(memory_mb=200)) as watch:
+    with Watch(process.pid, Allowance(memory_mb=200)) as watch:
         process.wait(60)
     with pytest.raises(LimitError, match="may use 200 MB of memory, but used") as caught:
         watch.check("the eater")
@@ -50,7 +50,7 @@ def test_children_count_and_end_with_their_parent() -> None:
     process = _start(_NESTED.format(_EATS))
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    with Watch(process, Allowance(memory_mb=200)) as watch:
+    with Watch(process.pid, Allowance(memory_mb=200)) as watch:
         process.wait(60)
     with pytest.raises(LimitError):
         watch.check("the family")
@@ -64,7 +64,7 @@ def test_children_count_and_end_with_their_parent() -> None:
 
 def test_what_keeps_to_its_limits_is_left_alone() -> None:
     process = _start("import time; time.sleep(1.5)")
-    with Watch(process, Allowance(seconds=30, memory_mb=10_000)) as watch:
+    with Watch(process.pid, Allowance(seconds=30, memory_mb=10_000)) as watch:
         assert process.wait(20) == 0
     watch.check("it")
     assert not Allowance().is_limited

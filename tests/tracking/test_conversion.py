@@ -88,6 +88,20 @@ def test_calibration_is_a_run_that_conversions_share(int8, store, run_flow, tmp_
     assert len(_runs(store, "tags.`tvmopt.stage` = 'calibrate'")) == 1
 
 
+def test_auto_measures_and_gives_each_layer_a_dtype(int8, store, run_flow, tmp_path):
+    out = _ok(run_flow(store, "convert", dtype="auto", layout="NHWC"))
+    assert "calibrate          reused" in out
+    assert "dtypes: of 7 layers" in out
+    (run,) = _runs(store, "tags.`tvmopt.stage` = 'sensitivity'")
+    assert run.data.metrics["layers_int8"] <= 7
+    table = _artifact(store, run, "dtype_maps.csv", tmp_path).read_text()
+    assert "True" in table
+    (converted,) = _runs(store, "params.dtype = 'auto' and tags.`tvmopt.stage` = 'convert'")
+    assert converted.data.metrics["cosine_vs_float"] > 0.99
+    again = _ok(run_flow(store, "convert", dtype="auto", layout="NHWC"))
+    assert "sensitivity        reused" in again
+
+
 @pytest.mark.slow
 def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
     done = mlflow_run(store, "main", dtype="int8", layout="NHWC", skip_layers="auto", topk=3)
@@ -105,7 +119,7 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"dtype": "int7"}, "dtype must be one of float32, float16, bfloat16, int8, but got"),
+        ({"dtype": "int7"}, "dtype must be one of float32, float16, bfloat16, int8, auto, but"),
         ({"layout": "NCWH"}, r"layout must be one of auto, NCHW, NHWC, NCHW<c>c, HWNC"),
         ({"skip_layers": "conv*"}, "skip_layers must match layers, but 'conv*' matches none of"),
         ({"quantization": "u8u8"}, "quantization must be one of auto, u8s8, s8s8, but got 'u8u8'"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 
@@ -89,16 +91,16 @@ def test_killed_stage_process_is_a_failed_run(tmp_path, project_env, make_store,
     assert parent.info.status == "FAILED"
 
 
+_SERVER = "tvmopt.stages.fork_server"
+
+
 def _child_of(parent: int) -> int:
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        found = subprocess.run(
-            ["pgrep", "-P", str(parent), "-f", "tvmopt.stages.child"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if found.stdout.split():
-            return int(found.stdout.split()[0])
+        for child in psutil.Process(parent).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                # A fork of the server has its command line.
+                if _SERVER in child.cmdline() and _SERVER in child.parent().cmdline():
+                    return child.pid
         time.sleep(0.05)
     raise AssertionError("the stage's process was never seen")

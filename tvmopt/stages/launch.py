@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,13 @@ from tvmopt import errors
 from tvmopt.errors import LimitError, StageFailedError, TvmoptError, last_line
 from tvmopt.scratch import scratch_folder
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
+from tvmopt.stages.process import StageProcess, stage_process
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.watch import Allowance, Watch
 
 _LOG_TAIL = 5
+# TVM's handler of SIGSEGV prints this and the native stack, whose end is always Python's start.
+_BACKTRACE = "!!!!!!! Segfault encountered"
 UNLIMITED = Allowance()
 #: Environment variables that hold secrets which no stage needs.
 SECRETS = (
@@ -70,10 +71,9 @@ def launch(
             "inputs": {name: str(path) for name, path in inputs.items()},
             "out_dir": str(out_dir),
             "digest": digest,
-            "parent": os.getpid(),
         }
-        (control / "request.json").write_text(json.dumps(request))
-        code = _run(stage, control / "request.json", log, progress, threads, allowance)
+        with stage_process(request, control / "request.json", _environment(control, threads)) as it:
+            code = _watched(it, stage, log, progress, allowance)
         if (control / ERROR_FILE).exists():
             raise _rebuilt(json.loads((control / ERROR_FILE).read_text()), stage, in_run)
         if code != 0 or not (control / RESULT_FILE).exists():
@@ -81,12 +81,12 @@ def launch(
         return StageResult.read(control / RESULT_FILE)
 
 
-def _run(
-    stage: str, request: Path, log: Path, progress: Progress, threads: int, allowance: Allowance
-) -> int:
-    env = {
-        **os.environ,
-        "TMPDIR": str(request.parent),
+def _environment(control: Path, threads: int) -> dict[str, str]:
+    # A worker that saw the run would resume, rename and finish it itself; secrets are not for it.
+    unwanted = {"MLFLOW_RUN_ID", *SECRETS}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in unwanted},
+        "TMPDIR": str(control),
         "TVM_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
         # The package may run from a source tree that is not installed.
@@ -94,34 +94,23 @@ def _run(
             filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
         ),
     }
-    # A worker that saw the run would resume, rename and finish it itself; secrets are not for it.
-    for name in ("MLFLOW_RUN_ID", *SECRETS):
-        env.pop(name, None)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tvmopt.stages.child", str(request)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=env,
-    )
-    try:
-        with Watch(process, allowance) as watch, log.open("a") as file:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(PROGRESS_MARK):
-                    progress(*json.loads(line.removeprefix(PROGRESS_MARK)))
-                else:
-                    file.write(line)
-                    file.flush()
-            code = process.wait()
-        watch.check(f"the {stage} process")
-        return code
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+
+
+def _watched(
+    process: StageProcess, stage: str, log: Path, progress: Progress, allowance: Allowance
+) -> int:
+    """Write what the process prints to ``log``; return its exit code."""
+    with Watch(process.pid, allowance) as watch, log.open("a") as file:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(PROGRESS_MARK):
+                progress(*json.loads(line.removeprefix(PROGRESS_MARK)))
+            else:
+                file.write(line)
+                file.flush()
+        code = process.wait()
+    watch.check(f"the {stage} process")
+    return code
 
 
 def _rebuilt(data: dict[str, Any], stage: str, in_run: bool) -> TvmoptError:
@@ -143,6 +132,7 @@ def _crash(stage: str, code: int, log: Path) -> tuple[str, str]:
         what, kind = f"was ended by {name}", "killed" if name == "SIGKILL" else "crash"
     else:
         what, kind = f"ended with exit code {code} and no result", "crash"
-    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:] if log.exists() else []
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = text.partition(_BACKTRACE)[0].splitlines()[-_LOG_TAIL:]
     tail = f"; last lines of its log: {' | '.join(lines)[:400]}" if lines else ""
     return f"the {stage} process {what}{tail}", kind

@@ -10,6 +10,7 @@ from tvmopt.choices import AUTO
 from tvmopt.config import ConvertConfig
 from tvmopt.errors import ConfigError
 from tvmopt.frontend import Layer
+from tvmopt.kernels.recurrence import GATES
 from tvmopt.quantize.analysis import is_convertible
 from tvmopt.quantize.dtype_map import half_layers, whole_model_dtype
 from tvmopt.stages.convert_module import Skipped
@@ -17,6 +18,7 @@ from tvmopt.stages.sensitivity import read_proposal, read_sensitivity
 
 _PROPOSED = "skip_layers: auto (sensitivity)"
 _CHOSEN = "dtype: auto (accuracy or time)"
+_UNMEASURED = "dtype: auto (recurrent layers are not measured)"
 
 
 def resolve_layer_dtypes(
@@ -49,4 +51,5 @@ def resolve_layer_dtypes(
     halves = half_layers(chosen) if dtype == "int8" else {}
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
     floats = dict.fromkeys(sorted(convertible - chosen.keys()), _CHOSEN)
+    floats |= {layer.index: _UNMEASURED for layer in layers if layer.op in GATES}
     return dataclasses.replace(config, dtype=dtype), Skipped(by_user, floats, halves)

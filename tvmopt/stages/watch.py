@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import subprocess
 import threading
 import time
 
@@ -38,12 +37,12 @@ class Watch:
     """Watch a process from a thread; kill its process tree when it exceeds a limit.
 
     Args:
-        process: The process, just started.
+        pid: Its process id.
         allowance: Its limits.
     """
 
-    def __init__(self, process: subprocess.Popen[str], allowance: Allowance) -> None:
-        self._process, self._allowance = process, allowance
+    def __init__(self, pid: int, allowance: Allowance) -> None:
+        self._pid, self._allowance = pid, allowance
         self._end = threading.Event()
         self._passed: tuple[str, str] | None = None
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -71,11 +70,11 @@ class Watch:
             if 0 < allowed_s < time.monotonic() - start:
                 text = f"it may take {allowed_s:.0f} s, and had not ended by then"
                 self._passed = ("timeout", text)
-            elif 0 < allowed_mb < (used := resident_mb(self._process.pid)):
+            elif 0 < allowed_mb < (used := resident_mb(self._pid)):
                 text = f"it may use {allowed_mb:.0f} MB of memory, but used {used:.0f} MB"
                 self._passed = ("out_of_memory", text)
             if self._passed is not None:
-                kill_tree(self._process.pid)
+                kill_tree(self._pid)
                 return
 
 

@@ -238,7 +238,7 @@ def _run_sample(bundle: Path) -> str:
         cwd=bundle,
     )
     try:
-        with Watch(process, Allowance(_TIMEOUT_S, memory_mb(0.0))) as watch:
+        with Watch(process.pid, Allowance(_TIMEOUT_S, memory_mb(0.0))) as watch:
             said, wrong = process.communicate()
         watch.check("the golden run")
     except LimitError as error:

@@ -1,0 +1,106 @@
+"""Fork server: a process that has imported TVM, and forks a child for each stage.
+
+A stage needs a process of its own, and importing TVM takes a second or two of each. The server
+imports once, runs no stage itself, and has no threads but NumPy's, so a fork of it is as good as a
+new process. It ends when its client closes the socket, however the client ended.
+
+The protocol, over a Unix socket; one child at a time::
+
+    client                                server
+    path of the request, fd of a pipe  ->
+                                       <- {"pid": 12}     the child runs; its output is in the pipe
+                                       <- {"code": 0}     it has ended; -9: ended by signal 9
+    one byte                           ->                 its process id may be used again
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from tvmopt.stages import child
+
+# What every stage needs, and what starts no threads. ONNX Runtime starts one.
+_PRELOADED = ("numpy", "onnx", "tvm", "tvm.relax", "tvmopt.transform", "tvmopt.kernels.families")
+_MOST_BYTES = 65536
+
+
+def main(fileno: int) -> int:
+    """Serve the socket with file descriptor ``fileno`` until it is closed; return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client and the child
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    with socket.socket(fileno=fileno) as channel:
+        while True:
+            message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 1)
+            if not message:
+                return 0
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                _run(message.decode(), files[0])
+            os.close(files[0])
+            if not _serve(channel, pid):
+                return 0
+
+
+def _serve(channel: socket.socket, pid: int) -> bool:
+    """Report the start and the end of a child; return whether the client is still there."""
+    ended = os.pidfd_open(pid)
+    try:
+        channel.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+        ready, _, _ = select.select([ended, channel.fileno()], [], [])
+        if ended not in ready:  # the client sends nothing now, so it is gone
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return False
+        # The process id is kept until the client cannot signal it any more.
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert found is not None
+        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        channel.sendall(json.dumps({"code": code}).encode() + b"\n")
+        is_there = bool(channel.recv(1))
+        os.waitpid(pid, 0)
+        return is_there
+    except ConnectionError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return False
+    finally:
+        os.close(ended)
+
+
+def _run(path: str, output: int) -> NoReturn:
+    """Run the stage that the request at ``path`` names, in this forked process."""
+    code = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own = json.loads(Path(path).read_text())["process"]
+        os.environ.update(own["environment"])
+        os.chdir(own["folder"])
+        tempfile.tempdir = None  # of the server's environment
+        code = child.main(path)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
