@@ -6,9 +6,12 @@ from tvmopt.choices import GOALS
 from tvmopt.errors import ConfigError
 from tvmopt.metrics.own import is_own
 
+AGREEMENT, FLOAT_R2 = "agreement", "float_r2"
+#: Metrics that compare with the float model; ``fidelity`` is one of the others.
+FIDELITIES = ("fidelity", AGREEMENT, FLOAT_R2)
 #: Metrics that compare with the float model, or take class indices; see
 #: :mod:`tvmopt.evaluate.accuracy`.
-BUILT_IN = ("auto", "top1", "fidelity")
+BUILT_IN = ("auto", "top1", *FIDELITIES)
 
 
 def check_metric(text: str, goal: str) -> None:

@@ -180,7 +180,8 @@ class MetricParameters(Group):
 
     metric: str = parameter(
         "auto",
-        "accuracy metric: auto, top1, fidelity; of scikit-learn: accuracy, f1, roc_auc, r2, "
+        "accuracy metric: auto, top1; without labels fidelity, which is agreement (of classes) or "
+        "float_r2 (R2 with the float model); of scikit-learn: accuracy, f1, roc_auc, r2, "
         "mean_absolute_error, mean_iou, top5 and more, f1@output for one of several outputs; or "
         "your own file.py:function, which gets outputs and labels and returns a number",
     )

@@ -12,6 +12,7 @@ import onnx
 
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch, is_class_indices
+from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
@@ -59,7 +60,7 @@ class Judge:
         expected: Sequence[Sequence[np.ndarray]],
         bar: Bar,
         *,
-        class_scores: bool = True,
+        class_scores: ClassScores = ASSUMED,
     ) -> None:
         self.class_scores = class_scores
         self._batches, self._expected, self._bar = batches, expected, bar

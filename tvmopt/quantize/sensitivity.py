@@ -19,7 +19,7 @@ from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Dataset
-from tvmopt.frontend.class_scores import holds_class_scores
+from tvmopt.frontend.class_scores import find_class_scores
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
@@ -99,7 +99,7 @@ def sensitivity(
             batches,
             [session.run(None, b.inputs) for b in batches],
             bar,
-            class_scores=holds_class_scores(proto),
+            class_scores=find_class_scores(proto).on(random_inputs=data.is_random),
         ),
         progress,
     )

@@ -9,7 +9,7 @@ import onnx
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Dataset, read_labels, require_class_indices
 from tvmopt.frontend.shapes import graph_inputs
-from tvmopt.metrics.check import BUILT_IN
+from tvmopt.metrics.check import BUILT_IN, FIDELITIES
 from tvmopt.metrics.metric import Metric, find_metric
 from tvmopt.stages.signature import Signature
 
@@ -27,7 +27,7 @@ def asked_metric(text: str, goal: str, signature: Signature, dataset: Dataset) -
         ConfigError: When there is no such metric, or the labels are none for it.
     """
     found = find_metric(text, goal, [spec.name for spec in signature.outputs])
-    if found is None and text != "fidelity":
+    if found is None and text not in FIDELITIES:
         require_class_indices(dataset.labels, 1 + dataset.stacked)
     return found or text
 
@@ -43,7 +43,7 @@ def check_labels(text: str, model: onnx.ModelProto, data: Path | None) -> None:
     Raises:
         ConfigError: When the metric needs labels, and there are none, or none of its kind.
     """
-    if text == "fidelity":
+    if text in FIDELITIES:
         return
     names = [value.name for value in graph_inputs(model)]
     labels = None if data is None else read_labels(data, names)

@@ -93,7 +93,10 @@ def _accuracy(
     signature: Signature,
 ) -> Accuracy:
     meter = AccuracyMeter(
-        metric, dataset.labels is not None, signature.tolerance, class_scores=signature.class_scores
+        metric,
+        dataset.labels is not None,
+        signature.tolerance,
+        class_scores=signature.class_scores.on(random_inputs=dataset.is_random),
     )
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)
