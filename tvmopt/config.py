@@ -58,7 +58,9 @@ class CalibrateConfig(StageConfig, CalibrationParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParameters):
+class SensitivityConfig(
+    StageConfig, MetricParameters, AccuracyParameters, SensitivityLimitParameters
+):
     """Configuration of the sensitivity stage: accuracy loss and gain of each layer and dtype.
 
     Attributes:
@@ -67,6 +69,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
         dtypes: dtypes to analyse.
         quantization: One of ``choices.QUANTIZATIONS``.
         samples: Most samples to measure accuracy on, of the data's calibration part.
+        metric_sha256: As in :class:`EvaluateConfig`.
     """
 
     input_shapes: str
@@ -74,6 +77,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
     dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
     samples: int = 32
+    metric_sha256: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,6 +39,9 @@ class Metric:
     keep: Keep
     score: Score
 
+    def __str__(self) -> str:
+        return self.name
+
     def __call__(self, kept: Sequence[Sequence[np.ndarray]], labels: np.ndarray) -> float:
         """Return the number for all batches.
 

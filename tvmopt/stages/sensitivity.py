@@ -11,6 +11,7 @@ from pathlib import Path
 from tvmopt.config import SensitivityConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import load_onnx, prepare, shapes_for
+from tvmopt.metrics.metric import find_metric
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.spreadsheet import write_csv
@@ -40,6 +41,8 @@ def sensitivity(
     loaded = load_onnx(model)
     prepared = prepare(loaded, shapes_for(loaded, config.input_shapes))
     dataset = calibration_data(prepared.reference, data, config.samples)
+    outputs = [value.name for value in prepared.reference.graph.output]
+    metric = find_metric(config.metric, config.metric_goal, outputs) or config.metric
     found = measure(
         prepared,
         dataset,
@@ -50,6 +53,7 @@ def sensitivity(
         time_limit_s=config.sensitivity_time,
         samples=config.samples,
         max_drop=config.max_accuracy_drop,
+        metric=metric,
         progress=progress,
     )
     (out_dir / SENSITIVITY_FILE).write_text(json.dumps(found.to_dict(), indent=1))
@@ -64,6 +68,10 @@ def sensitivity(
         listed = ",".join(map(str, proposed)) or "none"
         lines.append(f"{dtype}: skip {listed}")
     tags = {"tvmopt.notes": "; ".join(found.notes)} if found.notes else {}
+    judged = found.settings["metric"]
+    tags["tvmopt.metric"] = judged
+    if judged != "auto":
+        lines.append(f"layers are judged by {judged}")
     return StageResult(metrics, tags, [*lines, *found.notes])
 
 

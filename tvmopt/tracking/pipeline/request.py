@@ -146,6 +146,8 @@ class Request:
             self.quantization,
             max_accuracy_drop=self.max_accuracy_drop,
             sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
+            metric_sha256=self._metric_sha256,
+            **self.asked.metric.values(),
         )
 
     @functools.cached_property
@@ -184,13 +186,20 @@ class Request:
             **self.asked.measurement.values(),
             **self.asked.board.values(),
         }
-        file = file_of(self.asked.metric.metric)
-        digest = "" if file is None else sha256_file(file)
         on_gpu = self.target.gpu is not None
         threads = self.asked.model.threads or host.usable_cores() if on_gpu else self.target.threads
         return EvaluateConfig(
-            threads, metric_sha256=digest, accuracy_time_s=self.accuracy_time_s, **asked
+            threads,
+            metric_sha256=self._metric_sha256,
+            accuracy_time_s=self.accuracy_time_s,
+            **asked,
         )
+
+    @functools.cached_property
+    def _metric_sha256(self) -> str:
+        """Return the hash of the file of the user's own metric; empty without one."""
+        file = file_of(self.asked.metric.metric)
+        return "" if file is None else sha256_file(file)
 
     # -- what follows from the parameters
 
