@@ -189,7 +189,7 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
 
     Attributes:
         threads: Threads of every contender, ONNX Runtime included.
-        metric_sha256: sha256 of the file of the user's own metric; empty for other metrics.
+        metric_sha256: sha256 of the user's own metric or alphabet; empty for other metrics.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer

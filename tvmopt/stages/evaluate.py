@@ -104,7 +104,7 @@ def evaluate(
     reference = _reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
     dataset = _dataset(data, signature)
-    metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
+    metric = asked_metric(config, signature, dataset)
     accuracies, reference_accuracy = _accuracies(
         config, metric, models, reference, dataset, signature
     )
@@ -190,7 +190,7 @@ def _evaluate_on(
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
         limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
-        metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
+        metric = asked_metric(config, signature, dataset)
         accuracies, _ = _accuracies(limited, metric, models, reference, dataset, signature)
         _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
         inputs = dataset.batch(0).inputs

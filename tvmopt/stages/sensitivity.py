@@ -11,10 +11,10 @@ from pathlib import Path
 from tvmopt.config import SensitivityConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import load_onnx, prepare, shapes_for
-from tvmopt.metrics.metric import find_metric
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.spreadsheet import write_csv
+from tvmopt.stages.asked_metric import metric_of
 from tvmopt.stages.calibrate import calibration_data, read_ranges
 from tvmopt.stages.result import Progress, StageResult
 
@@ -42,7 +42,7 @@ def sensitivity(
     prepared = prepare(loaded, shapes_for(loaded, config.input_shapes))
     dataset = calibration_data(prepared.reference, data, config.samples)
     outputs = [value.name for value in prepared.reference.graph.output]
-    metric = find_metric(config.metric, config.metric_goal, outputs) or config.metric
+    metric = metric_of(config, outputs)
     found = measure(
         prepared,
         dataset,

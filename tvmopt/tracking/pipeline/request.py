@@ -28,7 +28,6 @@ from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
-from tvmopt.metrics.own import file_of, with_whole_path
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -37,6 +36,7 @@ from tvmopt.remote import Board
 from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
 from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
@@ -197,9 +197,8 @@ class Request:
 
     @functools.cached_property
     def _metric_sha256(self) -> str:
-        """Return the hash of the file of the user's own metric; empty without one."""
-        file = file_of(self.asked.metric.metric)
-        return "" if file is None else sha256_file(file)
+        """Return the hash of the file that the metric names; empty without one."""
+        return digest_of_file(self.asked.metric)
 
     # -- what follows from the parameters
 
@@ -260,7 +259,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
-    asked = Asked.of({**asked.values(), "metric": with_whole_path(asked.metric.metric)})
+    asked = dataclasses.replace(asked, metric=with_whole_paths(asked.metric))
     data = _existing_data(of_model.data)
     text = proposed_shapes(of_model.input_shapes, model, data)
     given = parse_given_sizes(text)
