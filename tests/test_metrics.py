@@ -179,7 +179,7 @@ def test_own_file_that_does_not_run(tmp_path, own) -> None:
         (
             "f2",
             "",
-            r"must be one of auto, top1, fidelity, accuracy.*file.py:function, but got 'f2'",
+            r"must be one of auto, top1, fidelity, .*accuracy.*file.py:function, but got 'f2'",
         ),
         ("auto@y", "", "but got 'auto@y'"),
         ("own.py:score", "", "metric_goal must be larger or smaller for a metric of your own"),

@@ -246,7 +246,8 @@ def test_files_that_are_not_python_are_package_data():
 def test_every_imported_package_is_a_dependency():
     stems = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "sklearn": "scikit-learn",
              "yaml": "pyyaml", "google": "onnx"}  # fmt: skip
-    pins = {Requirement(line).name for line in PROJECT["dependencies"]}
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["text"]]
+    pins = {Requirement(line).name for line in lines}
     for folder in (PACKAGE, ROOT / "flows"):
         for path in folder.rglob("*.py"):
             for name in {n.split(".")[0] for n in _imported(path)} - sys.stdlib_module_names:

@@ -13,7 +13,8 @@ from tvmopt.row_order import in_order_of
 MEASURES = ("max", "rms", "rows")
 # Of what is nearly zero throughout, only the noise would be compared.
 _LEAST_RMS = 1e-2
-_LEAST_DIRECTION = 1e-6
+LEAST_DIRECTION = 1e-6
+"""Outputs below it throughout are rounding of larger values, without a direction."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,7 @@ def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
     a, e = a[finite], e[finite]
     if not np.isfinite(a).all():
         return 0.0
-    if max(np.abs(a).max(initial=0.0), np.abs(e).max(initial=0.0)) < _LEAST_DIRECTION:
+    if max(np.abs(a).max(initial=0.0), np.abs(e).max(initial=0.0)) < LEAST_DIRECTION:
         return 1.0
     norms = float(np.linalg.norm(a) * np.linalg.norm(e))
     if norms == 0:

@@ -58,7 +58,9 @@ class CalibrateConfig(StageConfig, CalibrationParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParameters):
+class SensitivityConfig(
+    StageConfig, MetricParameters, AccuracyParameters, SensitivityLimitParameters
+):
     """Configuration of the sensitivity stage: accuracy loss and gain of each layer and dtype.
 
     Attributes:
@@ -68,6 +70,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
         quantization: One of ``choices.QUANTIZATIONS``.
         samples: Most samples to measure accuracy on, of the data's calibration part.
         layer_dtypes: Whether to choose a dtype for each layer, instead of skip sets.
+        metric_sha256: As in :class:`EvaluateConfig`.
     """
 
     input_shapes: str
@@ -76,6 +79,7 @@ class SensitivityConfig(StageConfig, AccuracyParameters, SensitivityLimitParamet
     quantization: str = "u8s8"
     samples: int = 32
     layer_dtypes: bool = False
+    metric_sha256: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +191,7 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
 
     Attributes:
         threads: Threads of every contender, ONNX Runtime included.
-        metric_sha256: sha256 of the file of the user's own metric; empty for other metrics.
+        metric_sha256: sha256 of the user's own metric or alphabet; empty for other metrics.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer

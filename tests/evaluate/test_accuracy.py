@@ -8,6 +8,7 @@ import pytest
 from tvmopt.compare import Tolerance
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
+from tvmopt.frontend.class_scores import ClassScores
 
 
 def _scores(*classes, of=4):
@@ -57,12 +58,59 @@ def test_fidelity_is_top1_agreement_for_scores():
     assert (got.accuracy, got.reference, got.agreement) == (0.5, 1, 0.5)
 
 
-def test_fidelity_is_the_cosine_for_anything_else():
-    want = np.array([3.0, 4.0], np.float32)
-    got = _meter("fidelity", False, ([np.array([3.0, 0.0])], [want], None, 1))
+def test_fidelity_is_r2_for_anything_else():
+    want = np.array([3.0, 5.0], np.float32)
+    got = _meter("fidelity", False, ([np.array([3.0, 4.5])], [want], None, 1))
     assert got.agreement is None
-    assert got.accuracy == pytest.approx(0.6)
-    assert got.max_abs_error == pytest.approx(4)
+    assert got.accuracy == pytest.approx(1 - 0.125)  # mean square 0.125, variance over elements 1
+    assert got.max_abs_error == pytest.approx(0.5)
+    assert got.fidelity.startswith("R2 with the float model as the truth (the first output is no ")
+
+
+@pytest.mark.parametrize(
+    ("metric", "accuracy", "fidelity"),
+    [
+        ("fidelity", 0.5, "top-1 agreement (Gemm computes it), of it 0.0000 near ties of the"),
+        ("agreement", 0.5, "top-1 agreement (as asked)"),
+        ("float_r2", 0.0, "R2 with the float model as the truth (as asked)"),
+    ],
+)
+def test_kind_of_fidelity_can_be_asked_for(metric, accuracy, fidelity):
+    scores = ClassScores(True, "Gemm computes it", doubtful=True)
+    meter = AccuracyMeter(metric, has_labels=True, class_scores=scores)
+    meter.add([_scores(0, 1)], [_scores(0, 2)], np.array([0, 0]), 2)
+    found = meter.result()
+    assert (found.metric, found.accuracy, found.reference) == (metric, accuracy, 1.0)
+    assert found.fidelity.startswith(fidelity)
+
+
+def test_agreement_can_be_asked_of_what_seems_no_scores():
+    meter = AccuracyMeter("agreement", False, class_scores=ClassScores(False, "no"))
+    meter.add([_scores(0, 1)], [_scores(0, 2)], None, 2)
+    assert meter.result().accuracy == 0.5
+    with pytest.raises(
+        ConfigError, match=r"needs a first output of shape .*got \(2, 1\); use metr"
+    ):
+        meter.add([np.zeros((2, 1))], [np.zeros((2, 1))], None, 2)
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "columns", "kind"),
+    [
+        (True, (9.0, 0.0), "R2"),  # the first column is always the largest: not of classes
+        (True, (0.0, 0.0), "top-1"),
+        (False, (9.0, 0.0), "top-1"),
+    ],
+)
+def test_columns_of_a_linear_layer_with_one_largest_are_no_classes(doubtful, columns, kind):
+    values = np.random.default_rng(0).standard_normal((24, 2)) + columns
+    found = []
+    for rows in (19, 24):
+        meter = AccuracyMeter("fidelity", False, class_scores=ClassScores(True, "y", doubtful))
+        meter.add([values[:rows] + 0.1], [values[:rows]], None, rows)
+        found.append(meter.result().fidelity)
+    assert found[0].startswith("top-1")  # nineteen rows are too few to tell
+    assert found[1].startswith(kind)
 
 
 def test_classes_with_equal_float_scores_count_as_one():

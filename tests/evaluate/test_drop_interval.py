@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.drop_interval import confidence_words, of_losses
+from tvmopt.frontend.class_scores import ClassScores
 from tvmopt.metrics.metric import find_metric
 
 
@@ -98,7 +99,7 @@ def test_agreement_resamples_whole_samples() -> None:
 
 
 def test_cosine_has_no_interval() -> None:
-    meter = AccuracyMeter("fidelity", has_labels=False, class_scores=False)
+    meter = AccuracyMeter("fidelity", has_labels=False, class_scores=ClassScores(False, "none"))
     output = np.ones((4, 3), np.float32)
     meter.add([output], [output], None, 4)
     found = meter.result(with_interval=True)

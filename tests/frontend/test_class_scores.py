@@ -7,7 +7,7 @@ import onnx.parser
 import onnx.shape_inference
 import pytest
 
-from tvmopt.frontend.class_scores import holds_class_scores
+from tvmopt.frontend.class_scores import find_class_scores
 
 _TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -39,7 +39,7 @@ def _model(nodes: str, x: str = "2,4", y: str = "2,5"):
     ],
 )
 def test_scores(nodes, x, y) -> None:
-    assert holds_class_scores(_model(nodes, x, y))
+    assert find_class_scores(_model(nodes, x, y)).found
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,36 @@ def test_scores(nodes, x, y) -> None:
     ],
 )
 def test_no_scores(nodes, x, y) -> None:
-    assert not holds_class_scores(_model(nodes, x, y))
+    assert not find_class_scores(_model(nodes, x, y)).found
 
 
 def test_normalised_hidden_states_are_none() -> None:
     nodes = "m = MatMul(x, w) y = LayerNormalization(m, bias, bias)"
-    assert not holds_class_scores(_model(nodes, "2,3,4", "2,3,5"))
+    assert not find_class_scores(_model(nodes, "2,3,4", "2,3,5")).found
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "found", "doubtful"),
+    [
+        ("y", 5, True, True),
+        ("logits", 5, True, False),
+        ("pred_logits.1", 5, True, False),
+        ("classScores", 5, True, False),
+        ("y", 1, False, False),
+        ("pred_boxes", 5, False, False),
+        ("imageEmbeds", 5, False, False),
+        ("last_hidden_state", 5, False, False),
+        ("logistic_regression", 5, True, False),
+        ("output_0", 5, True, True),
+    ],
+)
+def test_linear_layer_computes_values_too(name, columns, found, doubtful) -> None:
+    model = onnx.parser.parse_model(
+        _TEXT.format(nodes="y = Gemm(x, w, bias)", x="2,4", y=f"2,{columns}")
+    )
+    model.graph.node[0].output[0] = model.graph.output[0].name = name
+    scores = find_class_scores(model)
+    assert (scores.found, scores.doubtful) == (found, doubtful)
+    assert repr(name) in scores.why
+    assert not scores.on(random_inputs=True).doubtful
+    assert scores.on(random_inputs=False) == scores

@@ -53,6 +53,16 @@ def test_metrics_without_data(run):
     assert all(math.isfinite(value) for value in metrics.values())
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"), [("auto", "top-1 agreement (Gemm"), ("float_r2", "R2 with the float model")]
+)
+def test_the_kind_of_fidelity_is_said(run, metric, said):
+    result, _ = run(metric=metric)
+    name = result.tags["tvmopt.metric"]
+    assert result.tags["tvmopt.fidelity"].startswith(said)
+    assert result.changed[1] == f"{name} is the {result.tags['tvmopt.fidelity']}"
+
+
 def test_accuracy_against_labels_of_the_evaluation_part(run, images, conv_model):
     from tvmopt.frontend.reference import Reference
 
@@ -61,6 +71,7 @@ def test_accuracy_against_labels_of_the_evaluation_part(run, images, conv_model)
     result, _ = run({"x": images, "labels": labels})
     assert result.tags["tvmopt.metric"] == "top1"
     assert result.metrics["accuracy"] == result.metrics["reference_accuracy"] == 1
+    assert "tvmopt.fidelity" not in result.tags
     assert "on 20 samples" in result.changed[0]  # 70% of 40
 
 

@@ -20,7 +20,13 @@ def test_a_row_fits_its_function(name):
     taken = inspect.signature(getattr(importlib.import_module(module), attribute)).parameters
     assert len(stage.arguments) == len(taken)
     call = StageCall(
-        {k: k for k in ("input_shapes", "metadata_sha256", "metric", "metric_goal", "board")},
+        {
+            k: k
+            for k in (
+                "input_shapes", "metadata_sha256", "metric", "metric_goal", "metric_alphabet",
+                "metric_blank", "board",
+            )
+        },
         {one.role: Path(one.role) for one in stage.inputs},
         "digest", Path("out"), print,
     )  # fmt: skip

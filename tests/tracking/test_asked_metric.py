@@ -70,7 +70,10 @@ def test_own_metric_from_data_to_champion(files, run_flow, make_store) -> None:
     ("values", "message"),
     [
         ({}, r"labels must be integer class indices.*holds float32 \(100, 2\); give a metric"),
-        ({"metric": "f2"}, "metric must be one of auto, top1, fidelity, accuracy"),
+        (
+            {"metric": "f2"},
+            "metric must be one of auto, top1, fidelity, agreement, float_r2",
+        ),
         ({"metric": "gone.py:score", "metric_goal": "larger"}, "must name an existing file"),
         ({"metric": "own.py:score"}, "metric_goal must be larger or smaller"),
     ],

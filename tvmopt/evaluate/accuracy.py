@@ -9,13 +9,17 @@ import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
+from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
 from tvmopt.evaluate.drop_interval import Interval, of_losses, of_metric
+from tvmopt.evaluate.float_r2 import FloatR2
+from tvmopt.frontend.class_scores import ASSUMED, ClassScores
+from tvmopt.metrics.check import AGREEMENT, FIDELITIES, FLOAT_R2
 from tvmopt.metrics.metric import Metric
 
 _SIMILAR = 0.99
 """Cosine of outputs that hold the same rows, in whatever dtype."""
-_TIE = 1e-5
-"""Scores nearer than this, relative to the larger one (at least 1), are equal in float32."""
+_ROWS_TO_TELL = 20
+"""Rows that show whether a model has several classes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +27,14 @@ class Accuracy:
     """Accuracy of a model on a dataset.
 
     Attributes:
-        metric: ``"top1"``, ``"fidelity"``, or the name of a metric of the user.
+        metric: ``"top1"``, a kind of fidelity, or the name of a metric of the user.
         accuracy: The user's metric, or top-1 accuracy, against labels. For fidelity, top-1
             agreement with the float model when the first output holds class scores (2 or 3 axes),
-            otherwise the cosine; of a model that sorts, the share of batches that agree.
+            with a margin for near ties; otherwise R² with the float model's outputs as the truth.
+            Of a model that sorts, the share of batches that agree.
         reference: The float model's accuracy on the same samples (1 for fidelity).
-        agreement: Fraction of rows with the float model's top-1; None when the first output holds
-            no class scores.
+        agreement: Fraction of rows with the float model's top-1, near ties counting as any other;
+            None when the first output holds no class scores.
         cosine: Minimum cosine similarity with the float model, over all outputs and batches. Of a
             model that sorts, over the batches that agree; 0 if less than half do.
         max_abs_error: Maximum absolute difference from the float model, over all outputs.
@@ -38,6 +43,7 @@ class Accuracy:
         low: Lower end of the drop's 95% interval; None if not asked for, or where samples have no
             accuracy of their own.
         high: Its upper end.
+        fidelity: What fidelity is here, and why; empty for other metrics.
     """
 
     metric: str
@@ -50,6 +56,7 @@ class Accuracy:
     larger_is_better: bool = True
     low: float | None = None
     high: float | None = None
+    fidelity: str = ""
 
     @property
     def interval(self) -> Interval | None:
@@ -63,30 +70,19 @@ class Accuracy:
         return lost if self.larger_is_better else -lost
 
 
-def _is_scores(output: np.ndarray) -> bool:
-    # (batch, classes) or (batch, steps, classes). The last axis of an image is spatial, not a
-    # class.
-    return output.dtype.kind == "f" and output.ndim in (2, 3) and output.shape[-1] > 1
-
-
-def _top1_agrees(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return per row whether the top-1 is the float model's; tied classes count as equal."""
-    classes = expected.shape[-1]
-    got, want = actual.reshape(-1, classes), expected.reshape(-1, classes).astype(np.float64)
-    top = want.max(axis=1)
-    chosen = want[np.arange(len(want)), got.argmax(axis=1)]
-    return chosen >= top - _TIE * np.maximum(1.0, np.abs(top))
-
-
 class AccuracyMeter:
     """Accumulate batches; :meth:`result` returns the accuracy.
 
     Args:
-        metric: ``"auto"``, ``"top1"``, ``"fidelity"``, or a metric of the user.
+        metric: ``"auto"``, ``"top1"``, ``"fidelity"``, ``"agreement"``, ``"float_r2"``, or a metric
+            of the user.
         has_labels: Whether there are labels.
         tolerance: Of the model's outputs; says whether their rows may change places.
         class_scores: Whether the first output holds scores of classes, so that models can agree on
             a row's class.
+
+    Raises:
+        ConfigError: When the metric needs labels, and there are none.
     """
 
     def __init__(
@@ -95,24 +91,30 @@ class AccuracyMeter:
         has_labels: bool,
         tolerance: Tolerance = FLOAT_TOLERANCE,
         *,
-        class_scores: bool = True,
+        class_scores: ClassScores = ASSUMED,
     ) -> None:
         self._own = metric if isinstance(metric, Metric) else None
         name = self._own.name if self._own else str(metric)
-        if name not in ("auto", "fidelity") and not has_labels:
+        if name not in ("auto", *FIDELITIES) and not has_labels:
             raise ConfigError(
                 f"metric {name!r} needs labels, but the data holds none; add an array 'labels' or "
                 "use metric=fidelity"
             )
-        built_in = "top1" if has_labels and name != "fidelity" else "fidelity"
-        self.metric = name if self._own else built_in
+        if self._own is None and name not in FIDELITIES:
+            name = "top1" if has_labels else "fidelity"
+        self.metric = name
         self._kept: list[list[np.ndarray]] = []
         self._reference_kept: list[list[np.ndarray]] = []
         self._labels: list[np.ndarray] = []
         self._losses: list[np.ndarray] = []
         self._tolerance = tolerance
-        self._right = self._reference_right = self._agreed = self._rows = self._samples = 0
+        self._right = self._reference_right = self._samples = 0
+        self._same_batches: list[bool] = []
         self._scores = class_scores
+        self._agreement: Agreement | None = None
+        if class_scores.found or name == AGREEMENT:
+            self._agreement = Agreement()
+        self._float_r2: list[FloatR2] = []
         self._cosine = 1.0
         self._max_abs_error = 0.0
 
@@ -131,8 +133,10 @@ class AccuracyMeter:
             expected: Outputs of the float model.
             labels: Class indices, what the user's metric takes, or None.
             valid: Number of samples in the batch; only these rows count for top-1 against labels.
-            padding: Number of trailing rows that repeat a sample; they do not count for the top-1
-                agreement.
+            padding: Number of trailing rows that repeat a sample; they do not count for fidelity.
+
+        Raises:
+            ConfigError: When outputs and labels do not fit each other or the metric.
         """
         self._samples += valid
         actual = self._tolerance.in_order(actual, expected)
@@ -148,18 +152,47 @@ class AccuracyMeter:
         elif self.metric == "top1":
             self._top1(first, wanted, labels, valid)
         if self._sorts:
-            self._agreed += agrees
-            self._rows += 1
-            self._lost(np.array([1.0 - agrees]))
-        elif self._scores and _is_scores(first):
+            self._same_batches.append(agrees)
+            return
+        self._add_agreement(first, wanted, padding)
+        if self._takes_float_r2:
+            self._add_float_r2(actual, expected, valid, padding)
+
+    def _add_agreement(self, first: np.ndarray, wanted: np.ndarray, padding: int) -> None:
+        if self._agreement is None:
+            return
+        if holds_rows_of_scores(first):
             rows = slice(0, len(first) - padding)
-            same = _top1_agrees(first[rows], wanted[rows])
-            self._agreed += int(same.sum())
-            self._rows += same.size
-            # The steps of a sample are not independent.
-            self._lost(1.0 - same.reshape(len(first[rows]), -1).mean(axis=1))
+            self._agreement.add(first[rows], wanted[rows])
+        elif self.metric == AGREEMENT:
+            raise ConfigError(
+                "metric 'agreement' needs a first output of shape (batch, classes) or (batch, "
+                f"steps, classes), but got {first.shape}; use metric=float_r2"
+            )
         else:
-            self._scores = False
+            self._agreement = None
+
+    @property
+    def _takes_float_r2(self) -> bool:
+        """Whether fidelity may be R²: as long as no table of scores says otherwise."""
+        if self.metric == "fidelity":
+            return self._agreement is None or self._scores.doubtful
+        return self.metric == FLOAT_R2
+
+    def _add_float_r2(
+        self,
+        actual: Sequence[np.ndarray],
+        expected: Sequence[np.ndarray],
+        valid: int,
+        padding: int,
+    ) -> None:
+        self._float_r2 = self._float_r2 or [FloatR2() for _ in expected]
+        for found, got, want in zip(self._float_r2, actual, expected, strict=True):
+            got, want = np.asarray(got), np.asarray(want)
+            if want.ndim and len(want) == valid + padding:
+                found.add(got[:valid], want[:valid])
+            else:  # an output without an axis of samples is one sample
+                found.add(got[None], want[None])
 
     def result(self, *, with_interval: bool = False) -> Accuracy:
         """Return the accuracy over all batches so far.
@@ -168,8 +201,9 @@ class AccuracyMeter:
             with_interval: Whether to resample for the interval of the drop, which takes up to two
                 seconds.
         """
-        agreement = self._agreed / self._rows if self._scores and self._rows else None
-        larger_is_better = True
+        agreement = self._agreement
+        strict = agreement.strict if agreement is not None and agreement.rows else None
+        larger_is_better, fidelity = True, ""
         if self._own is not None:
             labels = np.concatenate(self._labels)
             accuracy, reference = (
@@ -181,34 +215,67 @@ class AccuracyMeter:
             accuracy = self._right / self._samples
             reference = self._reference_right / self._samples
         else:
-            accuracy = agreement if agreement is not None else self._cosine
+            accuracy, fidelity = self._fidelity()
             reference = 1.0
-        interval = self._interval() if with_interval else None
+        low, high = (self._interval() if with_interval else None) or (None, None)
         return Accuracy(
             self.metric,
             accuracy,
             reference,
-            agreement,
-            0.0 if self._sorts and 2 * self._agreed < self._rows else self._cosine,
+            strict,
+            0.0 if 2 * sum(self._same_batches) < len(self._same_batches) else self._cosine,
             self._max_abs_error,
             self._samples,
             larger_is_better,
-            *(interval or (None, None)),
+            low,
+            high,
+            fidelity,
         )
 
-    def _lost(self, losses: np.ndarray) -> None:
-        """Note what samples lose in agreement, where that is the accuracy."""
-        if self.metric == "fidelity":
-            self._losses.append(losses)
+    def _fidelity(self) -> tuple[float, str]:
+        """Return the fidelity, and what it is."""
+        if self._sorts:
+            same = "share of batches with the float model's rows, since the model sorts"
+            return float(np.mean(self._same_batches)), same
+        why = "as asked" if self.metric != "fidelity" else self._scores.why
+        found = self._used_agreement
+        if found is not None:
+            ties = found.with_margin - found.strict
+            return found.with_margin, (
+                f"top-1 agreement ({why}), of it {ties:.4f} near ties of the float model"
+            )
+        if self.metric == "fidelity" and self._scores.found:
+            why = "the first output is no table of scores"
+            if self._agreement is not None:
+                why = "the first output has its largest value in one column for all samples"
+        values = [output.value for output in self._float_r2]
+        worst = f", the least of {len(values)} outputs" if len(values) > 1 else ""
+        return min(values, default=1.0), f"R2 with the float model as the truth{worst} ({why})"
+
+    @property
+    def _used_agreement(self) -> Agreement | None:
+        """The agreement where fidelity is that."""
+        found = self._agreement
+        if found is None or not found.rows or self.metric not in ("fidelity", AGREEMENT):
+            return None
+        if self.metric == "fidelity" and self._scores.doubtful:
+            return None if found.is_of_one_class(_ROWS_TO_TELL) else found
+        return found
 
     def _interval(self) -> Interval | None:
         """Return the 95% interval of the drop; None where samples have no accuracy of their own."""
         if self._own is not None:
             labels = np.concatenate(self._labels)
             return of_metric(self._own, self._kept, self._reference_kept, labels)
-        if not self._losses or (self.metric == "fidelity" and not self._scores and not self._sorts):
+        if self.metric == "top1":
+            losses = np.concatenate(self._losses)
+        elif self._sorts:
+            losses = 1.0 - np.array(self._same_batches)
+        elif (agreement := self._used_agreement) is not None:
+            losses = agreement.losses()
+        else:
             return None
-        return of_losses(np.concatenate(self._losses))
+        return of_losses(losses)
 
     @property
     def _sorts(self) -> bool:

@@ -52,12 +52,14 @@ class Dataset:
         labels: One a sample, on the first axis: class indices, values, maps, strings; None without
             labels.
         stacked: Whether a sample is a whole input.
+        is_random: Whether the samples are random, not the user's.
     """
 
     specs: tuple[TensorSpec, ...]
     arrays: dict[str, np.ndarray]
     labels: np.ndarray | None
     stacked: bool
+    is_random: bool = False
 
     @property
     def samples(self) -> int:
@@ -197,7 +199,7 @@ def _labels_of(
 def random_dataset(specs: Sequence[TensorSpec], seed: int, kind: str) -> Dataset:
     """Return eight random inputs without labels; ``kind`` as in :mod:`tvmopt.random_inputs`."""
     arrays = random_arrays(specs, seed, kind, samples=8)
-    return Dataset(tuple(specs), arrays, None, stacked=True)
+    return Dataset(tuple(specs), arrays, None, stacked=True, is_random=True)
 
 
 def is_class_indices(labels: np.ndarray | None) -> bool:

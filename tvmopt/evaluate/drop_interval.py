@@ -49,6 +49,7 @@ def of_metric(
     kept: Sequence[Sequence[np.ndarray]],
     reference: Sequence[Sequence[np.ndarray]],
     labels: np.ndarray,
+    limit_s: float = _METRIC_S,
 ) -> Interval | None:
     """Return the interval of what a metric loses; None where resamples of it make no sense.
 
@@ -57,6 +58,7 @@ def of_metric(
         kept: What it kept of each batch of the model's outputs.
         reference: What it kept of each batch of the float model's outputs.
         labels: Labels of all samples.
+        limit_s: Most seconds; None where these are too few for fifty resamples.
     """
     count = len(labels)
     arrays = [
@@ -67,7 +69,7 @@ def of_metric(
     rng = np.random.default_rng(_SEED)
     sign = 1.0 if metric.larger_is_better else -1.0
     drops: list[float] = []
-    end = time.monotonic() + _METRIC_S
+    end = time.monotonic() + limit_s
     for _ in range(_MOST_METRIC):
         if time.monotonic() > end:
             break

@@ -6,18 +6,28 @@ from tvmopt.choices import GOALS
 from tvmopt.errors import ConfigError
 from tvmopt.metrics.own import is_own
 
+AGREEMENT, FLOAT_R2 = "agreement", "float_r2"
+#: Metrics that compare with the float model; ``fidelity`` is one of the others.
+FIDELITIES = ("fidelity", AGREEMENT, FLOAT_R2)
 #: Metrics that compare with the float model, or take class indices; see
 #: :mod:`tvmopt.evaluate.accuracy`.
-BUILT_IN = ("auto", "top1", "fidelity")
+BUILT_IN = ("auto", "top1", *FIDELITIES)
+#: Metrics of texts, see :mod:`tvmopt.metrics.error_rates`.
+ERROR_RATES = ("wer", "cer")
 
 
-def check_metric(text: str, goal: str) -> None:
-    """Refuse a name that is none, and a goal that does not fit; a file is not opened.
+def check_metric(text: str, goal: str, alphabet: str = "") -> None:
+    """Refuse a name that is none, and a goal or alphabet that does not fit; no file is opened.
 
     Raises:
         ConfigError: One line.
     """
     name = text.partition("@")[0]
+    if (name in ERROR_RATES) != bool(alphabet):
+        raise ConfigError(
+            f"metric_alphabet must name a file with a symbol a line for {' and '.join(ERROR_RATES)}"
+            f", and be empty else, but metric is {text!r} and metric_alphabet {alphabet!r}"
+        )
     if text in BUILT_IN and not goal:
         return
     if is_own(text):
@@ -29,9 +39,10 @@ def check_metric(text: str, goal: str) -> None:
         return
     from tvmopt.metrics.named import NAMED
 
-    if name not in (*BUILT_IN, *NAMED) or (name in BUILT_IN and "@" in text):
+    names = (*BUILT_IN, *NAMED, *ERROR_RATES)
+    if name not in names or (name in BUILT_IN and "@" in text):
         raise ConfigError(
-            f"metric must be one of {', '.join((*BUILT_IN, *NAMED))}, with @output for one of "
+            f"metric must be one of {', '.join(names)}, with @output for one of "
             f"several outputs, or file.py:function, but got {text!r}"
         )
     if goal:

@@ -1,6 +1,7 @@
-"""Metrics of accuracy against labels: names of scikit-learn's, or a function of the user's own.
+"""Metrics of accuracy against labels: by name, or a function of the user's own.
 
-``metric=f1`` or ``metric=f1@probabilities``, where a model has several outputs, is scikit-learn's;
+``metric=f1`` or ``metric=f1@probabilities``, where a model has several outputs, is scikit-learn's,
+``metric=cer`` with ``metric_alphabet=file.txt`` is jiwer's, and
 ``metric=file.py:function`` is the user's, with ``metric_goal=larger`` or ``smaller``.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from tvmopt.errors import ConfigError, in_one_line
-from tvmopt.metrics.check import BUILT_IN, check_metric
+from tvmopt.metrics.check import BUILT_IN, ERROR_RATES, check_metric
+from tvmopt.metrics.error_rates import error_rate
 from tvmopt.metrics.named import NAMED
 from tvmopt.metrics.own import is_own, load_own
 
@@ -38,6 +41,9 @@ class Metric:
     larger_is_better: bool
     keep: Keep
     score: Score
+
+    def __str__(self) -> str:
+        return self.name
 
     def __call__(self, kept: Sequence[Sequence[np.ndarray]], labels: np.ndarray) -> float:
         """Return the number for all batches.
@@ -78,18 +84,22 @@ class Metric:
         return list(_called(self.name, lambda: self.keep(rows, labels)))
 
 
-def find_metric(text: str, goal: str, outputs: Sequence[str]) -> Metric | None:
+def find_metric(
+    text: str, goal: str, outputs: Sequence[str], alphabet: str = "", blank: int = 0
+) -> Metric | None:
     """Return the metric that a text names; None for a built-in one.
 
     Args:
         text: The parameter ``metric``.
         goal: The parameter ``metric_goal``.
         outputs: Names of the model's outputs.
+        alphabet: The parameter ``metric_alphabet``.
+        blank: The parameter ``metric_blank``.
 
     Raises:
-        ConfigError: When there is no such metric, output, file or function.
+        ConfigError: When there is no such metric, output, file, function or library.
     """
-    check_metric(text, goal)
+    check_metric(text, goal, alphabet)
     if is_own(text):
         function = load_own(text)
         names = list(outputs)
@@ -106,7 +116,7 @@ def find_metric(text: str, goal: str, outputs: Sequence[str]) -> Metric | None:
             f"{text!r}"
         )
     position = list(outputs).index(output) if output else 0
-    named = NAMED[name]
+    named = error_rate(name, Path(alphabet), blank) if name in ERROR_RATES else NAMED[name]
     return Metric(
         text, named.larger_is_better,
         lambda arrays, labels: [named.keep(arrays[position], labels)],

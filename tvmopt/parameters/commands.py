@@ -42,6 +42,7 @@ class SensitivityCommand(StageCommand):
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
+    metric: groups.MetricParameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class ConvertCommand(StageCommand):
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
+    metric: groups.MetricParameters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class TuneCommand(StageCommand):
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
+    metric: groups.MetricParameters
     tuning: groups.TuningParameters
     board: groups.BoardParameters
     warm_start: groups.WarmStartParameters
@@ -78,6 +81,7 @@ class BuildCommand(StageCommand):
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
+    metric: groups.MetricParameters
     tuning: groups.TuningParameters
     board: groups.BoardParameters
 

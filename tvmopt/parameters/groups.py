@@ -181,17 +181,25 @@ class MetricParameters(Group):
 
     metric: str = parameter(
         "auto",
-        "accuracy metric: auto, top1, fidelity; of scikit-learn: accuracy, f1, roc_auc, r2, "
-        "mean_absolute_error, mean_iou, top5 and more, f1@output for one of several outputs; or "
+        "accuracy metric: auto, top1; without labels fidelity, which is agreement (of classes) or "
+        "float_r2 (R2 with the float model); of scikit-learn: accuracy, f1, roc_auc, r2, "
+        "mean_absolute_error, mean_iou, top5 and more, f1@output for one of several outputs; of "
+        "texts wer and cer; or "
         "your own file.py:function, which gets outputs and labels and returns a number",
     )
     metric_goal: str = parameter(
         "", "what is better for a metric of your own: larger or smaller", choices=("", *GOALS)
     )
+    metric_alphabet: str = parameter(
+        "", "file for wer and cer with the symbol of each class of the output, one a line"
+    )
+    metric_blank: int = parameter(
+        0, "class of the blank of CTC for wer and cer; -1 for the last one", least=-1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_metric(self.metric, self.metric_goal)
+        check_metric(self.metric, self.metric_goal, self.metric_alphabet)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.drop_interval import Interval
 
 _LEAST_LOSS = 1e-9  # 1 - cosine that float32 cannot distinguish from 0
 _LEAST_BATCHES = 4  # minimum for an estimate of the spread
+_ERRORS_OF_INTERVAL = 1.96  # standard errors from the drop to the end of its 95% interval
 _CLUMP = 0.1  # fraction of a sample's rows expected to be wrong together
 
 
@@ -87,14 +89,49 @@ class Bar:
         The smallest cosine of an output must be at least 0.99 (int8) or 0.999 (16-bit floats), or
         the accuracy drop at most ``max_drop``; both tightened by the margins.
         """
-        near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
-        allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss
-        if near and expected_tail(found.losses) <= allowed:
+        if self._is_near(found, dtype):
             return True
         samples = found.accuracy.samples
         if not self.counts(found.rows, samples):
             return False
         return self._drop_holds(found.accuracy.drop, found.rows, samples, found.drops)
+
+    def holds_by_metric(
+        self, found: MeasuredAccuracy, dtype: str, interval: Callable[[], Interval | None]
+    ) -> bool:
+        """Return whether a metric of the user loses at most ``max_drop``.
+
+        Few samples may not tell. Outputs close to the float model's then hold, unless the metric
+        clearly loses more.
+
+        Args:
+            found: The metric's accuracy, and closeness to the float model.
+            dtype: The dtype of the converted layers.
+            interval: Returns the 95% interval of the drop, paired by sample; None where unknown.
+        """
+        near = self._is_near(found, dtype)
+        if self.max_drop == 0:
+            return near
+        drop, samples = found.accuracy.drop, found.accuracy.samples
+        tells = self.counts(samples, samples)
+        if near and drop <= self.max_drop:
+            return True
+        if drop > self.max_drop and (tells or not near):
+            return False
+        bounds = interval()
+        if bounds is None:
+            return near
+        low, high = bounds
+        if near:
+            return low <= self.max_drop
+        # Where no resample differs, nothing was seen of what a sample may lose.
+        errors = self.standard_errors / _ERRORS_OF_INTERVAL
+        return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
+
+    def _is_near(self, found: MeasuredAccuracy, dtype: str) -> bool:
+        near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
+        allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss
+        return near and expected_tail(found.losses) <= allowed
 
     def _drop_holds(self, drop: float, rows: int, samples: int, drops: Sequence[float]) -> bool:
         # Zero wrong rows do not imply a zero error rate, and the first wrong row may come with

@@ -10,11 +10,16 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import onnx
 
+from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch, is_class_indices
+from tvmopt.frontend.class_scores import ASSUMED, ClassScores
+from tvmopt.metrics.check import FIDELITIES
+from tvmopt.metrics.metric import Metric
 from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.emulate import cast_layers
+from tvmopt.quantize.metric_drop import MetricDrop
 from tvmopt.quantize.quantizer import Quantizer
 
 Convert = Callable[[Collection[str]], onnx.ModelProto]
@@ -51,6 +56,10 @@ class Judge:
         expected: Outputs of the float model on them.
         bar: Accuracy bar of a converted model.
         class_scores: As of :class:`~tvmopt.evaluate.accuracy.AccuracyMeter`.
+        metric: Name of a built-in metric, or one of the user, which needs labels.
+
+    Raises:
+        ConfigError: When the user's metric fails on the float model's outputs.
     """
 
     def __init__(
@@ -59,19 +68,25 @@ class Judge:
         expected: Sequence[Sequence[np.ndarray]],
         bar: Bar,
         *,
-        class_scores: bool = True,
+        class_scores: ClassScores = ASSUMED,
+        metric: Metric | str = "auto",
     ) -> None:
         self.class_scores = class_scores
+        self._asked: MetricDrop | None = None
+        if isinstance(metric, Metric):
+            self._asked = MetricDrop(metric, batches, expected)
+            metric = "fidelity"
         self._batches, self._expected, self._bar = batches, expected, bar
         self._order = list(range(len(batches)))  # worst first, after the first measurement
         self._batch_s = 0.0
         first = expected[0][0]
-        self._labelled = all(
+        self._labelled = metric not in FIDELITIES and all(
             is_class_indices(b.labels) and first.ndim >= 2 and len(first) >= b.valid
             for b in batches
         )
-        scores = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)
-        scores.add(expected[0], expected[0], None, batches[0].valid)
+        self._metric = metric if metric in FIDELITIES else "auto"
+        scores = self._meter()
+        scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
 
     def hardest(self, count: int) -> list[int]:
@@ -102,20 +117,26 @@ class Judge:
         """
         bar = bar or self._bar
         session = new_session(model)
-        meter = AccuracyMeter("auto", self._labelled, class_scores=self.class_scores)
-        order = self._order if patient else self._order[: self._affordable(deadline)]
+        meter = self._meter()
+        order = self._order
+        if not patient and self._asked is None:  # the user's metric is one of all samples
+            order = order[: self._affordable(deadline)]
         samples = sum(self._batches[at].valid for at in order)
-        coarse = not bar.counts(sum(self._rows(at) for at in order), samples)
+        rows = sum(self._rows(at) for at in order)
+        coarse = self._asked is None and not bar.counts(rows, samples)
+        kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
         drops: list[float] = []
         start = time.monotonic()
         for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = session.run(None, batch.inputs)
-            single = AccuracyMeter("auto", self._labelled, class_scores=self.class_scores)
+            single = self._meter()
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)
+            if self._asked is not None:
+                kept[at] = self._asked.kept(at, got)
             alone = single.result()
             losses[at] = 1 - alone.cosine
             drops.append(alone.drop)
@@ -131,8 +152,31 @@ class Judge:
             tuple(drops),
             tuple(losses.values()) if everywhere else (),
         )
-        complete = len(losses) == len(order)
-        return JointVerdict(measured.accuracy, complete and bar.holds(measured, dtype))
+        if len(losses) < len(order):
+            return JointVerdict(measured.accuracy, False)
+        if self._asked is None:
+            return JointVerdict(measured.accuracy, bar.holds(measured, dtype))
+        return self._by_metric(self._asked, kept, measured, dtype, bar)
+
+    def _by_metric(
+        self,
+        asked: MetricDrop,
+        kept: dict[int, Sequence[np.ndarray]],
+        measured: MeasuredAccuracy,
+        dtype: str,
+        bar: Bar,
+    ) -> JointVerdict:
+        try:
+            accuracy = asked.accuracy(kept, measured.accuracy)
+        except ConfigError:  # the float model has a number: outputs of this one are NaN or such
+            return JointVerdict(measured.accuracy, False)
+        found = dataclasses.replace(measured, accuracy=accuracy)
+        return JointVerdict(
+            accuracy, bar.holds_by_metric(found, dtype, lambda: asked.interval(kept))
+        )
+
+    def _meter(self) -> AccuracyMeter:
+        return AccuracyMeter(self._metric, self._labelled, class_scores=self.class_scores)
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())

@@ -12,6 +12,7 @@ import onnx
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
+from tvmopt.frontend.class_scores import ClassScores
 from tvmopt.quantize.downstream import (
     Arrays,
     Downstream,
@@ -143,7 +144,7 @@ class Probe:
 class Errors:
     """Output errors over batches."""
 
-    def __init__(self, names: Sequence[str], class_scores: bool) -> None:
+    def __init__(self, names: Sequence[str], class_scores: ClassScores) -> None:
         self._names = names
         self._ratios: dict[str, list[float]] = {name: [] for name in names}
         self._meter = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)

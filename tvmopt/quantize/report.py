@@ -72,7 +72,7 @@ class SkipSet:
         source: ``"measured"``, or ``"exact"`` for the float model itself.
         cosine: Smallest cosine with the float outputs over batches and outputs.
         agreement: Fraction of rows with the float model's top-1; None without class scores.
-        drop: Accuracy drop as in evaluation: top-1 with labels, otherwise agreement or cosine.
+        drop: Accuracy drop as in evaluation: by the metric, top-1 or fidelity.
         gain: Fraction of all layers' roofline seconds that is still saved.
         samples: Number of samples compared.
         holds: Whether the set meets the :class:`Bar` with its margin; a stricter margin applies

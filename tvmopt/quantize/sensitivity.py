@@ -18,11 +18,12 @@ from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.evaluate.dataset import Dataset
-from tvmopt.frontend.class_scores import holds_class_scores
+from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
+from tvmopt.metrics.metric import Metric
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
@@ -58,6 +59,7 @@ def sensitivity(
     max_drop: float = 0.01,
     layer_dtypes: bool = False,
     seed: int = 0,
+    metric: Metric | str = "auto",
     progress: Progress | None = None,
 ) -> Sensitivity:
     """Measure error and gain of converting each layer; propose skip sets, or a dtype per layer.
@@ -75,6 +77,7 @@ def sensitivity(
         max_drop: Accuracy that a skip set may lose, see :class:`~tvmopt.quantize.bar.Bar`.
         layer_dtypes: Whether to choose a dtype for each layer, instead of skip sets for each dtype.
         seed: Seed of the sample choice.
+        metric: What accuracy means, see :mod:`tvmopt.metrics.metric`; one of the user needs labels.
         progress: Called with layers done, their number, and a description.
 
     Raises:
@@ -93,6 +96,9 @@ def sensitivity(
         ranges = collect_ranges(proto, [b.inputs for b in batches], scheme, progress)
     graph = Graph(proto.graph)
     session = new_session(proto)
+    expected = [session.run(None, b.inputs) for b in batches]
+    scores = find_class_scores(proto).on(random_inputs=data.is_random)
+    judge, why_not_asked = _judge(batches, expected, bar, scores, metric)
     analysis = Analysis(
         Setting(proto, graph, scheme, ranges),
         layer_table(proto),
@@ -100,12 +106,7 @@ def sensitivity(
         dtypes,
         batches,
         bar,
-        Judge(
-            batches,
-            [session.run(None, b.inputs) for b in batches],
-            bar,
-            class_scores=holds_class_scores(proto),
-        ),
+        judge,
         progress,
     )
     peaks = roofline_of(target) if target is not None else roofline()
@@ -115,7 +116,7 @@ def sensitivity(
     costs = _estimated(analysis, peaks)
     starts = _all_converted(analysis, costs, deadline)
     costs, notes = with_errors(analysis, costs, deadline)
-    notes += [why_untimed] if why_untimed else []
+    notes += [why for why in (why_untimed, why_not_asked) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
     if layer_dtypes:  # the choice reads the times
@@ -139,6 +140,7 @@ def sensitivity(
         settings={
             "scheme": scheme.to_dict(),
             "bar": dataclasses.asdict(bar),
+            "metric": "fidelity" if why_not_asked else str(metric),
             "seed": seed,
             "time_limit_s": time_limit_s,
             "peaks": dataclasses.asdict(peaks),
@@ -146,6 +148,24 @@ def sensitivity(
         notes=tuple(notes),
         dtype_maps=tuple(maps),
     )
+
+
+def _judge(
+    batches: Sequence[Batch],
+    expected: Sequence[Sequence[np.ndarray]],
+    bar: Bar,
+    scores: ClassScores,
+    metric: Metric | str,
+) -> tuple[Judge, str]:
+    """Return the judge, and why it does not use the metric; few samples may lack a class."""
+    try:
+        return Judge(batches, expected, bar, class_scores=scores, metric=metric), ""
+    except ConfigError as error:
+        samples = sum(batch.valid for batch in batches)
+        return Judge(batches, expected, bar, class_scores=scores, metric="fidelity"), (
+            f"layers are judged by fidelity, since {error} on the {samples} samples of the "
+            "sensitivity analysis"
+        )
 
 
 def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:

@@ -104,7 +104,7 @@ def evaluate(
     reference = _reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
     dataset = _dataset(data, signature)
-    metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
+    metric = asked_metric(config, signature, dataset)
     accuracies, reference_accuracy = _accuracies(
         config, metric, models, reference, dataset, signature
     )
@@ -190,7 +190,7 @@ def _evaluate_on(
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
         limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
-        metric = asked_metric(config.metric, config.metric_goal, signature, dataset)
+        metric = asked_metric(config, signature, dataset)
         accuracies, _ = _accuracies(limited, metric, models, reference, dataset, signature)
         _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
         inputs = dataset.batch(0).inputs
@@ -289,19 +289,22 @@ def _bound_reference(
 
 
 def _tags(config: EvaluateConfig, accuracy: Accuracy, data: Path | None) -> dict[str, str]:
-    return {
+    tags = {
         "tvmopt.metric": accuracy.metric,
         "tvmopt.threads": str(config.threads),
         "tvmopt.data": str(data.name) if data else "random inputs: no data was given",
     }
+    return tags | ({"tvmopt.fidelity": accuracy.fidelity} if accuracy.fidelity else {})
 
 
 def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[str]:
     drop = f"drop {accuracy.drop:+.4f}"
     if accuracy.interval is not None:
         drop += f", {interval_words(accuracy.interval)}"
+    fidelity = [f"{accuracy.metric} is the {accuracy.fidelity}"] if accuracy.fidelity else []
     return [
         f"{accuracy.metric} accuracy {accuracy.accuracy:.4f} on {accuracy.samples} samples, {drop}",
+        *fidelity,
         f"p50 {latency.p50:.4g} ms, 95% interval {latency.ci_low:.4g} to {latency.ci_high:.4g}, "
         f"{where}",
     ]
@@ -326,9 +329,10 @@ def _accuracies(
     if dataset.samples > config.max_samples:
         dataset = dataset.take(range(config.max_samples))
     has_labels = dataset.labels is not None
-    tolerance, scores = signature.tolerance, signature.class_scores
+    scores = signature.class_scores.on(random_inputs=dataset.is_random)
     meters = {
-        label: AccuracyMeter(metric, has_labels, tolerance, class_scores=scores) for label in models
+        label: AccuracyMeter(metric, has_labels, signature.tolerance, class_scores=scores)
+        for label in models
     }
     spent = dict.fromkeys(models, 0.0)
     for batch in dataset.batches():

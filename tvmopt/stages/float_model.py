@@ -18,7 +18,7 @@ from tvmopt.frontend import (
     prepare,
     shapes_for,
 )
-from tvmopt.frontend.class_scores import holds_class_scores
+from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
 from tvmopt.random_inputs import KINDS, random_arrays
@@ -53,7 +53,7 @@ class FloatModel:
     trials: list[Trial]
     layers: list[Layer]
     any_rows: bool
-    class_scores: bool
+    class_scores: ClassScores
 
 
 def read_float_model(
@@ -81,7 +81,7 @@ def read_float_model(
     if is_largest:
         other = random_arrays(inputs, 1, kind) if len(trials) == 1 else trials[0].inputs
         any_rows = rows_are_independent(loaded, inputs, [trials[-1].inputs, other], reference)
-    scores = holds_class_scores(prepared.model)
+    scores = find_class_scores(prepared.model)
     return FloatModel(prepared, reference, inputs, outputs, kind, trials, layers, any_rows, scores)
 
 

@@ -11,6 +11,7 @@ from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
 from tvmopt.frontend.reference import Reference
 from tvmopt.metrics.metric import Metric
+from tvmopt.parameters.groups import MetricParameters
 from tvmopt.remote import Board
 from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
@@ -42,6 +43,8 @@ def measure_heldout(
     out_dir: Path,
     metric: str = "auto",
     metric_goal: str = "",
+    metric_alphabet: str = "",
+    metric_blank: int = 0,
     board: dict[str, Any] | None = None,
 ) -> StageResult:
     """Check the golden output of a compiled model and measure its accuracy on held-out samples.
@@ -54,6 +57,8 @@ def measure_heldout(
         out_dir: Gets the accuracy; :func:`read_accuracy` reads it.
         metric: The parameter ``metric``.
         metric_goal: The parameter ``metric_goal``.
+        metric_alphabet: The parameter ``metric_alphabet``.
+        metric_blank: The parameter ``metric_blank``.
         board: Fields of the :class:`Board` where the model runs, if not here.
 
     Raises:
@@ -64,7 +69,13 @@ def measure_heldout(
     dataset = choose_dataset(
         data, signature.inputs, "heldout", seed=2, random_kind=signature.random_inputs
     )
-    measured = asked_metric(metric, metric_goal, signature, dataset)
+    asked = MetricParameters(
+        metric=metric,
+        metric_goal=metric_goal,
+        metric_alphabet=metric_alphabet,
+        metric_blank=metric_blank,
+    )
+    measured = asked_metric(asked, signature, dataset)
     reference = Reference(str(convert_dir / REFERENCE_FILE))
     if board is None:
         model = load(bundle, metadata_sha256)
@@ -93,7 +104,10 @@ def _accuracy(
     signature: Signature,
 ) -> Accuracy:
     meter = AccuracyMeter(
-        metric, dataset.labels is not None, signature.tolerance, class_scores=signature.class_scores
+        metric,
+        dataset.labels is not None,
+        signature.tolerance,
+        class_scores=signature.class_scores.on(random_inputs=dataset.is_random),
     )
     for batch in dataset.batches():
         outputs, expected = model(batch.inputs), reference(batch.inputs)

@@ -188,7 +188,8 @@ STAGES: dict[str, Stage] = {
         Stage(
             "heldout", "tvmopt.stages.heldout:measure_heldout", None,
             (_BUNDLE, _value("metadata_sha256"), _CONVERT, _DATA, _out_dir,
-             _value("metric"), _value("metric_goal"), _value("board")),
+             _value("metric"), _value("metric_goal"), _value("metric_alphabet"),
+             _value("metric_blank"), _value("board")),
         ),
     )
 }  # fmt: skip

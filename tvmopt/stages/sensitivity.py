@@ -15,6 +15,7 @@ from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.spreadsheet import write_csv
+from tvmopt.stages.asked_metric import metric_of
 from tvmopt.stages.calibrate import calibration_data, read_ranges
 from tvmopt.stages.result import Progress, StageResult
 
@@ -42,6 +43,8 @@ def sensitivity(
     loaded = load_onnx(model)
     prepared = prepare(loaded, shapes_for(loaded, config.input_shapes))
     dataset = calibration_data(prepared.reference, data, config.samples)
+    outputs = [value.name for value in prepared.reference.graph.output]
+    metric = metric_of(config, outputs)
     found = measure(
         prepared,
         dataset,
@@ -53,6 +56,7 @@ def sensitivity(
         samples=config.samples,
         max_drop=config.max_accuracy_drop,
         layer_dtypes=config.layer_dtypes,
+        metric=metric,
         progress=progress,
     )
     (out_dir / SENSITIVITY_FILE).write_text(json.dumps(found.to_dict(), indent=1))
@@ -73,6 +77,10 @@ def sensitivity(
         listed = ",".join(map(str, proposed)) or "none"
         lines.append(f"{dtype}: skip {listed}")
     tags = {"tvmopt.notes": "; ".join(found.notes)} if found.notes else {}
+    judged = found.settings["metric"]
+    tags["tvmopt.metric"] = judged
+    if judged != "auto":
+        lines.append(f"layers are judged by {judged}")
     return StageResult(metrics, tags, [*lines, *found.notes])
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from tvmopt.compare import Tolerance
+from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.runtime.metadata import TensorSpec
 
 SIGNATURE_FILE = "signature.json"
@@ -35,7 +36,7 @@ class Signature:
     min_cosine: float
     dtype: str = "float32"
     any_rows: bool = False
-    class_scores: bool = True
+    class_scores: ClassScores = ASSUMED
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""
@@ -49,4 +50,8 @@ class Signature:
             data[side] = tuple(
                 TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
             )
-        return cls(**{**data, "tolerance": Tolerance(**data["tolerance"])})
+        data["tolerance"] = Tolerance(**data["tolerance"])
+        scores = data.pop("class_scores", None)
+        if isinstance(scores, dict):  # older versions wrote a flag, or nothing
+            data["class_scores"] = ClassScores(**scores)
+        return cls(**data)

@@ -28,7 +28,6 @@ from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
-from tvmopt.metrics.own import file_of, with_whole_path
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -38,6 +37,7 @@ from tvmopt.remote import Board
 from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
+from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
 from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
@@ -151,6 +151,8 @@ class Request:
             layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
             sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
+            metric_sha256=self._metric_sha256,
+            **self.asked.metric.values(),
         )
 
     @functools.cached_property
@@ -189,13 +191,19 @@ class Request:
             **self.asked.measurement.values(),
             **self.asked.board.values(),
         }
-        file = file_of(self.asked.metric.metric)
-        digest = "" if file is None else sha256_file(file)
         on_gpu = self.target.gpu is not None
         threads = self.asked.model.threads or host.usable_cores() if on_gpu else self.target.threads
         return EvaluateConfig(
-            threads, metric_sha256=digest, accuracy_time_s=self.accuracy_time_s, **asked
+            threads,
+            metric_sha256=self._metric_sha256,
+            accuracy_time_s=self.accuracy_time_s,
+            **asked,
         )
+
+    @functools.cached_property
+    def _metric_sha256(self) -> str:
+        """Return the hash of the file that the metric names; empty without one."""
+        return digest_of_file(self.asked.metric)
 
     # -- what follows from the parameters
 
@@ -257,7 +265,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
-    asked = Asked.of({**asked.values(), "metric": with_whole_path(asked.metric.metric)})
+    asked = dataclasses.replace(asked, metric=with_whole_paths(asked.metric))
     data = _existing_data(of_model.data)
     text = proposed_shapes(of_model.input_shapes, model, data)
     given = parse_given_sizes(text)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 from tvmopt.errors import ConfigError
-from tvmopt.metrics.own import with_whole_path
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import PromoteCommand
 from tvmopt.remote import Board
+from tvmopt.stages.metric_files import with_whole_paths
 from tvmopt.tracking.registry.promotion import Promotion, promote_version
 from tvmopt.tracking.registry.versions import check_name, find_version
 from tvmopt.tracking.store import command
@@ -44,7 +43,7 @@ def promote(asked: PromoteCommand) -> Promotion:
     path = Path(data).expanduser().resolve() if data else None
     if path is not None and not path.is_file():
         raise ConfigError(f"data must be an existing .npz or .npy file, but got {data!r}")
-    metric = dataclasses.replace(asked.metric, metric=with_whole_path(asked.metric.metric))
+    metric = with_whole_paths(asked.metric)
     find_version(open_store(), name, version)
     with command.command("promote", name, asked.values()) as session:
         promotion = promote_version(

@@ -1,0 +1,134 @@
+"""Skip sets by a metric of the user: it decides, and few samples are not taken for many."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tvmopt.config import SensitivityConfig
+from tvmopt.device.target import resolve_target
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.frontend.reference import Reference, input_specs
+from tvmopt.metrics.metric import Metric, find_metric
+from tvmopt.quantize import sensitivity
+from tvmopt.quantize.bar import Bar, MeasuredAccuracy
+from tvmopt.quantize.metric_drop import MetricDrop
+from tvmopt.stages.sensitivity import SENSITIVITY_FILE
+from tvmopt.stages.sensitivity import sensitivity as stage
+
+BAR = Bar(max_drop=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "drop", "samples", "interval", "holds"),
+    [
+        # Close outputs hold unless the metric clearly loses, or enough samples say so.
+        (1.0, 0.0, 32, None, True),
+        (1.0, 0.03, 32, (0.0, 0.09), True),
+        (1.0, 0.03, 32, None, True),
+        (1.0, 0.10, 32, (0.02, 0.2), False),
+        (1.0, 0.03, 400, (0.0, 0.09), False),
+        # Other outputs hold where the interval, of three standard errors, says so.
+        (0.9, 0.001, 32, (0.000, 0.002), True),
+        (0.9, 0.004, 32, (0.0, 0.0085), False),
+        (0.9, 0.02, 32, (0.01, 0.03), False),
+        (0.9, 0.0, 32, None, False),
+        (0.9, 0.0, 32, (0.0, 0.0), False),
+        (0.9, 0.0, 400, (0.0, 0.0), True),
+        (0.9, -0.1, 32, (-0.2, -0.05), True),
+        (0.9, -0.1, 32, (-0.2, -0.01), False),
+    ],
+)
+def test_bar_of_a_metric(cosine, drop, samples, interval, holds) -> None:
+    found = Accuracy("r2", 0.8 - drop, 0.8, None, cosine, 0.0, samples)
+    assert BAR.holds_by_metric(MeasuredAccuracy(found, 0), "int8", lambda: interval) is holds
+
+
+def test_without_an_allowed_drop_the_cosine_decides() -> None:
+    for cosine, holds in ((1.0, True), (0.9, False)):
+        found = Accuracy("r2", 0.7, 0.8, None, cosine, 0.0, 400)
+        measured = MeasuredAccuracy(found, 0)
+        assert Bar(0.0).holds_by_metric(measured, "int8", lambda: (0.0, 0.0)) is holds
+
+
+def test_drop_of_all_batches_in_any_order() -> None:
+    labels = np.arange(6.0)
+    batches = [Batch({}, labels[at : at + 2], 2) for at in (0, 2, 4)]
+    expected = [[batch.labels[:, None] + 0.5] for batch in batches]
+    drop = MetricDrop(find_metric("mean_absolute_error", "", ("y",)), batches, expected)
+    kept = {at: drop.kept(at, [expected[at][0] + 0.25 * at]) for at in (2, 0, 1)}
+    close = Accuracy("fidelity", 0.9, 1.0, None, 0.99, 0.1, 6)
+    found = drop.accuracy(kept, close)
+    assert (found.metric, found.reference) == ("mean_absolute_error", 0.5)
+    assert (found.drop, found.cosine) == (pytest.approx(0.25), 0.99)
+    low, high = drop.interval(kept)
+    assert 0 <= low < 0.25 < high <= 0.5
+    with pytest.raises(ConfigError, match="metric 'mean_absolute_error' needs labels"):
+        MetricDrop(find_metric("mean_absolute_error", "", ("y",)), [Batch({}, None, 2)], expected)
+
+
+@pytest.fixture(scope="module")
+def regression(network):
+    """Return ``network`` and samples whose labels are the float model's outputs."""
+    model = network.model
+    x = np.random.default_rng(0).standard_normal((24, 1, 3, 8, 8)).astype(np.float32)
+    run = Reference(model)
+    labels = np.stack([run({"x": one})[0] for one in x])[:, 0]
+    return model, Dataset(input_specs(model), {"x": x}, labels, stacked=True)
+
+
+def _scaled_error(scale):
+    return Metric(
+        "own.py:error", False, lambda arrays, _: arrays,
+        lambda arrays, labels: scale * np.abs(arrays[0] - labels).mean(),
+    )  # fmt: skip
+
+
+def _analysed(regression, metric, **options):
+    model, data = regression
+    return sensitivity(
+        model, data, dtypes=("int8",), samples=24, time_limit_s=30, metric=metric, **options
+    )
+
+
+def test_the_metric_decides_which_layers_are_skipped(regression) -> None:
+    """An error in large units allows nothing but the float model, in small units all layers."""
+    large = _analysed(regression, _scaled_error(1e6))
+    assert len(large.proposed("int8")) == len(large.costs)
+    assert large.settings["metric"] == "own.py:error"
+    first = large.sets("int8")[0]
+    assert first.drop > 0.01
+    assert not first.holds
+    assert _analysed(regression, _scaled_error(1e-6)).proposed("int8") == ()
+
+
+def test_metric_that_fails_on_the_samples_is_said(regression) -> None:
+    model, data = regression
+    one_class = dataclasses.replace(data, labels=np.zeros(24, int))
+    found = _analysed((model, one_class), find_metric("roc_auc", "", ("y",)))
+    assert found.settings["metric"] == "fidelity"
+    [note] = [note for note in found.notes if "judged by fidelity" in note]
+    assert "metric roc_auc must" in note
+    assert "24 samples" in note
+
+
+def test_stage_passes_the_metric(regression, tmp_path) -> None:
+    model, data = regression
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    np.savez(tmp_path / "data.npz", x=data.arrays["x"][:, 0], labels=data.labels)
+    target = resolve_target("", 1).to_dict()
+    config = SensitivityConfig(
+        "", target, ("bfloat16",), sensitivity_time=15, metric="mean_absolute_error"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    result = stage(config, tmp_path / "model.onnx", out, lambda *_: None, tmp_path / "data.npz")
+    saved = json.loads((out / SENSITIVITY_FILE).read_text())
+    assert saved["settings"]["metric"] == "mean_absolute_error"
+    assert "layers are judged by mean_absolute_error" in result.changed
