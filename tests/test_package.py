@@ -29,7 +29,7 @@ ROOMS = [
     "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters", "digest",
     "row_order", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
     "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "stages", "api", "search", "tracking", "workflow",
+    "build", "evaluate", "quantize", "profile", "stages", "api", "search", "tracking", "workflow",
     "doctor", "cli", "__main__",
 ]  # fmt: skip
 PLACE = {room: place for place, room in enumerate(ROOMS)}
