@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.device.dtypes import dtype as row_of
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend.layers import Layer
 from tvmopt.kernels.cpu.intrinsics import instructions_used
@@ -25,6 +26,8 @@ _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _PREPACKED = "_prepacked"
 # A word of a kernel's name: an operator, such as conv2d, with a number that makes the name unique.
 _NUMBERED = re.compile(r"(.*?(?:[123]d)?)\d*")
+# Prefix of operators that TVM computes by an intrinsic of TensorIR: tir_round.
+_TENSOR_IR = "tir"
 _WIDTHS = {512: "AVX-512", 256: "AVX2", 128: "SSE"}
 _OTHERS = {"aarch64": "NEON", "riscv64": "RVV", "hexagon": "HVX"}
 
@@ -114,7 +117,7 @@ class KernelTable:
             return facts
         return dataclasses.replace(
             facts, layer=layer, dtype=layer.dtype or facts.dtype, flops=layer.flops or facts.flops,
-            instructions=self._instructions(name, is_layer=True),
+            instructions=self._instructions(name, layer.dtype),
         )  # fmt: skip
 
     def _analysed(self, name: str, func: tirx.PrimFunc) -> KernelFacts:
@@ -126,13 +129,14 @@ class KernelTable:
             operators=operators_of(name),
             shape="x".join(shape),
             dtype=str(getattr(result, "dtype", "")),
-            instructions=self._instructions(name, is_layer=False),
+            instructions=self._instructions(name),
             flops=_flops(func),
             bytes=float(sum(sizes)),
             predicted_cycles=_predicted(func, self._arch),
         )
 
-    def _instructions(self, name: str, *, is_layer: bool) -> str:
+    def _instructions(self, name: str, layer_dtype: str = "") -> str:
+        """Return the instruction set of a kernel; of a layer, given its compute dtype."""
         func = self._scheduled.get(name)
         if not isinstance(func, tirx.PrimFunc):
             return ""
@@ -142,15 +146,16 @@ class KernelTable:
         if not is_vectorised(func):
             return SCALAR
         extension = vector_extension(self._target, self._arch)
-        fma = is_layer and self._target.isa == "x86_64" and "fma" in self._target.cpu_flags
-        return f"{extension} FMA" if fma else extension
+        multiplies_floats = bool(layer_dtype) and row_of(layer_dtype).is_float
+        has_fma = self._target.isa == "x86_64" and "fma" in self._target.cpu_flags
+        return f"{extension} FMA" if multiplies_floats and has_fma else extension
 
 
 def operators_of(name: str) -> str:
     """Return the operators in a kernel's name: ``fused_conv2d1_add2`` -> ``conv2d add``."""
     words = name.removeprefix("fused_").split("_")
     plain = [match[1] for word in words if (match := _NUMBERED.fullmatch(word))]
-    return " ".join(filter(None, plain))
+    return " ".join(word for word in plain if word and word != _TENSOR_IR)
 
 
 def vector_extension(target: TargetSpec, arch: CpuArch) -> str:

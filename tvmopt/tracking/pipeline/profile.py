@@ -12,6 +12,7 @@ from mlflow.exceptions import MlflowException
 
 from tvmopt.choices import AUTO
 from tvmopt.config import ProfileConfig
+from tvmopt.device.gpus import GPUS
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import stage_digest
 from tvmopt.errors import ArtifactError, ConfigError
@@ -85,8 +86,6 @@ def profile(asked: ProfileCommand) -> StageOutput:
 def _check_machine(version: ModelVersion) -> None:
     """Refuse a version that this machine's CPU cannot run, by its tag; its files decide later."""
     target = version.tags.get("target", "")
-    from tvmopt.device.gpus import GPUS
-
     if target in GPUS:
         raise ConfigError(_refusal(version, f"the GPU {target}"))
 
@@ -142,8 +141,9 @@ def _check_saved(version: ModelVersion, saved: SavedModel) -> None:
     target = TargetSpec.from_dict(saved.metadata.target)
     if target.gpu is not None:
         raise ConfigError(_refusal(version, f"the GPU {target.device}"))
-    if lacking := target.why_not_here():
-        raise ConfigError(_refusal(version, target.device, f", and {lacking}"))
+    if lacking := target.missing_on_host():
+        more = f", and this machine lacks {', '.join(lacking)}"
+        raise ConfigError(_refusal(version, target.device, more))
 
 
 def _tune_run(session: Session, version: ModelVersion) -> str:

@@ -13,6 +13,8 @@ from tvmopt.profile.rows import ProfileRow
 _COVERED = 0.9
 # From this share of the time on, conversions between layers are worth another layout.
 _MANY_CONVERSIONS = 0.1
+# Operators of a kernel that a table shows; quantised epilogues have a dozen.
+_OPERATORS = 4
 _REASONS = {
     kinds.NO_INSTRUCTION: "this CPU has no dot-product instruction for {dtype}",
     kinds.NOT_USED: "the kernel uses no dot-product instruction",
@@ -127,8 +129,15 @@ def _index(one: SlowLayer) -> int:
 
 def _named(row: ProfileRow) -> str:
     if row.layer is None:
-        return f"kernel {row.call} ({row.operators})"
-    return f"layer {row.layer} {row.layer_name} ({row.operators}, {row.shape}, {row.dtype})"
+        return f"kernel {row.call} ({short(row.operators)})"
+    return f"layer {row.layer} {row.layer_name} ({short(row.operators)}, {row.shape}, {row.dtype})"
+
+
+def short(operators: str) -> str:
+    """Return the first operators of a kernel, and how many words follow."""
+    words = operators.split()
+    more = len(words) - _OPERATORS
+    return operators if more <= 0 else f"{' '.join(words[:_OPERATORS])} +{more}"
 
 
 def _times(faster: float) -> str:
@@ -154,7 +163,7 @@ def cells(rows: Sequence[ProfileRow]) -> list[list[str]]:
                 str(row.call),
                 "" if row.layer is None else str(row.layer),
                 row.layer_name,
-                row.operators,
+                short(row.operators),
                 row.shape,
                 row.dtype,
                 row.instructions,
