@@ -46,7 +46,7 @@ class SlowLayer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Findings:
+class ProfileFindings:
     """What a profile says. Times are in microseconds.
 
     Attributes:
@@ -89,7 +89,7 @@ def find(
     rates: Mapping[str, float],
     baseline: Sequence[ProfileRow] = (),
     baseline_call_us: float | None = None,
-) -> Findings:
+) -> ProfileFindings:
     """Return the findings of a profile.
 
     Args:
@@ -103,7 +103,7 @@ def find(
     low = [row for row in rows if row.layer is not None and row.dtype in LOW_DTYPES]
     dtype = low[0].dtype if low else ""
     rate = rates.get(dtype, 1.0)
-    return Findings(
+    return ProfileFindings(
         total_us=sum(row.median_us for row in rows),
         call_us=call_us,
         baseline_total_us=sum(row.median_us for row in baseline) if baseline else None,

@@ -131,6 +131,7 @@ def _prepared(
     arch = target.arch()
     if not isinstance(arch, CpuArch):
         raise ConfigError(f"a profiled model must be for a CPU, but it is for {metadata.device}")
+    host.request_amx(target.cpu_flags)
     network = lowered_network(
         BuildConfig(metadata.name, metadata.target), target, convert_dir, tune_dir, 0
     )

@@ -18,7 +18,7 @@ from tvmopt.digest import stage_digest
 from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import ProfileCommand
-from tvmopt.profile.findings import Findings, find
+from tvmopt.profile.findings import ProfileFindings, find
 from tvmopt.profile.rows import ProfileRow
 from tvmopt.stages.profile import (
     BASELINE,
@@ -204,7 +204,7 @@ def _report(
         say(line)
 
 
-def _sections(found: Findings, strategy: str) -> dict[str, list[str]]:
+def _sections(found: ProfileFindings, strategy: str) -> dict[str, list[str]]:
     return {
         "Where the time goes": profile_words.where_lines(found),
         f"Why {found.dtype} is faster or slower": profile_words.why_lines(found),

@@ -11,7 +11,7 @@ import jinja2
 
 from tvmopt import chart
 from tvmopt.profile.rows import ProfileRow
-from tvmopt.tracking.report.profile_words import by_kind, cells
+from tvmopt.tracking.report.profile_words import by_kind, cells, short
 
 _TEMPLATE = "profile_page.html"
 _SHOWN, _WIDTH, _HEIGHT_A_BAR = 12, 7.5, 0.32
@@ -83,4 +83,4 @@ def _chart(rows: Sequence[ProfileRow]) -> bytes:
 
 def _label(row: ProfileRow) -> str:
     named = f"{row.layer} {row.layer_name[-24:]}" if row.layer is not None else f"({row.call})"
-    return f"{named}: {row.operators[:24]}"
+    return f"{named}: {short(row.operators)}"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tvmopt.profile import findings as kinds
-from tvmopt.profile.findings import Findings, SlowLayer
+from tvmopt.profile.findings import ProfileFindings, SlowLayer
 from tvmopt.profile.rows import ProfileRow
 
 # Below this share of the call, the sum of the kernels leaves a part that is worth a sentence.
@@ -25,7 +25,7 @@ _REASONS = {
 }
 
 
-def where_lines(found: Findings) -> list[str]:
+def where_lines(found: ProfileFindings) -> list[str]:
     """Say where the time goes."""
     share = found.total_us / found.call_us
     lines = [
@@ -44,7 +44,7 @@ def where_lines(found: Findings) -> list[str]:
     return lines
 
 
-def why_lines(found: Findings) -> list[str]:
+def why_lines(found: ProfileFindings) -> list[str]:
     """Say why the low-precision build is faster than float32, or is not; empty for float32."""
     if not found.dtype:
         return []
@@ -76,7 +76,7 @@ def why_lines(found: Findings) -> list[str]:
     return lines
 
 
-def roofline_lines(found: Findings) -> list[str]:
+def roofline_lines(found: ProfileFindings) -> list[str]:
     """Say which kernels are far from the roofline."""
     if not found.far:
         return ["every kernel of 5% of the time or more reaches a quarter of its roofline"]
@@ -88,7 +88,7 @@ def roofline_lines(found: Findings) -> list[str]:
     ]
 
 
-def advice_lines(found: Findings, strategy: str) -> list[str]:
+def advice_lines(found: ProfileFindings, strategy: str) -> list[str]:
     """Say what to try.
 
     Args:
