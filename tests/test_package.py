@@ -29,9 +29,10 @@ ROOMS = [
     "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters", "digest",
     "row_order", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
     "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "stages", "api", "search", "tracking", "workflow",
+    "build", "evaluate", "quantize", "profile", "stages", "api", "search", "tracking", "workflow",
     "doctor", "cli", "__main__",
 ]  # fmt: skip
+_PACKED_FOLDERS = {"c", "examples", "native", "profile", "report"}
 PLACE = {room: place for place, room in enumerate(ROOMS)}
 # The same within tvmopt/tracking.
 TRACKING = ["store", "flavor", "report", "registry", "serving", "pipeline", "search"]
@@ -240,7 +241,7 @@ def test_files_that_are_not_python_are_package_data():
     files = {path for path in PACKAGE.rglob("*") if path.is_file()}
     packed = {path for glob in DATA for path in PACKAGE.glob(glob)}
     assert {path for path in files if path.suffix not in (".py", ".pyc")} == packed
-    assert {path.parent.name for path in packed} == {"c", "examples", "native", "report"}
+    assert {path.parent.name for path in packed} == _PACKED_FOLDERS
 
 
 def test_every_imported_package_is_a_dependency():

@@ -69,6 +69,7 @@ def build_library(
     direct: tvm.IRModule | None = None,
     native: bool = True,
     other_sizes: Sequence[SizeModule] = (),
+    timed: bool = False,
 ) -> BuiltLibrary:
     """Schedule every function of a lowered module and compile it to ``path``.
 
@@ -92,6 +93,8 @@ def build_library(
             machine interprets it, whose instrument sees every kernel.
         other_sizes: The network in more sizes, which the library holds, too
             (:mod:`tvmopt.transform.merge_sizes`).
+        timed: Whether native code takes the time around each kernel of ``main``
+            (:mod:`tvmopt.codegen.timestamps`).
 
     Raises:
         DatabaseMismatchError: When the database has another key.
@@ -106,7 +109,7 @@ def build_library(
     ]
     befores = [size.before for size in sizes if size.before is not None]
     try:
-        generator = code_generator(target, tvm_target, native)
+        generator = code_generator(target, tvm_target, native, timed=timed)
         mod, others, native = _compile_all(
             merge_sizes(befores) if befores else None,
             merge_sizes([size.after for size in sizes]),

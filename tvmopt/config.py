@@ -186,6 +186,19 @@ class BuildConfig(StageConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class ProfileConfig(StageConfig):
+    """Compiled models -> time of every kernel.
+
+    Attributes:
+        calls: Timed calls of each model.
+        time_limit_s: Most seconds for the calls of one model; slow ones get fewer calls.
+    """
+
+    calls: int
+    time_limit_s: float = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
 class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
     """Measure accuracy and latency.
 

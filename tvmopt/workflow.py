@@ -1,5 +1,6 @@
 """The entry points as Python functions, under the words of the MLproject file."""
 
+from tvmopt.tracking.pipeline.profile import profile
 from tvmopt.tracking.pipeline.workflow import (
     MainResult,
     build,
@@ -21,6 +22,7 @@ __all__ = [
     "convert",
     "evaluate",
     "main",
+    "profile",
     "promote",
     "pull",
     "search",

@@ -37,7 +37,12 @@ def test_a_row_fits_its_function(name):
         k: wanted[k] for k in plain if k in taken
     }
     for one in stage.inputs:
-        keyword = {"bundle:": "bundles", "earlier:": "earlier"}.get(one.role)
+        keyword = {
+            "bundle:": "bundles",
+            "earlier:": "earlier",
+            "convert:": "converts",
+            "tune:": "tunes",
+        }.get(one.role)
         keyword = keyword or (one.role if one.role in taken else f"{one.role}_dir")
         assert given[keyword] == (
             Path(one.role) if isinstance(one, Input) else {"": Path(one.role)}

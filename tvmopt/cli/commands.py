@@ -11,6 +11,7 @@ from tvmopt.parameters import COMMANDS
 _MODULES = {
     "search": "tvmopt.tracking.search.entry_points",
     "worker": "tvmopt.tracking.search.entry_points",
+    "profile": "tvmopt.tracking.pipeline.profile",
     "promote": "tvmopt.tracking.registry.promote",
     "pull": "tvmopt.tracking.registry.pull",
     "serve": "tvmopt.tracking.serving.serve",

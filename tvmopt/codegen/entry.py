@@ -13,7 +13,7 @@ outputs and frees them. A call here is a jump.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -35,8 +35,10 @@ from tvmopt.codegen.network import (
     Weight,
     analyse_network,
 )
+from tvmopt.codegen.timestamps import TAKE_TIME, timed_steps
 from tvmopt.codegen.weights import WEIGHTS_SYMBOL, Weights
 from tvmopt.kernels.passes.raw_pointers import EXPORTED, INTERNAL, PRIVATE
+from tvmopt.runtime.executor import MAIN
 
 # TVM allocates up to 1024 bytes on the stack, where they are not aligned to a cache line.
 _LEAST_WORKSPACE_BYTES = 2048
@@ -55,13 +57,15 @@ define linkonce_odr hidden i1 @{_IS_TRUE}(ptr %flag) alwaysinline {{
 
 
 def ahead_of_time(
-    mod: tvm.IRModule, weights: Weights
+    mod: tvm.IRModule, weights: Weights, *, timed: bool = False
 ) -> tuple[tvm.IRModule, dict[str, StaticNetwork]]:
     """Return the kernels of a module with an entry function for each of its Relax functions.
 
     Args:
         mod: Module after ``relax.transform.CallTIRRewrite``.
         weights: Gets the constants.
+        timed: Whether ``main`` takes the time around each step
+            (:mod:`tvmopt.codegen.timestamps`).
 
     Returns:
         The module, and the network of each entry function by name.
@@ -76,7 +80,8 @@ def ahead_of_time(
         if isinstance(func, relax.Function):
             name = var.name_hint
             network = analyse_network(mod, name, weights)
-            functions[NETWORK + name] = _with_parameters(network, NETWORK + name, _calls(network))
+            body = _calls(network, timed=timed and name == MAIN)
+            functions[NETWORK + name] = _with_parameters(network, NETWORK + name, body)
             functions[name] = _with_parameters(network, name, _enter(name))
             functions[NETWORK + name] = functions[NETWORK + name].with_attr(INTERNAL, EXPORTED)
             entries[name] = network
@@ -122,8 +127,8 @@ def _enter(name: str) -> Callable[[list[tirx.Var]], None]:
     return emit
 
 
-def _calls(network: StaticNetwork) -> Callable[[list[tirx.Var]], None]:
-    """Return the body that calls the kernels of ``network``."""
+def _calls(network: StaticNetwork, *, timed: bool) -> Callable[[list[tirx.Var]], None]:
+    """Return the body that calls the kernels of ``network``; ``timed`` takes times around them."""
     plan = plan_memory(network, network.results)
 
     def emit(parameters: list[tirx.Var]) -> None:
@@ -143,13 +148,22 @@ def _calls(network: StaticNetwork) -> Callable[[list[tirx.Var]], None]:
                     return tirx.handle_add_byte_offset(workspace.data, plan.offsets[tensor])
                 return outside[tensor].data
 
-            _emit(network, network.steps, address)
+            numbers = {id(step): at for at, step in enumerate(timed_steps(network))}
+            _emit(network, network.steps, address, numbers if timed else {})
 
     return emit
 
 
-def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tensor], Expr]) -> None:
+def _emit(
+    network: StaticNetwork,
+    steps: Sequence[Step],
+    address: Callable[[Tensor], Expr],
+    timed: Mapping[int, int],
+) -> None:
+    """Emit the steps; ``timed`` has the number of each timed step by the ``id`` of the step."""
     for step in steps:
+        if id(step) in timed:
+            _take_time(2 * timed[id(step)])
         if isinstance(step, TensorCopy):
             size = tirx.IntImm("int64", network.buffers[step.target.number])
             pair = address(step.target), address(step.source)
@@ -157,14 +171,21 @@ def _emit(network: StaticNetwork, steps: Sequence[Step], address: Callable[[Tens
         elif isinstance(step, Branch):
             with build.If(tirx.call_extern("bool", _IS_TRUE, address(step.condition))):
                 with build.Then():
-                    _emit(network, step.then, address)
+                    _emit(network, step.then, address, timed)
                 with build.Else():
-                    _emit(network, step.otherwise, address)
+                    _emit(network, step.otherwise, address, timed)
         elif isinstance(step, SegmentCall):
             name = segment_name(step)
             _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         else:
             _call(tirx.call_extern("int32", step.kernel, *map(address, step.arguments)))
+        if id(step) in timed:
+            _take_time(2 * timed[id(step)] + 1)
+
+
+def _take_time(place: int) -> None:
+    """Emit a call that stores the time at ``place`` of the timestamps."""
+    build.evaluate(tirx.call_extern("int32", TAKE_TIME, tirx.IntImm("int32", place)))
 
 
 def _call(code: Expr) -> None:

@@ -20,6 +20,7 @@ from tvmopt.codegen.entry import ahead_of_time
 from tvmopt.codegen.entry_source import write_entry
 from tvmopt.codegen.native_objects import write_objects
 from tvmopt.codegen.network import NotStaticError
+from tvmopt.codegen.timestamps import write_timestamps
 from tvmopt.codegen.weights import Weights
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.llvm import pass_config
@@ -31,6 +32,7 @@ from tvmopt.kernels.cuda.pipeline import PIPELINE
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
 from tvmopt.link import compile_command, link_options
+from tvmopt.runtime.executor import MAIN
 from tvmopt.scratch import scratch_folder
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lift_storage import LiftStorage
@@ -129,9 +131,9 @@ class CpuCodeGenerator(CodeGenerator):
     def _context(self) -> contextlib.AbstractContextManager[object]:
         return tvm.transform.PassContext(opt_level=3, config=pass_config(self.spec.isa))
 
-    def __init__(self, spec: TargetSpec, target: Target, native: bool) -> None:
+    def __init__(self, spec: TargetSpec, target: Target, native: bool, timed: bool) -> None:
         super().__init__(spec, target)
-        self._native = native
+        self._native, self._timed = native, timed
 
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
         """Compile ahead of time; a network of unknown shapes runs in TVM's virtual machine."""
@@ -143,12 +145,14 @@ class CpuCodeGenerator(CodeGenerator):
             lowered = tvm.transform.Sequential(passes)(packed)
         weights = Weights()
         try:
-            functions, entries = ahead_of_time(lowered, weights)
+            functions, entries = ahead_of_time(lowered, weights, timed=self._timed)
         except NotStaticError as reason:
             _logger.info("the network runs in TVM's virtual machine: %s", reason)
             return super()._executable(packed, folder)
         built = tvm.tirx.build(functions, self.target, pipeline=self._tir_pipeline)
         files = [weights.write(folder), write_entry(entries, self.spec.threads, folder)]
+        if self._timed:
+            files.append(write_timestamps(entries[MAIN], folder))
         files += write_objects(compile_command(self.spec.isa), folder)
         return tvm.runtime.Executable(built), files
 
@@ -197,16 +201,19 @@ class CudaCodeGenerator(CodeGenerator):
         return None
 
 
-def code_generator(spec: TargetSpec, target: Target, native: bool) -> CodeGenerator:
+def code_generator(
+    spec: TargetSpec, target: Target, native: bool, *, timed: bool = False
+) -> CodeGenerator:
     """Return the code generator for a target.
 
     Args:
         spec: Target to compile for.
         target: ``spec`` as a target of TVM.
         native: Whether a CPU network of static shapes becomes native code.
+        timed: Whether native code takes the time around each step of ``main``.
     """
     if spec.gpu is None:
-        return CpuCodeGenerator(spec, target, native)
+        return CpuCodeGenerator(spec, target, native, timed)
     return CudaCodeGenerator(spec, target, spec.gpu)
 
 

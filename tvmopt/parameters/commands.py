@@ -140,6 +140,15 @@ class PromoteCommand(Command):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileCommand(Command):
+    """Time every kernel of a registered model, and say where the time goes and why."""
+
+    version: groups.VersionParameters
+    profile: groups.ProfileParameters
+    limits: groups.StageLimitParameters
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PullCommand(Command):
     """Download a registered model to a folder that runs without MLflow."""
 
@@ -164,6 +173,7 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": EvaluateCommand,
     "search": SearchCommand,
     "worker": WorkerCommand,
+    "profile": ProfileCommand,
     "promote": PromoteCommand,
     "pull": PullCommand,
     "serve": ServeCommand,

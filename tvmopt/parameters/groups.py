@@ -376,6 +376,18 @@ class VersionParameters(Group):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileParameters(Group):
+    """How kernels are timed, and what their times are set beside."""
+
+    baseline: str = parameter(
+        AUTO,
+        "version number or alias of the float32 build to set beside; auto: the newest version of "
+        "the same ONNX model, shapes, target and threads; none: nothing",
+    )
+    calls: int = parameter(100, "timed calls of each model", least=5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CandidateParameters(Group):
     """Which version to promote, under which alias, on which data."""
 

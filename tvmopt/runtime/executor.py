@@ -106,6 +106,13 @@ class VirtualMachine(TvmExecutor):
         self._machine = Machine(module, device)
         super().__init__(self._machine.module, device)
 
+    def set_instrument(self, instrument: Callable[..., int]) -> None:
+        """Let the machine call ``instrument(function, name, before, result, *arguments)``.
+
+        It is called before and after each function; 0 lets the machine go on.
+        """
+        self._machine.set_instrument(instrument)
+
     def bind(self, name: str, inputs: Sequence[Any]) -> Callable[[], list[Any]]:
         """Return a function that runs ``name``; each call returns new tensors."""
         function, arguments = self._machine[name], tuple(inputs)

@@ -133,6 +133,23 @@ class NativeExecutor(Executor):
         function = self._function(name, _RUN)
         return NativeRun(function, inputs, results, self._failure, (self._library, self._segments))
 
+    def timestamps(self) -> tuple[list[str], np.ndarray]:
+        """Return the steps of a profiling build, and the buffer of their timestamps.
+
+        Returns:
+            The name of each step in order, and an array of shape (steps, 2) that each call of
+            ``main`` overwrites: nanoseconds before and after the step.
+
+        Raises:
+            ArtifactError: When the library was not built for profiling.
+        """
+        if not self.has("timestamps"):
+            raise ArtifactError("the library must be a profiling build, but takes no times")
+        names = [" ".join(words) for words in self._lines("steps")]
+        place = _ctypes.dlsym(self._library._handle, _PREFIX + "timestamps")
+        memory = (ctypes.c_int64 * (2 * len(names))).from_address(place)
+        return names, np.ctypeslib.as_array(memory).reshape(len(names), 2)
+
     def _failure(self) -> Exception:
         """Return why a call of this thread has just failed."""
         if cause := self._segments.error():

@@ -63,7 +63,8 @@ def build(
     folders = size_folders(convert_dir) if config.all_sizes else [convert_dir]
     signature = Signature.read(convert_dir)
     networks = [
-        _network(config, target, convert_dir, tune_dir, number) for number in range(len(folders))
+        lowered_network(config, target, convert_dir, tune_dir, number)
+        for number in range(len(folders))
     ]
     largest = networks[0]
     progress(1, 3, "compile")
@@ -182,15 +183,15 @@ def _why_elsewhere(non_finite: NonFinite, network: SizeModule) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Network(SizeModule):
+class LoweredNetwork(SizeModule):
     """A lowered model of one size, and its number of segments for ONNX Runtime."""
 
     segments: int = 0
 
 
-def _network(
+def lowered_network(
     config: BuildConfig, target: TargetSpec, convert_dir: Path, tune_dir: Path | None, size: int
-) -> _Network:
+) -> LoweredNetwork:
     """Lower a converted model of one size."""
     plan = read_plan(tune_dir / PLAN_FILE) if tune_dir else {}
     module, signature = read_size(convert_dir, size), Signature.read(convert_dir)
@@ -202,7 +203,7 @@ def _network(
     lowered = packed_as_chosen(lowered, tune_dir, size)
     database = size_folder(tune_dir, size) / DATABASE_DIR if tune_dir else None
     database = database if database and database.is_dir() else None
-    return _Network(lowered, database, direct, count_segments(module))
+    return LoweredNetwork(lowered, database, direct, count_segments(module))
 
 
 def _sizes(folders: Sequence[Path]) -> tuple[CompiledSize, ...]:

@@ -176,6 +176,12 @@ STAGES: dict[str, Stage] = {
             (_config, _CONVERT, InputGroup("bundle:"), _out_dir, _progress, _DATA),
             measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
+        Stage(
+            "profile", "tvmopt.stages.profile:profile", configs.ProfileConfig,
+            (_config, InputGroup("convert:"), InputGroup("tune:"), InputGroup("bundle:"), _out_dir,
+             _progress),
+            measures=_always, depends_on=lambda config: ("host",),
+        ),
         # The others check files that are not trusted; they are no runs.
         Stage(
             "prepare", "tvmopt.stages.layers:write_layers", None,
