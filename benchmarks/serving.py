@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         memory[name].append(_resident_mib(groups[name]))
                 for name, turns in found.items():
                     rate, p50, p99, _, _ = (median(column) for column in zip(*turns, strict=True))
-                    answers, bad = (sum(turn[at] for turn in turns) for at in (3, 4))
+                    answers, bad = (int(sum(turn[at] for turn in turns)) for at in (3, 4))
                     wrong += bad
                     print(
                         f"| {clients} | {name} | {rate:.0f} | {p50:.2f} | {p99:.1f} | {answers}"

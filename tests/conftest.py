@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -156,6 +157,17 @@ def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  
 def make_model() -> Callable:
     """Return the builder of ONNX models: ``make_model(nodes, inputs, outputs, constants)``."""
     return _make_model
+
+
+@pytest.fixture
+def without_nncf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the package NNCF."""
+    find_spec = importlib.util.find_spec
+
+    def hide(name: str, package: str | None = None) -> Any:
+        return None if name == "nncf" else find_spec(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", hide)
 
 
 @pytest.fixture(scope="session")

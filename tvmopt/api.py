@@ -70,8 +70,8 @@ def compile(
             name whose first axis counts samples.
         output: New or empty folder that also gets the compiled model, for :func:`tvmopt.load`.
         parameters: Further parameters of ``main`` by name: ``layout``, ``dtype``, ``skip_layers``,
-            ``quantization``, ``calibration``, ``strategy`` (here ``"default"``, which measures
-            nothing), ``topk``, and so on.
+            ``quantization``, ``calibration``, ``quantizer``, ``strategy`` (here ``"default"``,
+            which measures nothing), ``topk``, and so on.
 
     Raises:
         TvmoptError: One line that says what to do: the model or a parameter is refused, or results

@@ -25,6 +25,9 @@ QUANTIZATIONS = ("u8s8", "s8s8")
 #: What happens to nodes that cannot be compiled.
 FALLBACKS = ("onnxruntime", "refuse")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
+ONNXRUNTIME, FAST, ACCURATE = "onnxruntime", "nncf", "nncf-accurate"
+#: What corrects the biases of int8 layers: nothing, or NNCF's fast or accurate bias correction.
+QUANTIZERS = (ONNXRUNTIME, FAST, ACCURATE)
 #: Aliases of registered versions.
 CANDIDATE, CHAMPION = "candidate", "champion"
 OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")

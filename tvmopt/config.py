@@ -8,7 +8,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-from tvmopt.choices import LOW_DTYPES, MEASURING, QUANTIZATIONS, at_least, one_of
+from tvmopt.choices import (
+    AUTO,
+    LOW_DTYPES,
+    MEASURING,
+    ONNXRUNTIME,
+    QUANTIZATIONS,
+    at_least,
+    one_of,
+)
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import (
     AccuracyParameters,
@@ -48,13 +56,25 @@ class StageConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CalibrateConfig(StageConfig, CalibrationParameters):
-    """Range of every activation on a few samples.
+    """Range of every activation, and corrected biases, on a few samples.
+
+    ``quantizer`` is ``"onnxruntime"`` instead of ``"auto"`` where NNCF is not installed, so that
+    the digest says what is done.
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
     """
 
     input_shapes: str
+
+    def __post_init__(self) -> None:
+        from tvmopt.quantize.nncf_import import is_installed, require_nncf
+
+        super().__post_init__()
+        if self.quantizer == AUTO and not is_installed():
+            object.__setattr__(self, "quantizer", ONNXRUNTIME)
+        if self.quantizer not in (AUTO, ONNXRUNTIME):
+            require_nncf(self.quantizer)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -176,6 +176,32 @@ def test_a_new_dimension_may_be_given_as_a_parameter(rounding) -> None:
         read_declared("", "", "", "", "", 20, roundings="even, x")
 
 
+# --- quantizers
+
+
+def test_quantizers_are_searched_for_int8_when_they_are_declared(tmp_path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text("quantizers: [onnxruntime, auto]\nstrategies: default\n")
+    found = generate_space(
+        read_declared(str(path), "", "", "", "", 20), ("float32", "int8"), 0, None
+    )
+    assert [dict(v.further).get("quantizer") for v in found.variants()] == [
+        None, "onnxruntime", "auto",
+    ]  # fmt: skip
+    assert "quantizers" not in SPACE.to_dict()
+
+
+def test_a_declared_quantizer_must_exist() -> None:
+    with pytest.raises(ConfigError, match="quantizers must be one of auto, onnxruntime, nncf"):
+        read_declared("", "", "", "", "", 20, quantizers="openvino")
+
+
+@pytest.mark.parametrize("quantizer", ["nncf", "nncf-accurate"])
+def test_a_declared_quantizer_must_be_installed(without_nncf, quantizer) -> None:
+    with pytest.raises(ConfigError, match=f"quantizer={quantizer} needs NNCF, which is not"):
+        read_declared("", "", "", "", "", 20, quantizers=f"auto,{quantizer}")
+
+
 # --- the list itself
 
 

@@ -124,6 +124,10 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
         ({"skip_layers": "conv*"}, "skip_layers must match layers, but 'conv*' matches none of"),
         ({"quantization": "u8u8"}, "quantization must be one of auto, u8s8, s8s8, but got 'u8u8'"),
         ({"calibration": "max"}, "calibration must be one of minmax, entropy, percentile, but"),
+        (
+            {"quantizer": "openvino"},
+            "quantizer must be one of auto, onnxruntime, nncf, nncf-accurate, but got 'openvino'",
+        ),
         ({"calibration_samples": "0"}, "calibration_samples must be at least 1, but got 0"),
     ],
 )

@@ -18,6 +18,7 @@ from tvmopt.choices import (
     MEASURING,
     OBJECTIVES,
     QUANTIZATIONS,
+    QUANTIZERS,
     STRATEGIES,
     check_layout,
     check_layouts,
@@ -105,12 +106,19 @@ class QuantizationParameters(Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibrationParameters(Group):
-    """How the ranges of int8 are found."""
+    """How the ranges and biases of int8 are found."""
 
     calibration: str = parameter(
         "minmax",
         f"int8: how ranges are chosen: {', '.join(CALIBRATIONS)}",
         choices=CALIBRATIONS,
+    )
+    quantizer: str = parameter(
+        AUTO,
+        "int8: onnxruntime: the model's biases; nncf: NNCF's fast bias correction; nncf-accurate: "
+        "its accurate one; auto: that one where NNCF is installed and it lowers the error on "
+        "samples of data",
+        choices=(AUTO, *QUANTIZERS),
     )
     calibration_samples: int = parameter(100, "int8: most samples to calibrate on", least=1)
 

@@ -1,7 +1,11 @@
-"""Post-training quantization with ONNX Runtime's quantizer, and sensitivity analysis of layers."""
+"""Post-training quantization, with ONNX Runtime's quantizer and NNCF's bias correction.
+
+And sensitivity analysis of layers.
+"""
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import is_quantized
+from tvmopt.quantize.correct import Corrected, correct
 from tvmopt.quantize.quantizer import Quantizer, quantize_model
 from tvmopt.quantize.ranges import Ranges, collect_ranges
 from tvmopt.quantize.report import LayerCost, Sensitivity, SkipSet
@@ -10,6 +14,7 @@ from tvmopt.quantize.sensitivity import sensitivity
 
 __all__ = [
     "Bar",
+    "Corrected",
     "LayerCost",
     "Quantizer",
     "Ranges",
@@ -17,6 +22,7 @@ __all__ = [
     "Sensitivity",
     "SkipSet",
     "collect_ranges",
+    "correct",
     "is_quantized",
     "quantize_model",
     "sensitivity",

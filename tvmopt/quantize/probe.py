@@ -76,6 +76,7 @@ class Setting:
         """Return the constants that a converted layer reads, by name."""
         found = {n: self.graph.array(n) for n in node.input if n in self.graph.constants}
         if dtype == "int8":  # the bias stays int32
+            found |= self._corrected_bias(node)
             weight = node.input[1]
             if weight in found:
                 axis = weight_axis(node, self.scheme)
@@ -85,6 +86,15 @@ class Setting:
             if weight in found:
                 found[weight] = round_weight(found[weight], node, dtype)
         return found
+
+    def _corrected_bias(self, node: onnx.NodeProto) -> Arrays:
+        values = self.ranges.biases.get(node.name) if self.ranges is not None else None
+        if values is None:
+            return {}
+        # Normalisation may have changed a Gemm's bias from one value to one for each column.
+        shape = self.graph.dims(node.input[2]) or ()
+        corrected = np.array(values, np.float32)
+        return {node.input[2]: corrected.reshape(shape)} if math.prod(shape) == len(values) else {}
 
 
 class ProbedLayer:

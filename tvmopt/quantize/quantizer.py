@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.calibrate import TensorData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
@@ -44,7 +45,8 @@ class Quantizer:
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
-        ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`.
+        ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`, and
+            corrected biases of the layers that run in integers.
         scheme: Quantization scheme.
 
     Raises:
@@ -73,6 +75,7 @@ class Quantizer:
             and unusable & {*data_inputs(self._graph, node), *node.output}
         }
         self._names = {node.name for node in self._graph.nodes}
+        self._check_biases()
 
     def integer_nodes(self, exclude: Collection[str] = ()) -> set[str]:
         """Return the names of nodes that run in integers when the nodes ``exclude`` do not."""
@@ -95,6 +98,7 @@ class Quantizer:
         out.CopyFrom(self._model)
         if not chosen:
             return out
+        self._correct_biases(out, chosen)
         out.metadata_props.add(key=_INFERRED[0], value=_INFERRED[1])
         producer = out.producer_name, out.producer_version
         with _silent():
@@ -105,6 +109,28 @@ class Quantizer:
         quantised.metadata_props.extend(kept)
         clean_up(quantised.graph, chosen)
         return quantised
+
+    def _check_biases(self) -> None:
+        for node in self._graph.nodes:
+            values = self._ranges.biases.get(node.name)
+            if values is None:
+                continue
+            bias = node.input[2] if len(node.input) > 2 else ""
+            if bias not in self._graph.constants or self._graph.array(bias).size != len(values):
+                raise ConfigError(
+                    "corrected biases must belong to the model that is quantised, but layer "
+                    f"{node.name!r} has no constant bias of {len(values)} values; calibrate again"
+                )
+
+    def _correct_biases(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
+        # The correction undoes the error of integers, so a float layer keeps its bias. No other
+        # node reads that constant: the model is normalised.
+        constants = {i.name: i for i in model.graph.initializer}
+        for node in model.graph.node:
+            if node.name in chosen and node.name in self._ranges.biases:
+                bias = constants[node.input[2]]
+                value = np.array(self._ranges.biases[node.name], np.float32)
+                bias.CopyFrom(numpy_helper.from_array(value.reshape(bias.dims), bias.name))
 
     def _quantizer(self, model: onnx.ModelProto, chosen: set[str]) -> QDQQuantizer:
         unsigned = self._scheme.types == "u8s8"

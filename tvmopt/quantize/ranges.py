@@ -44,12 +44,15 @@ class Ranges:
         percentile: Percentile of that method; None for other methods.
         batches: Number of calibration batches.
         tensors: ``(low, high)`` by tensor name, in topological order.
+        biases: Corrected bias of each layer, one value for each output channel, by node name;
+            without bias correction, empty. See :mod:`tvmopt.quantize.bias_correction`.
     """
 
     method: str
     percentile: float | None
     batches: int
     tensors: dict[str, tuple[float, float]]
+    biases: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     def usable(self, name: str) -> bool:
         """Return whether a tensor has a finite range that 8 bits can represent."""
@@ -67,6 +70,7 @@ class Ranges:
             "percentile": self.percentile,
             "batches": self.batches,
             "tensors": tensors,
+            "biases": {name: list(values) for name, values in self.biases.items()},
         }
 
     @classmethod
@@ -75,7 +79,8 @@ class Ranges:
         tensors = {
             name: (_number(low), _number(high)) for name, (low, high) in data["tensors"].items()
         }
-        return cls(data["method"], data["percentile"], data["batches"], tensors)
+        biases = {name: tuple(values) for name, values in data["biases"].items()}
+        return cls(data["method"], data["percentile"], data["batches"], tensors, biases)
 
 
 def collect_ranges(

@@ -17,15 +17,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tvmopt.choices import (
+    ACCURATE,
+    AUTO,
     DTYPES,
+    FAST,
     GRANULARITIES,
     LOW_DTYPES,
+    QUANTIZERS,
     STRATEGIES,
     is_layout,
     one_of,
 )
 from tvmopt.errors import ConfigError
 from tvmopt.printable import shown
+from tvmopt.quantize.nncf_import import require_nncf
 from tvmopt.search.choose import choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.dimension import Dimension, SearchedModel, Values
 from tvmopt.search.effort import Effort
@@ -116,6 +121,17 @@ class SkipSetDimension(Dimension):
         return f"without {count} layer{'s' if count > 1 else ''}" if count else ""
 
 
+class QuantizerDimension(Dimension):
+    """Bias correction of int8 layers."""
+
+    def check(self, declared: Declared) -> None:
+        """Check the quantizers, and that NNCF is installed where one needs it."""
+        super().check(declared)
+        for quantizer in declared.restriction(self.key):
+            if quantizer in (FAST, ACCURATE):
+                require_nncf(quantizer)
+
+
 class EffortDimension(Dimension):
     """Tuning effort: its values, cheapest first, are the rungs of successive halving."""
 
@@ -187,6 +203,14 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "layers that keep their dtype",
         of="dtype",
         applies_to=LOW_DTYPES,
+    ),
+    QuantizerDimension(
+        "quantizer",
+        "quantizers",
+        "bias correction of int8; searched only where values are declared",
+        (AUTO, *QUANTIZERS),
+        of="dtype",
+        applies_to=("int8",),
     ),
     LayoutDimension("layout", "layouts", "layout of the convolutions"),
     EFFORT,

@@ -1,4 +1,7 @@
-"""Calibrate stage, for int8: ranges of activations on the calibration part of the data."""
+"""Calibrate stage, for int8: ranges of activations and corrected biases.
+
+Both come from the calibration part of the data.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from tvmopt.choices import AUTO, ONNXRUNTIME
 from tvmopt.config import CalibrateConfig
 from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
-from tvmopt.quantize import Ranges, Scheme, collect_ranges
+from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct
 from tvmopt.stages.result import Progress, StageResult
 
 RANGES_FILE = "ranges.json"
@@ -29,6 +33,9 @@ def calibrate(
 ) -> StageResult:
     """Run the float model on samples, and write the range of each activation.
 
+    The file also holds the biases that NNCF corrects, as ``config.quantizer`` asks. Without data,
+    ``"auto"`` corrects none: the mean of a channel on random inputs says nothing about real ones.
+
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
     """
@@ -38,20 +45,27 @@ def calibrate(
     dataset = calibration_data(prepared.reference, data, config.calibration_samples)
     batches = [batch.inputs for batch in dataset.batches()]
     ranges = collect_ranges(prepared.model, batches, Scheme(method=config.calibration), progress)
-    (out_dir / RANGES_FILE).write_text(json.dumps(ranges.to_dict(), indent=1))
+    is_blind = data is None and config.quantizer == AUTO
+    quantizer = ONNXRUNTIME if is_blind else config.quantizer
+    corrected = correct(prepared.model, ranges, batches, quantizer, progress)
+    (out_dir / RANGES_FILE).write_text(json.dumps(corrected.ranges.to_dict(), indent=1))
     metrics = {
         "calibrate_s": time.perf_counter() - start,
         "calibration_samples": float(dataset.samples),
         "calibrated_tensors": float(len(ranges.tensors)),
+        "corrected_biases": float(len(corrected.ranges.biases)),
     }
-    tags = {"tvmopt.calibration_data": data.name if data else _RANDOM}
+    tags = {
+        "tvmopt.calibration_data": data.name if data else _RANDOM,
+        "tvmopt.quantizer": corrected.quantizer,
+    }
     what = f"{dataset.samples} {'' if data else 'random '}samples"
     said = f"{len(ranges.tensors)} ranges by {config.calibration} on {what}"
-    return StageResult(metrics, tags, [said])
+    return StageResult(metrics, tags, [said, corrected.line])
 
 
 def read_ranges(folder: Path) -> Ranges:
-    """Read the ranges that the calibrate stage wrote."""
+    """Read the ranges and corrected biases that the calibrate stage wrote."""
     return Ranges.from_dict(json.loads((folder / RANGES_FILE).read_text()))
 
 

@@ -122,6 +122,8 @@ class Request:
                 "rpc_tracker and rpc_key of a board, or use strategy=default"
             )
         _ = self.tune, self.convert, self.sensitivity, self.evaluate  # each checks its values
+        if self.needs_calibration:
+            _ = self.calibrate
 
     def changed(self, **values: Any) -> Request:
         """Return the request with other values of some parameters.
