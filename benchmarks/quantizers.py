@@ -24,6 +24,7 @@ import onnx
 from benchmarks import zoo
 from benchmarks.real_inputs import samples
 from tvmopt.choices import AUTO, QUANTIZERS
+from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
 from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct, quantize_model
@@ -32,7 +33,7 @@ from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.nncf_import import nncf_without_telemetry
 from tvmopt.quantize.normalise import normalise
-from tvmopt.quantize.select import integer_anchors
+from tvmopt.quantize.select import SHARING, integer_anchors
 
 _HEADER = (
     "| model | quantiser | int8 layers | smallest cosine | mean cosine | top-1 | calibration |"
@@ -90,10 +91,7 @@ class Contest:
         integer = {
             node.name
             for node in graph.nodes
-            if all(
-                name in graph.producer and graph.producer[name].op_type == "DequantizeLinear"
-                for name in node.input[:2]
-            )
+            if all(_is_dequantised(graph, name) for name in node.input[:2])
         }
         return [n.name for n in self._anchors() if n.name not in integer]
 
@@ -110,6 +108,17 @@ class Contest:
         return integer_anchors(self._graph, Scheme())
 
 
+def _is_dequantised(graph: Graph, name: str) -> bool:
+    """Return whether a tensor comes from DequantizeLinear, looking through data movement.
+
+    NNCF quantizes before a Flatten, our quantizer after it too.
+    """
+    node = graph.producer.get(name)
+    while node is not None and node.op_type in (*SHARING, "Relu", "Concat"):
+        node = graph.producer.get(node.input[0])
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
 def rows(contest: Contest) -> Iterator[str]:
     """Yield the rows of one model."""
     start = time.perf_counter()
@@ -118,7 +127,11 @@ def rows(contest: Contest) -> Iterator[str]:
     found: dict[str, Ranges] = {}
     for quantizer in (*QUANTIZERS, AUTO):
         start = time.perf_counter()
-        corrected = correct(contest.model, ranges, contest.calibration, quantizer)
+        try:
+            corrected = correct(contest.model, ranges, contest.calibration, quantizer)
+        except ModelError as error:
+            yield _failed(contest, quantizer, error)
+            continue
         seconds = ranges_s + time.perf_counter() - start
         found[quantizer] = corrected.ranges
         chosen = f" ({corrected.quantizer})" if quantizer == AUTO else ""
@@ -128,7 +141,11 @@ def rows(contest: Contest) -> Iterator[str]:
     for preset in ("mixed", "performance"):
         for method in ("fast", "accurate"):
             start = time.perf_counter()
-            theirs = _by_nncf(contest, preset, is_fast=method == "fast")
+            try:
+                theirs = _by_nncf(contest, preset, is_fast=method == "fast")
+            except Exception as error:
+                yield _failed(contest, f"NNCF {preset} {method}", error)
+                continue
             yield contest.row(f"NNCF {preset} {method}", theirs, time.perf_counter() - start)
             left = contest.float_layers(theirs)
             if tuple(left) not in compared:
@@ -139,9 +156,13 @@ def rows(contest: Contest) -> Iterator[str]:
 def _at_equal_share(
     contest: Contest, found: dict[str, Ranges], left: Collection[str]
 ) -> Iterator[str]:
-    for quantizer in (*QUANTIZERS, AUTO):
-        model = quantize_model(contest.model, found[quantizer], Scheme(), left)
+    for quantizer, ranges in found.items():
+        model = quantize_model(contest.model, ranges, Scheme(), left)
         yield contest.row(f"{quantizer} at NNCF's int8 layers", model, 0.0)
+
+
+def _failed(contest: Contest, what: str, error: Exception) -> str:
+    return f"| {contest.name} | {what} | fails: {in_one_line(error)[-90:]} | | | | |"
 
 
 def _by_nncf(contest: Contest, preset: str, is_fast: bool) -> onnx.ModelProto:

@@ -154,6 +154,20 @@ def test_auto_drops_a_correction_that_does_not_help(shifted, monkeypatch):
     assert done.line.startswith("biases as they are: NNCF changes the error of the outputs from")
 
 
+@needs_nncf
+def test_auto_takes_the_fast_correction_where_the_accurate_one_fails(shifted, monkeypatch):
+    model, batches, _ = shifted
+
+    def fast_only(model, batches, accurate):
+        if accurate:
+            raise ModelError("no")
+        return corrected_biases(model, batches, accurate)
+
+    monkeypatch.setattr(CORRECT, "corrected_biases", fast_only)
+    done = correct(model, collect_ranges(model, batches), batches, "auto")
+    assert done.quantizer == "nncf" and done.ranges.biases
+
+
 def test_auto_goes_on_where_nncf_fails(shifted, monkeypatch):
     model, batches, _ = shifted
     ranges = collect_ranges(model, batches)

@@ -2,8 +2,8 @@
 
 - ``onnxruntime``: no correction.
 - ``nncf``: fast bias correction; ``nncf-accurate``: the accurate one.
-- ``auto``: the accurate one, where it lowers the error of the outputs on samples that NNCF did not
-  see.
+- ``auto``: the accurate one, or the fast one where that fails, as in networks with residual
+  additions; kept where it lowers the error of the outputs on samples that NNCF did not see.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from tvmopt.choices import ACCURATE, AUTO, ONNXRUNTIME
+from tvmopt.choices import ACCURATE, AUTO, FAST, ONNXRUNTIME
 from tvmopt.errors import ModelError
 from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.downstream import new_session
@@ -70,18 +70,28 @@ def correct(
         biases = corrected_biases(model, batches, quantizer == ACCURATE)
         done = dataclasses.replace(ranges, biases=biases)
         return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
+    return _measured(model, ranges, batches)
+
+
+def _measured(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> Corrected:
+    """Correct the biases on a part of the data; keep them where they help on the rest."""
     seen, unseen = _parts(batches)
+    used = ACCURATE
     try:
         biases = corrected_biases(model, seen, accurate=True)
-    except ModelError as error:
-        return Corrected(ranges, ONNXRUNTIME, f"biases as they are: {error}")
+    except ModelError:
+        used = FAST
+        try:
+            biases = corrected_biases(model, seen, accurate=False)
+        except ModelError as error:
+            return Corrected(ranges, ONNXRUNTIME, f"biases as they are: {error}")
     done = dataclasses.replace(ranges, biases=biases)
     before, after = (output_error(model, one, unseen) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
         return Corrected(ranges, ONNXRUNTIME, f"biases as they are: NNCF changes {change}")
     line = f"biases of {len(biases)} layers corrected by NNCF: {change}"
-    return Corrected(done, ACCURATE, line)
+    return Corrected(done, used, line)
 
 
 def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> float:
