@@ -8,7 +8,8 @@ same.
 
 A correction belongs to its layer. The fast method quantizes one layer at a time; the accurate one
 quantizes what is before the layer too, but after its correction, whose mean is the float model's.
-So the other corrections stay right when a layer is skipped.
+So the other corrections stay right to first order when a layer is skipped; they are not always
+right, see benchmarks/results/2026-11-27-nncf.md.
 
 Source: Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, ICCV
 2019, section 4.2; NNCF's ``FastBiasCorrection`` and ``BiasCorrection``.
