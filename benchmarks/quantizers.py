@@ -27,11 +27,11 @@ from tvmopt.choices import AUTO, QUANTIZERS
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
+from tvmopt.nncf_import import nncf_without_telemetry
 from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct, quantize_model
 from tvmopt.quantize.bias_correction import silent
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.nncf_import import nncf_without_telemetry
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.select import SHARING, integer_anchors
 

@@ -27,8 +27,8 @@ PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"
 ROOMS = [
     "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
     "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters", "digest",
-    "row_order", "compare", "random_inputs", "scratch", "kernels", "runtime", "transform",
-    "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
+    "row_order", "compare", "random_inputs", "scratch", "nncf_import", "kernels", "runtime",
+    "transform", "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
     "build", "evaluate", "quantize", "profile", "stages", "api", "search", "tracking", "workflow",
     "doctor", "cli", "__main__",
 ]  # fmt: skip
@@ -247,7 +247,8 @@ def test_files_that_are_not_python_are_package_data():
 def test_every_imported_package_is_a_dependency():
     stems = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi", "sklearn": "scikit-learn",
              "yaml": "pyyaml", "google": "onnx"}  # fmt: skip
-    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["text"]]
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["text"], *extras["nncf"]]
     pins = {Requirement(line).name for line in lines}
     for folder in (PACKAGE, ROOT / "flows"):
         for path in folder.rglob("*.py"):

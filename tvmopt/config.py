@@ -68,7 +68,7 @@ class CalibrateConfig(StageConfig, CalibrationParameters):
     input_shapes: str
 
     def __post_init__(self) -> None:
-        from tvmopt.quantize.nncf_import import is_installed, require_nncf
+        from tvmopt.nncf_import import is_installed, require_nncf
 
         super().__post_init__()
         if self.quantizer == AUTO and not is_installed():

@@ -17,12 +17,12 @@ from tvmopt.config import CalibrateConfig
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend import prepare
 from tvmopt.frontend.reference import Reference
+from tvmopt.nncf_import import is_installed, nncf_without_telemetry
 from tvmopt.quantize import Quantizer, Ranges, Scheme, collect_ranges, correct, quantize_model
 from tvmopt.quantize import correct as correct_function
 from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.correct import output_error
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.nncf_import import is_installed, nncf_without_telemetry
 
 needs_nncf = pytest.mark.skipif(not is_installed(), reason="NNCF is not installed")
 NNCF = QUANTIZERS[1:]

@@ -27,8 +27,8 @@ import numpy as np
 import onnx
 
 from tvmopt.errors import ModelError
+from tvmopt.nncf_import import nncf_without_telemetry
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.nncf_import import nncf_without_telemetry
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.ranges import Inputs
 

@@ -29,8 +29,8 @@ from tvmopt.choices import (
     one_of,
 )
 from tvmopt.errors import ConfigError
+from tvmopt.nncf_import import require_nncf
 from tvmopt.printable import shown
-from tvmopt.quantize.nncf_import import require_nncf
 from tvmopt.search.choose import choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.dimension import Dimension, SearchedModel, Values
 from tvmopt.search.effort import Effort
