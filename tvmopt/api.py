@@ -139,9 +139,9 @@ class _Stages:
             self._shapes, self._target, self._quantization, **conversion
         )
         inputs = dict(self._read)
-        if convert.dtype in ("int8", AUTO):
+        if convert.may_quantise:
             inputs["calibrate"] = self._calibrated()
-        if convert.dtype == AUTO or (convert.skip_layers.auto and convert.dtype != "float32"):
+        if convert.needs_analysis:
             inputs["sensitivity"] = self._sensitive(convert.dtype, inputs)
         converted = self._run("convert", convert, inputs)
         tune = configs.TuneConfig(self._target, **tuning)
@@ -156,13 +156,13 @@ class _Stages:
         return self._run("calibrate", configs.CalibrateConfig(self._shapes, **values), self._read)
 
     def _sensitive(self, dtype: str, inputs: Mapping[str, Path]) -> Path:
+        from tvmopt.device.target import TargetSpec
+        from tvmopt.quantize.roofline import mixed_dtypes
+
         values = {
             **self._values[groups.AccuracyParameters],
             **self._values[groups.SensitivityLimitParameters],
         }
-        from tvmopt.device.target import TargetSpec
-        from tvmopt.quantize.roofline import mixed_dtypes
-
         is_auto = dtype == AUTO
         dtypes = mixed_dtypes(TargetSpec.from_dict(self._target)) if is_auto else (dtype,)
         asked = configs.SensitivityConfig(

@@ -133,6 +133,16 @@ class ConvertConfig(StageConfig, ConversionParameters):
         parse_given_sizes(self.input_shapes)  # raises where it cannot be read
         one_of("quantization", self.quantization, QUANTIZATIONS)
 
+    @property
+    def may_quantise(self) -> bool:
+        """Return whether layers may become int8, which needs calibration."""
+        return self.dtype in ("int8", AUTO)
+
+    @property
+    def needs_analysis(self) -> bool:
+        """Return whether the sensitivity stage must propose something: an ``auto`` value."""
+        return self.dtype == AUTO or (self.skip_layers.auto and self.dtype != "float32")
+
 
 @dataclasses.dataclass(frozen=True)
 class TuneConfig(StageConfig, TuningParameters):

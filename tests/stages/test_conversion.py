@@ -220,12 +220,19 @@ def test_int8_maps_nan_to_a_number_and_says_so(run):
         assert np.isfinite(got).all()
 
 
-def test_int8_without_ranges(tmp_path, network):
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("int8", "dtype=int8 needs the ranges of the calibrate stage"),
+        ("auto", "dtype=auto needs the output of the sensitivity stage"),
+    ],
+)
+def test_conversion_without_what_it_needs(tmp_path, network, dtype, message):
     onnx.save(network, str(tmp_path / "model.onnx"))
     (tmp_path / "out").mkdir()
-    with pytest.raises(ConfigError, match="dtype=int8 needs the ranges of the calibrate stage"):
+    with pytest.raises(ConfigError, match=message):
         convert(
-            ConvertConfig("", TARGET, dtype="int8"),
+            ConvertConfig("", TARGET, dtype=dtype),
             tmp_path / "model.onnx", tmp_path / "out", _quiet,
         )  # fmt: skip
 
@@ -321,16 +328,6 @@ def test_auto_of_a_quantised_model_is_its_own_dtypes(run, tmp_path):
     )  # fmt: skip
     assert result.tags["tvmopt.dtype"] == "float32"
     assert [row["dtype"] for row in _layers(tmp_path / "again")] == ["int8"] * 4
-
-
-def test_auto_without_an_analysis(tmp_path, network):
-    onnx.save(network, str(tmp_path / "model.onnx"))
-    (tmp_path / "out").mkdir()
-    with pytest.raises(ConfigError, match="dtype=auto needs the output of the sensitivity stage"):
-        convert(
-            ConvertConfig("", TARGET, dtype="auto"),
-            tmp_path / "model.onnx", tmp_path / "out", _quiet,
-        )  # fmt: skip
 
 
 def test_sensitivity_stage_chooses_dtypes(run, tmp_path, network):

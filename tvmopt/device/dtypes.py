@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from tvmopt.errors import ConfigError
@@ -118,6 +118,10 @@ class DType:
     def highest(self) -> int:
         """Largest value of an integer dtype."""
         return (1 << self.significant_bits) - 1
+
+    def cpu_rate(self, flags: Collection[str]) -> float:
+        """Return the peak rate relative to float32 of a CPU with features ``flags``."""
+        return next((rate for flag, rate in self.cpu_rates if flag in flags), 1.0)
 
     @property
     def bits_dtype(self) -> str:

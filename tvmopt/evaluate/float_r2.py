@@ -24,7 +24,10 @@ Boxes of a detector move little between images beside the grid that they lie on,
 the sum of both.
 """
 _ROUNDING = 1e-3
-"""The same of the root mean square of an output: float32 rounds values that never change, too."""
+"""Share of an output's root mean square that an error is relative to at least.
+
+float32 rounds values that never change, too.
+"""
 _FIELD_AXES = 3
 
 

@@ -8,7 +8,6 @@ IEEE Computer Architecture Letters 13(1), 2014.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.dtypes import dtype as row_of
@@ -33,8 +32,7 @@ class KernelRoofline:
 
     def rate(self, dtype: str) -> float:
         """Return the peak rate of multiply instructions for a dtype, relative to float32."""
-        known: Collection[tuple[str, float]] = row_of(dtype).cpu_rates
-        return next((rate for flag, rate in known if flag in self.flags), 1.0)
+        return row_of(dtype).cpu_rate(self.flags)
 
     def peak_flops(self, dtype: str) -> float:
         """Return the peak FLOP/s of all threads in a dtype."""

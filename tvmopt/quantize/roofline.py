@@ -70,10 +70,7 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> LayerRoofl
     return LayerRoofline(
         flops=cores * _HERTZ * lanes * 2 * 2,  # two FMA units, two FLOPs per FMA
         bandwidth=min(_MOST_BYTES_A_SECOND, cores * _BYTES_A_SECOND_PER_CORE),
-        faster={
-            dtype: next((r for flag, r in dtypes.dtype(dtype).cpu_rates if flag in flags), 1.0)
-            for dtype in LOW_DTYPES
-        },
+        faster={dtype: dtypes.dtype(dtype).cpu_rate(flags) for dtype in LOW_DTYPES},
     )
 
 

@@ -62,9 +62,9 @@ def sensitivity(
     (out_dir / SENSITIVITY_FILE).write_text(json.dumps(found.to_dict(), indent=1))
     found.write_csv(out_dir / TABLE_FILE)
     if config.layer_dtypes:
-        _write_maps(out_dir / DTYPE_MAPS_FILE, found.dtype_maps)
+        _write_table(out_dir / DTYPE_MAPS_FILE, DtypeMap, found.dtype_maps)
     else:
-        _write_skip_sets(out_dir / SKIP_SETS_FILE, found.skip_sets)
+        _write_table(out_dir / SKIP_SETS_FILE, SkipSet, found.skip_sets)
     found.plot(out_dir / PLOT_FILE)
     metrics = {"sensitivity_s": time.perf_counter() - start, "samples": float(dataset.samples)}
     lines = []
@@ -122,22 +122,12 @@ def _map_line(found: Sensitivity) -> str:
     )
 
 
-def _write_maps(path: Path, maps: Sequence[DtypeMap]) -> None:
-    with path.open("w", newline="") as file:
-        fields = [f.name for f in dataclasses.fields(DtypeMap)]
-        rows = (
-            dataclasses.asdict(found)
-            | {"layers": " ".join(map(str, found.layers)), "dtypes": " ".join(found.dtypes)}
-            for found in maps
-        )
-        write_csv(file, fields, (row.values() for row in rows))
+def _write_table(path: Path, kind: type, rows: Sequence[SkipSet] | Sequence[DtypeMap]) -> None:
+    """Write dataclasses of one type as CSV; a cell of several values has spaces between them."""
 
+    def cell(value: object) -> object:
+        return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
-def _write_skip_sets(path: Path, sets: Sequence[SkipSet]) -> None:
+    names = [field.name for field in dataclasses.fields(kind)]
     with path.open("w", newline="") as file:
-        listed = (
-            dataclasses.asdict(found) | {"layers": " ".join(map(str, found.layers))}
-            for found in sets
-        )
-        fields = [f.name for f in dataclasses.fields(SkipSet)]
-        write_csv(file, fields, (row.values() for row in listed))
+        write_csv(file, names, ([cell(getattr(row, name)) for name in names] for row in rows))

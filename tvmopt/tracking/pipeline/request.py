@@ -45,8 +45,6 @@ from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
 from tvmopt.tracking.registry.versions import check_name
 
 _G = TypeVar("_G", bound=Group)
-# dtypes whose conversion may quantise layers.
-_QUANTISING = ("int8", AUTO)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,9 +158,11 @@ class Request:
     @functools.cached_property
     def convert(self) -> ConvertConfig:
         """Return the configuration of the convert stage."""
-        asked = self.asked.conversion
-        used = self.quantization if asked.dtype in _QUANTISING else ConvertConfig.quantization
-        return ConvertConfig(self.input_shapes, self.target.to_dict(), used, **asked.values())
+        asked = self.asked.conversion.values()
+        config = ConvertConfig(self.input_shapes, self.target.to_dict(), **asked)
+        if not config.may_quantise:
+            return config
+        return dataclasses.replace(config, quantization=self.quantization)
 
     @functools.cached_property
     def tune(self) -> TuneConfig:
@@ -235,14 +235,12 @@ class Request:
     @property
     def needs_calibration(self) -> bool:
         """Return whether conversion needs calibration: int8 of a float model."""
-        return self.convert.dtype in _QUANTISING and not self.quantised
+        return self.convert.may_quantise and not self.quantised
 
     @property
     def needs_sensitivity(self) -> bool:
         """Return whether conversion needs what the analysis proposes: an ``auto`` value."""
-        convert = self.convert
-        proposes = convert.skip_layers.auto and convert.dtype != "float32"
-        return (proposes or convert.dtype == AUTO) and not self.quantised
+        return self.convert.needs_analysis and not self.quantised
 
 
 def make_request(model: Path, allowance: Allowance = UNLIMITED, **values: Any) -> Request:
