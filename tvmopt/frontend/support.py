@@ -12,7 +12,7 @@ from onnx import helper
 from tvmopt.errors import last_line
 from tvmopt.frontend.operator_sets import DEFAULT_DOMAINS
 
-_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft", "tvmopt")
+_DOMAINS = (*DEFAULT_DOMAINS, "ai.onnx.ml", "com.microsoft", "tvmopt")
 _DIRECTLY_HANDLED = {"If", "Constant"}
 _NAMES_SHOWN = 4
 _LARGE = 64  # elements from which on the values of a constant are not compared
