@@ -4,7 +4,9 @@
 
 All models run in ONNX Runtime. Rows:
 
-- `onnxruntime`, `nncf`, `nncf-accurate`, `auto`: values of the parameter `quantizer`.
+- `one scale`: ONNX Runtime's quantizer, without the scales of channels and without corrections.
+- `onnxruntime`, `nncf`, `nncf-accurate`, `auto`: values of the parameter `quantizer`, on top of the
+  channel scales that help.
 - `NNCF <preset> <bias correction>`: the QDQ model that NNCF itself writes.
 - `<quantizer> at ...`: the same layers stay float that NNCF leaves float.
 
@@ -28,7 +30,14 @@ from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
 from tvmopt.nncf_import import nncf_without_telemetry
-from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct, quantize_model
+from tvmopt.quantize import (
+    Ranges,
+    Scheme,
+    collect_ranges,
+    correct,
+    quantize_model,
+    with_channel_scales,
+)
 from tvmopt.quantize.bias_correction import silent
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
@@ -123,6 +132,9 @@ def rows(contest: Contest) -> Iterator[str]:
     """Yield the rows of one model."""
     start = time.perf_counter()
     ranges = collect_ranges(contest.model, contest.calibration)
+    plain_s = time.perf_counter() - start
+    yield contest.row("one scale", quantize_model(contest.model, ranges, Scheme()), plain_s)
+    ranges, _ = with_channel_scales(contest.model, ranges, contest.calibration)
     ranges_s = time.perf_counter() - start
     found: dict[str, Ranges] = {}
     for quantizer in (*QUANTIZERS, AUTO):

@@ -133,7 +133,7 @@ def test_auto_measures_on_samples_that_nncf_did_not_see(shifted, monkeypatch):
     model, batches, _ = shifted
     seen = []
 
-    def spy(model, batches, accurate):
+    def spy(model, batches, accurate, scales):
         seen.append((len(batches), accurate))
         return corrected_biases(model, batches, accurate)
 
@@ -158,7 +158,7 @@ def test_auto_drops_a_correction_that_does_not_help(shifted, monkeypatch):
 def test_auto_takes_the_fast_correction_where_the_accurate_one_fails(shifted, monkeypatch):
     model, batches, _ = shifted
 
-    def fast_only(model, batches, accurate):
+    def fast_only(model, batches, accurate, scales):
         if accurate:
             raise ModelError("no")
         return corrected_biases(model, batches, accurate)

@@ -5,7 +5,7 @@ And sensitivity analysis of layers.
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import is_quantized
-from tvmopt.quantize.correct import Corrected, correct
+from tvmopt.quantize.correct import Corrected, correct, with_channel_scales
 from tvmopt.quantize.quantizer import Quantizer, quantize_model
 from tvmopt.quantize.ranges import Ranges, collect_ranges
 from tvmopt.quantize.report import LayerCost, Sensitivity, SkipSet
@@ -26,4 +26,5 @@ __all__ = [
     "is_quantized",
     "quantize_model",
     "sensitivity",
+    "with_channel_scales",
 ]

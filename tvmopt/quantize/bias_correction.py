@@ -3,8 +3,8 @@
 NNCF quantizes the model in its own way, compares the mean of each channel of a layer's result with
 the float model's, and adds the difference to the layer's bias. We keep the biases alone: our
 :class:`~tvmopt.quantize.quantizer.Quantizer` places Q and DQ nodes. NNCF's quantizers get the
-settings that ours have (per-tensor activations, extremes of the samples), so that the shift is the
-same.
+settings that ours have (per-tensor activations after the channel scales, extremes of the samples),
+so that the shift is the same.
 
 A correction belongs to its layer. The fast method quantizes one layer at a time; the accurate one
 quantizes what is before the layer too, but after its correction, whose mean is the float model's.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ import onnx
 
 from tvmopt.errors import ModelError
 from tvmopt.nncf_import import nncf_without_telemetry
+from tvmopt.quantize.channel_scales import ChannelScales, scale_channels
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.ranges import Inputs
@@ -38,18 +39,26 @@ Biases = dict[str, tuple[float, ...]]
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 
 
-def corrected_biases(model: onnx.ModelProto, batches: Sequence[Inputs], accurate: bool) -> Biases:
+def corrected_biases(
+    model: onnx.ModelProto,
+    batches: Sequence[Inputs],
+    accurate: bool,
+    scales: Mapping[str, ChannelScales] | None = None,
+) -> Biases:
     """Return the biases that NNCF changes when it quantizes a model.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
         batches: Calibration data, one mapping from input names for each call of the model.
+        scales: Channel scales that the quantized model will have, by node name; None: none.
         accurate: Correct a layer with the quantized layers before it, otherwise alone.
 
     Raises:
         ModelError: When NNCF cannot quantize the model.
     """
     normalised = normalise(model)
+    if scales:
+        scale_channels(normalised, scales, scales)
     with nncf_without_telemetry() as nncf, silent(), _explained():
         quantised = _quantised(nncf, normalised, batches, accurate)
         return _changed(Graph(normalised.graph), Graph(quantised.graph))

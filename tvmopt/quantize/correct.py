@@ -1,4 +1,7 @@
-"""Add corrected biases to ranges, as the parameter ``quantizer`` asks.
+"""Add channel scales and corrected biases to ranges, where they lower the error of the outputs.
+
+Channel scales (:mod:`.channel_scales`) are determined on a part of the samples and kept where they
+lower the error on the others. Then the parameter ``quantizer`` says what corrects the biases:
 
 - ``onnxruntime``: no correction.
 - ``nncf``: fast bias correction; ``nncf-accurate``: the accurate one.
@@ -17,13 +20,14 @@ import onnx
 from tvmopt.choices import ACCURATE, AUTO, FAST, ONNXRUNTIME
 from tvmopt.errors import ModelError
 from tvmopt.quantize.bias_correction import corrected_biases
+from tvmopt.quantize.channel_scales import collect_channel_scales
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.probe import noise_ratio
 from tvmopt.quantize.quantizer import quantize_model
 from tvmopt.quantize.ranges import Inputs, Progress, Ranges
 from tvmopt.quantize.scheme import Scheme
 
-_LEAST_TO_SPLIT = 8  # batches; with fewer, the error is measured on the batches that NNCF saw
+_LEAST_TO_SPLIT = 8  # batches; with fewer, the error is measured on the batches that were seen
 _HELD_BACK = 4  # one batch in four
 
 
@@ -42,6 +46,33 @@ class Corrected:
     line: str
 
 
+def with_channel_scales(
+    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]
+) -> tuple[Ranges, str]:
+    """Return ``ranges`` with channel scales where these help, and what was done as words.
+
+    Args:
+        model: A prepared float32 model, ``Prepared.model``.
+        ranges: Ranges of its activations.
+        batches: The calibration data of the ranges.
+
+    Returns:
+        The words are empty where the model has no convolution that can have channel scales.
+    """
+    seen, unseen = _parts(batches)
+    scales = collect_channel_scales(model, seen)
+    if not scales:
+        return ranges, ""
+    done = dataclasses.replace(ranges, channel_scales=scales)
+    before, after = (output_error(model, one, unseen) for one in (ranges, done))
+    change = f"the error of the outputs from {before:.2%} to {after:.2%}"
+    layers = f"{len(scales)} depthwise convolutions"
+    if not after < before:
+        return ranges, f"one scale for all channels of the inputs of {layers}: more change {change}"
+    done = dataclasses.replace(ranges, channel_scales=collect_channel_scales(model, batches))
+    return done, f"a scale for each channel of the inputs of {layers}: this changes {change}"
+
+
 def correct(
     model: onnx.ModelProto,
     ranges: Ranges,
@@ -53,7 +84,7 @@ def correct(
 
     Args:
         model: A prepared float32 model, ``Prepared.model``.
-        ranges: Ranges of its activations.
+        ranges: Ranges of its activations, with the channel scales to use.
         batches: The calibration data of the ranges.
         quantizer: ``"auto"`` or one of ``choices.QUANTIZERS``. NNCF must be installed unless it is
             ``"onnxruntime"``.
@@ -67,9 +98,8 @@ def correct(
     if progress is not None:
         progress(len(batches), len(batches), "calibrate: bias correction")
     if quantizer != AUTO:
-        biases = corrected_biases(model, batches, quantizer == ACCURATE)
-        done = dataclasses.replace(ranges, biases=biases)
-        return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
+        done = _with_biases(model, ranges, batches, accurate=quantizer == ACCURATE)
+        return Corrected(done, quantizer, f"biases of {len(done.biases)} layers corrected by NNCF")
     return _measured(model, ranges, batches)
 
 
@@ -78,20 +108,26 @@ def _measured(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs])
     seen, unseen = _parts(batches)
     used = ACCURATE
     try:
-        biases = corrected_biases(model, seen, accurate=True)
+        done = _with_biases(model, ranges, seen, accurate=True)
     except ModelError:
         used = FAST
         try:
-            biases = corrected_biases(model, seen, accurate=False)
+            done = _with_biases(model, ranges, seen, accurate=False)
         except ModelError as error:
             return Corrected(ranges, ONNXRUNTIME, f"biases as they are: {error}")
-    done = dataclasses.replace(ranges, biases=biases)
     before, after = (output_error(model, one, unseen) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
         return Corrected(ranges, ONNXRUNTIME, f"biases as they are: NNCF changes {change}")
-    line = f"biases of {len(biases)} layers corrected by NNCF: {change}"
+    line = f"biases of {len(done.biases)} layers corrected by NNCF: {change}"
     return Corrected(done, used, line)
+
+
+def _with_biases(
+    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs], *, accurate: bool
+) -> Ranges:
+    biases = corrected_biases(model, batches, accurate, ranges.channel_scales)
+    return dataclasses.replace(ranges, biases=biases)
 
 
 def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> float:
@@ -109,7 +145,7 @@ def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Input
 
 
 def _parts(batches: Sequence[Inputs]) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the batches that NNCF sees, and others to measure its correction on."""
+    """Return the batches to determine scales or biases on, and others to measure them on."""
     if len(batches) < _LEAST_TO_SPLIT:
         return list(batches), list(batches)
     seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]

@@ -67,6 +67,12 @@ class Setting:
         if dtype != "int8":
             return {name: round_to(value, dtype) for name, value in found.items()}
         assert self.ranges is not None
+        scales = self.ranges.channel_scales.get(node.name)
+        if scales is not None and self.scheme.per_channel:
+            [(name, value)] = found.items()
+            factors = scales.along(value.ndim)
+            rounded = quantised_activation(value / factors, scales.low, scales.high, self.scheme)
+            return {name: rounded * factors}
         return {
             name: quantised_activation(value, *self.ranges.tensors[name], self.scheme)
             for name, value in found.items()

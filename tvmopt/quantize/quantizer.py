@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -22,6 +22,7 @@ from onnxruntime.quantization.calibrate import TensorData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from tvmopt.errors import ConfigError
+from tvmopt.quantize.channel_scales import scalable_layers, scale_channels
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
@@ -45,8 +46,8 @@ class Quantizer:
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
-        ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`, and
-            corrected biases of the layers that run in integers.
+        ranges: Ranges of its activations, see :func:`~tvmopt.quantize.ranges.collect_ranges`, with
+            the corrected biases and the channel scales of the layers that run in integers.
         scheme: Quantization scheme.
 
     Raises:
@@ -76,6 +77,7 @@ class Quantizer:
         }
         self._names = {node.name for node in self._graph.nodes}
         self._check_biases()
+        self._check_channel_scales()
 
     def integer_nodes(self, exclude: Collection[str] = ()) -> set[str]:
         """Return the names of nodes that run in integers when the nodes ``exclude`` do not."""
@@ -99,10 +101,13 @@ class Quantizer:
         if not chosen:
             return out
         self._correct_biases(out, chosen)
+        ranges = {n: pair for n, pair in self._ranges.tensors.items() if self._ranges.usable(n)}
+        if self._scheme.per_channel:
+            ranges |= scale_channels(out, self._ranges.channel_scales, chosen)
         out.metadata_props.add(key=_INFERRED[0], value=_INFERRED[1])
         producer = out.producer_name, out.producer_version
         with _silent():
-            quantised = self._quantizer(out, chosen).quantize_model()
+            quantised = self._quantizer(out, chosen, ranges).quantize_model()
         quantised.producer_name, quantised.producer_version = producer
         kept = [p for p in quantised.metadata_props if p.key != _INFERRED[0]]
         del quantised.metadata_props[:]
@@ -122,6 +127,18 @@ class Quantizer:
                     f"{node.name!r} has no constant bias of {len(values)} values; calibrate again"
                 )
 
+    def _check_channel_scales(self) -> None:
+        scalable = {node.name: node for node in scalable_layers(self._graph)}
+        for name, scales in self._ranges.channel_scales.items():
+            node = scalable.get(name)
+            dims = self._graph.dims(node.input[0]) if node is not None else None
+            if dims is None or dims[1] != len(scales.factors):
+                raise ConfigError(
+                    "channel scales must belong to the model that is quantised, but layer "
+                    f"{name!r} is no depthwise convolution of {len(scales.factors)} channels; "
+                    "calibrate again"
+                )
+
     def _correct_biases(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
         # The correction undoes the error of integers, so a float layer keeps its bias. No other
         # node reads that constant: the model is normalised.
@@ -132,12 +149,16 @@ class Quantizer:
                 value = np.array(self._ranges.biases[node.name], np.float32)
                 bias.CopyFrom(numpy_helper.from_array(value.reshape(bias.dims), bias.name))
 
-    def _quantizer(self, model: onnx.ModelProto, chosen: set[str]) -> QDQQuantizer:
+    def _quantizer(
+        self,
+        model: onnx.ModelProto,
+        chosen: set[str],
+        ranges: Mapping[str, tuple[float, float]],
+    ) -> QDQQuantizer:
         unsigned = self._scheme.types == "u8s8"
         tensors = {
             name: TensorData(lowest=np.float32(low), highest=np.float32(high))
-            for name, (low, high) in self._ranges.tensors.items()
-            if self._ranges.usable(name)
+            for name, (low, high) in ranges.items()
         }
         options = {
             "ActivationSymmetric": self._scheme.symmetric,

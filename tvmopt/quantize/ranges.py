@@ -16,6 +16,7 @@ import onnx
 from onnxruntime.quantization.calibrate import HistogramCollector, MinMaxCalibrater
 
 from tvmopt.errors import ConfigError, ModelError
+from tvmopt.quantize.channel_scales import ChannelScales
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
@@ -46,6 +47,8 @@ class Ranges:
         tensors: ``(low, high)`` by tensor name, in topological order.
         biases: Corrected bias of each layer, one value for each output channel, by node name;
             without bias correction, empty. See :mod:`tvmopt.quantize.bias_correction`.
+        channel_scales: Scales of the channels of the inputs of depthwise convolutions, by node
+            name; without them, empty.
     """
 
     method: str
@@ -53,6 +56,7 @@ class Ranges:
     batches: int
     tensors: dict[str, tuple[float, float]]
     biases: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    channel_scales: dict[str, ChannelScales] = dataclasses.field(default_factory=dict)
 
     def usable(self, name: str) -> bool:
         """Return whether a tensor has a finite range that 8 bits can represent."""
@@ -71,6 +75,7 @@ class Ranges:
             "batches": self.batches,
             "tensors": tensors,
             "biases": {name: list(values) for name, values in self.biases.items()},
+            "channel_scales": {name: one.to_dict() for name, one in self.channel_scales.items()},
         }
 
     @classmethod
@@ -80,7 +85,8 @@ class Ranges:
             name: (_number(low), _number(high)) for name, (low, high) in data["tensors"].items()
         }
         biases = {name: tuple(values) for name, values in data["biases"].items()}
-        return cls(data["method"], data["percentile"], data["batches"], tensors, biases)
+        scales = {name: ChannelScales.from_dict(v) for name, v in data["channel_scales"].items()}
+        return cls(data["method"], data["percentile"], data["batches"], tensors, biases, scales)
 
 
 def collect_ranges(

@@ -1,6 +1,6 @@
-"""Calibrate stage, for int8: ranges of activations and corrected biases.
+"""Calibrate stage, for int8: ranges of activations, channel scales, and corrected biases.
 
-Both come from the calibration part of the data.
+All come from the calibration part of the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvmopt.config import CalibrateConfig
 from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
-from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct
+from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct, with_channel_scales
 from tvmopt.stages.result import Progress, StageResult
 
 RANGES_FILE = "ranges.json"
@@ -33,8 +33,9 @@ def calibrate(
 ) -> StageResult:
     """Run the float model on samples, and write the range of each activation.
 
-    The file also holds the biases that NNCF corrects, as ``config.quantizer`` asks. Without data,
-    ``"auto"`` corrects none: the mean of a channel on random inputs says nothing about real ones.
+    The file also holds the channel scales that help, and the biases that NNCF corrects, as
+    ``config.quantizer`` asks. Without data there are no scales, and ``"auto"`` corrects no bias:
+    a channel's values on random inputs say nothing about real ones.
 
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
@@ -47,6 +48,9 @@ def calibrate(
     ranges = collect_ranges(prepared.model, batches, Scheme(method=config.calibration), progress)
     is_blind = data is None and config.quantizer == AUTO
     quantizer = ONNXRUNTIME if is_blind else config.quantizer
+    scales_line = ""
+    if data is not None:
+        ranges, scales_line = with_channel_scales(prepared.model, ranges, batches)
     corrected = correct(prepared.model, ranges, batches, quantizer, progress)
     (out_dir / RANGES_FILE).write_text(json.dumps(corrected.ranges.to_dict(), indent=1))
     metrics = {
@@ -54,6 +58,7 @@ def calibrate(
         "calibration_samples": float(dataset.samples),
         "calibrated_tensors": float(len(ranges.tensors)),
         "corrected_biases": float(len(corrected.ranges.biases)),
+        "channel_scaled_layers": float(len(ranges.channel_scales)),
     }
     tags = {
         "tvmopt.calibration_data": data.name if data else _RANDOM,
@@ -61,7 +66,7 @@ def calibrate(
     }
     what = f"{dataset.samples} {'' if data else 'random '}samples"
     said = f"{len(ranges.tensors)} ranges by {config.calibration} on {what}"
-    return StageResult(metrics, tags, [said, corrected.line])
+    return StageResult(metrics, tags, [*filter(None, (said, scales_line, corrected.line))])
 
 
 def read_ranges(folder: Path) -> Ranges:

@@ -40,6 +40,15 @@ def depthwise(m: QdqModel) -> str:
     return activation(m, m.node("Conv", [x, w], group=channels, pads=[1, 1, 1, 1]))
 
 
+def scaled_channels(m: QdqModel) -> str:
+    """Return an activation times one factor for each channel, as channel scales make it."""
+    channels = int(m.rng.integers(2, 6))
+    x, _ = m.activations(1, channels, 7, 7)
+    w, _ = m.weights(channels, channels, 1, 1, axis=0)
+    y = activation(m, m.node("Conv", [x, w]))
+    return m.node("Mul", [y, m.constant(m.rng.uniform(0.1, 9, (1, channels, 1, 1)), "float32")])
+
+
 def conv1d(m: QdqModel) -> str:
     x, _ = m.activations(1, 3, 12)
     w, _ = m.weights(4, 3, 3, axis=0)
@@ -149,7 +158,7 @@ def gated(m: QdqModel) -> str:
 
 LAYERS = (
     conv, depthwise, conv1d, transposed, matmul, gemm, attention, add, constants, concat, max_pool,
-    average_pool, mean, movement, gather, gated,
+    average_pool, mean, movement, gather, gated, *[scaled_channels] * 6,
 )  # fmt: skip
 
 

@@ -195,7 +195,7 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
         return None  # an elementwise factor: floating point is as fast
     rank = len(value.shape)
     factor = with_rank(factor, rank)
-    if value.clamped and (factor.ndim or factor <= 0):
+    if value.clamped and not ((factor > 0).all() and (not factor.ndim or _is_rectified(value))):
         return None
     terms = []
     for term in value.terms:
@@ -207,6 +207,11 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
         return None
     offset = ZERO if not value.offset.any() else np.asarray(value.offset * factor, np.float32)
     low, high = value.low, value.high
-    if value.clamped:
+    if value.clamped and not factor.ndim:
         low, high = low * float(factor), high * float(factor)
     return Linear(tuple(terms), value.shape, offset, low, high)
+
+
+def _is_rectified(value: Linear) -> bool:
+    """Return whether the bounds are those of a relu, which no positive factor changes."""
+    return value.low in (0, -math.inf) and value.high == math.inf
