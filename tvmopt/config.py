@@ -97,7 +97,7 @@ class SensitivityConfig(
     target: dict[str, Any]
     dtypes: tuple[str, ...] = LOW_DTYPES
     quantization: str = "u8s8"
-    samples: int = 32
+    samples: int = 256
     layer_dtypes: bool = False
     metric_sha256: str = ""
 

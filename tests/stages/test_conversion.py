@@ -343,7 +343,13 @@ def test_sensitivity_stage_chooses_dtypes(run, tmp_path, network):
     found = read_sensitivity(tmp_path / "chosen")
     by_layer = found.chosen_map.by_layer
     assert result.metrics["layers_int8"] == list(by_layer.values()).count("int8")
-    assert result.metrics["measured_cosine_loss"] == 1 - found.chosen_map.cosine
+    chosen = found.chosen_map
+    assert result.metrics["predicted_cosine_loss_auto"] == chosen.predicted_loss > 0
+    assert chosen.mean_loss is None or (
+        result.metrics["mean_cosine_loss_auto"]
+        == chosen.mean_loss
+        < result.metrics["bound_cosine_loss_auto"]
+    )
     assert result.changed[0].startswith("dtypes: of 4 layers ")
     with (tmp_path / "chosen" / "dtype_maps.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(found.dtype_maps)

@@ -44,6 +44,8 @@ class Accuracy:
             accuracy of their own.
         high: Its upper end.
         fidelity: What fidelity is here, and why; empty for other metrics.
+        mean_loss: Mean over batches of 1 - the smallest cosine of an output; of a model that sorts,
+            over the batches that agree.
     """
 
     metric: str
@@ -57,6 +59,7 @@ class Accuracy:
     low: float | None = None
     high: float | None = None
     fidelity: str = ""
+    mean_loss: float = 0.0
 
     @property
     def interval(self) -> Interval | None:
@@ -115,7 +118,7 @@ class AccuracyMeter:
         if class_scores.found or name == AGREEMENT:
             self._agreement = Agreement()
         self._float_r2: list[FloatR2] = []
-        self._cosine = 1.0
+        self._batch_cosines: list[float] = []
         self._max_abs_error = 0.0
 
     def add(
@@ -142,6 +145,7 @@ class AccuracyMeter:
         actual = self._tolerance.in_order(actual, expected)
         agrees = not self._sorts or self._agrees(actual, expected)
         if agrees:
+            self._batch_cosines.append(1.0)
             for got, want in zip(actual, expected, strict=True):
                 self._compare(np.asarray(got), np.asarray(want))
         first, wanted = np.asarray(actual[0]), np.asarray(expected[0])
@@ -223,14 +227,21 @@ class AccuracyMeter:
             accuracy,
             reference,
             strict,
-            0.0 if 2 * sum(self._same_batches) < len(self._same_batches) else self._cosine,
+            self._smallest_cosine,
             self._max_abs_error,
             self._samples,
             larger_is_better,
             low,
             high,
             fidelity,
+            1 - float(np.mean(self._batch_cosines)) if self._batch_cosines else 0.0,
         )
+
+    @property
+    def _smallest_cosine(self) -> float:
+        if 2 * sum(self._same_batches) < len(self._same_batches):
+            return 0.0
+        return min(self._batch_cosines, default=1.0)
 
     def _fidelity(self) -> tuple[float, str]:
         """Return the fidelity, and what it is."""
@@ -320,7 +331,7 @@ class AccuracyMeter:
             raise ConfigError(f"outputs must have shape {want.shape}, but got {got.shape}")
         if want.size == 0:
             return
-        self._cosine = min(self._cosine, cosine(got, want))
+        self._batch_cosines[-1] = min(self._batch_cosines[-1], cosine(got, want))
         if np.isfinite(deviation(got, want)):
             finite = np.isfinite(want)
             difference = np.abs(got[finite].astype(np.float64) - want[finite]).max(initial=0.0)

@@ -83,6 +83,17 @@ class Bar:
         """Return whether this many rows and samples can resolve the allowed drop."""
         return rows > 0 and self._drop_holds(0.0, rows, samples, ())
 
+    def samples_to_tell(self, rows_a_sample: float) -> int:
+        """Return the least number of samples that can resolve the allowed drop, if it is above 0.
+
+        Args:
+            rows_a_sample: Rows of a sample that count for the accuracy.
+        """
+        samples = 1
+        while not self.counts(int(rows_a_sample * samples), samples):
+            samples *= 2
+        return samples
+
     def holds(self, found: MeasuredAccuracy, dtype: str) -> bool:
         """Return whether the outputs are close to the float model's, or the accuracy is.
 

@@ -191,12 +191,13 @@ def _scales(low: np.ndarray, high: np.ndarray, weight: np.ndarray) -> ChannelSca
     in proportion to ``max(-low / f, high / (1 - f))``. Its noise is the square of the step times
     the energy of its weights.
     """
-    low, high = np.minimum(low, 0).astype(np.float64), np.maximum(high, 0).astype(np.float64)
     if not np.isfinite(low).all() or not np.isfinite(high).all():
         return None
     energy = (weight.reshape(len(low), -1).astype(np.float64) ** 2).sum(axis=1)
+    low, high = (np.where(energy > 0, side, 0.0) for side in (low.clip(max=0), high.clip(min=0)))
+    energy = np.maximum(energy, np.finfo(np.float64).tiny)
     spans = {f: np.maximum(_over(-low, f), _over(high, 1 - f)) for f in map(float, _ZERO_POINTS)}
-    at = min(spans, key=lambda f: float(np.nansum(energy * spans[f] ** 2)))
+    at = min(spans, key=lambda f: float((energy * spans[f] ** 2).sum()))
     span = spans[at]
     largest = float(span.max())
     if not 0 < largest < np.inf:

@@ -17,12 +17,15 @@ class DtypeMap:
         dtypes: Their dtypes.
         predicted_s: Predicted seconds of the network's layers, with the changes of dtype between
             them. Only ratios of maps are meaningful.
-        predicted_loss: Predicted ``1 - cosine`` of the outputs: the errors of single layers, added.
+        predicted_loss: Predicted mean of ``1 - cosine`` over batches: half of the errors of single
+            layers, added.
         cosine: Smallest cosine with the float outputs over batches and outputs, as measured.
         agreement: Fraction of rows with the float model's top-1; None without class scores.
         drop: Accuracy drop as in evaluation.
         samples: Number of samples compared; 0 for the float model itself.
         holds: Whether the map meets the accuracy bar.
+        mean_loss: Measured mean of ``1 - cosine`` over batches; None where not all were measured.
+        loss_bound: Its 95% upper bound on other samples, see :mod:`tvmopt.quantize.loss_bound`.
     """
 
     layers: tuple[int, ...]
@@ -34,6 +37,8 @@ class DtypeMap:
     drop: float
     samples: int
     holds: bool
+    mean_loss: float | None = None
+    loss_bound: float | None = None
 
     @property
     def by_layer(self) -> dict[int, str]:

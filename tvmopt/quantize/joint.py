@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -42,10 +43,22 @@ def converter(
 
 @dataclasses.dataclass(frozen=True)
 class JointVerdict:
-    """Accuracy of a converted model, and whether it meets the bar."""
+    """Accuracy of a converted model, and whether it meets the bar.
+
+    Attributes:
+        accuracy: Accuracy over the measured batches.
+        holds: Whether the model meets the bar.
+        losses: 1 - cosine of each batch; empty unless all batches were measured.
+    """
 
     accuracy: Accuracy
     holds: bool
+    losses: tuple[float, ...] = ()
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The mean of ``losses``; None where there are none."""
+        return statistics.fmean(self.losses) if self.losses else None
 
 
 class Judge:
@@ -57,6 +70,10 @@ class Judge:
         bar: Accuracy bar of a converted model.
         class_scores: As of :class:`~tvmopt.evaluate.accuracy.AccuracyMeter`.
         metric: Name of a built-in metric, or one of the user, which needs labels.
+
+    Attributes:
+        class_scores: As given.
+        batch_s: Seconds that a batch took in the last measurement.
 
     Raises:
         ConfigError: When the user's metric fails on the float model's outputs.
@@ -78,7 +95,7 @@ class Judge:
             metric = "fidelity"
         self._batches, self._expected, self._bar = batches, expected, bar
         self._order = list(range(len(batches)))  # worst first, after the first measurement
-        self._batch_s = 0.0
+        self.batch_s = 0.0
         first = expected[0][0]
         self._labelled = metric not in FIDELITIES and all(
             is_class_indices(b.labels) and first.ndim >= 2 and len(first) >= b.valid
@@ -88,6 +105,17 @@ class Judge:
         scores = self._meter()
         scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
+
+    def samples_to_tell(self) -> int:
+        """Return the number of samples that tells whether a drop is within the bar.
+
+        0 where the accuracy is no count of rows, or the bar is one of the cosine alone.
+        """
+        samples = sum(batch.valid for batch in self._batches)
+        rows = sum(self._rows(at) for at in range(len(self._batches))) / samples
+        if self._bar.max_drop == 0 or (not rows and self._asked is None):
+            return 0
+        return self._bar.samples_to_tell(rows if self._asked is None else 1.0)
 
     def hardest(self, count: int) -> list[int]:
         """Return the batches that were worst in the last measurement, in order."""
@@ -143,7 +171,7 @@ class Judge:
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             if (hopeless and coarse and not patient) or time.monotonic() > deadline:
                 break
-        self._batch_s = (time.monotonic() - start) / len(losses)
+        self.batch_s = (time.monotonic() - start) / len(losses)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
         everywhere = len(losses) == len(self._order)  # the worst batches are not a random sample
         measured = MeasuredAccuracy(
@@ -155,7 +183,7 @@ class Judge:
         if len(losses) < len(order):
             return JointVerdict(measured.accuracy, False)
         if self._asked is None:
-            return JointVerdict(measured.accuracy, bar.holds(measured, dtype))
+            return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
         return self._by_metric(self._asked, kept, measured, dtype, bar)
 
     def _by_metric(
@@ -171,16 +199,15 @@ class Judge:
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return JointVerdict(measured.accuracy, False)
         found = dataclasses.replace(measured, accuracy=accuracy)
-        return JointVerdict(
-            accuracy, bar.holds_by_metric(found, dtype, lambda: asked.interval(kept))
-        )
+        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept))
+        return JointVerdict(accuracy, holds, measured.losses)
 
     def _meter(self) -> AccuracyMeter:
         return AccuracyMeter(self._metric, self._labelled, class_scores=self.class_scores)
 
     def _affordable(self, deadline: float) -> int:
         left = max(0.0, deadline - time.monotonic())
-        return max(_LEAST_BATCHES, int(left / _MEASUREMENTS / max(self._batch_s, 1e-6)))
+        return max(_LEAST_BATCHES, int(left / _MEASUREMENTS / max(self.batch_s, 1e-6)))
 
     def _rows(self, at: int) -> int:
         """Return the number of rows of a batch that count for top-1."""

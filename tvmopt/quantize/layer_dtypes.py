@@ -28,6 +28,7 @@ from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
 from tvmopt.quantize.dtype_map import DtypeMap, half_layers, whole_model_dtype
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.loss_bound import loss_bound
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
 from tvmopt.tune.assignment import minimise, total_cost
@@ -286,6 +287,8 @@ class _Measure:
             drop=judged.accuracy.drop,
             samples=judged.accuracy.samples,
             holds=judged.holds,
+            mean_loss=judged.mean_loss,
+            loss_bound=loss_bound(judged.losses),
         )
         self.found.append(found)
         self._tell(found)

@@ -77,6 +77,10 @@ class SkipSet:
         samples: Number of samples compared.
         holds: Whether the set meets the :class:`Bar` with its margin; a stricter margin applies
             to sets tried while shrinking another set.
+        predicted_loss: Predicted mean of 1 - cosine over batches: half of the errors of single
+            layers, added.
+        mean_loss: Measured mean; None where not all batches were measured.
+        loss_bound: Its 95% upper bound on other samples, see :mod:`tvmopt.quantize.loss_bound`.
     """
 
     dtype: str
@@ -88,6 +92,9 @@ class SkipSet:
     gain: float
     samples: int
     holds: bool
+    predicted_loss: float = 0.0
+    mean_loss: float | None = None
+    loss_bound: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ bounded: each layer gets its share of the remaining time, and unreached layers a
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -32,6 +33,7 @@ from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Convert, JointVerdict, Judge, converter
 from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
+from tvmopt.quantize.loss_bound import batches_for_mean
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
@@ -41,6 +43,8 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.single_layers import with_errors
 from tvmopt.quantize.skipsets import Ladder
 
+_FIRST_SAMPLES = 16  # samples that tell how many are needed
+_SHARE_OF_ONE = 0.02  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _TIMING = 0.6  # share of the remaining time for timing layers before dtypes are chosen
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
@@ -55,7 +59,7 @@ def sensitivity(
     ranges: Ranges | None = None,
     target: TargetSpec | None = None,
     time_limit_s: float = 120.0,
-    samples: int = 32,
+    samples: int = 256,
     max_drop: float = 0.01,
     layer_dtypes: bool = False,
     seed: int = 0,
@@ -73,7 +77,8 @@ def sensitivity(
         target: Target whose peaks determine the gain, and CPU on which layers are timed. Without
             a target, the peaks are this machine's and nothing is timed.
         time_limit_s: Time limit in seconds; work in progress may exceed it.
-        samples: Number of samples, chosen from the data with ``seed``.
+        samples: Most samples to measure on, chosen from the data with ``seed``. Their number
+            follows from how much the loss varies between the first 16.
         max_drop: Accuracy that a skip set may lose, see :class:`~tvmopt.quantize.bar.Bar`.
         layer_dtypes: Whether to choose a dtype for each layer, instead of skip sets for each dtype.
         seed: Seed of the sample choice.
@@ -90,33 +95,39 @@ def sensitivity(
     bar, scheme = Bar(max_drop), scheme or Scheme()
     proto = model.model if isinstance(model, Prepared) else _with_types(model)
     check_float(proto)
-    chosen = _choose(data, samples, seed)
-    batches = list(chosen.batches())
+    few = _choose(data, min(samples, _FIRST_SAMPLES), seed)
     if "int8" in dtypes and ranges is None:
-        ranges = collect_ranges(proto, [b.inputs for b in batches], scheme, progress)
+        ranges = collect_ranges(proto, [b.inputs for b in few.batches()], scheme, progress)
     graph = Graph(proto.graph)
-    session = new_session(proto)
-    expected = [session.run(None, b.inputs) for b in batches]
-    scores = find_class_scores(proto).on(random_inputs=data.is_random)
-    judge, why_not_asked = _judge(batches, expected, bar, scores, metric)
-    analysis = Analysis(
-        Setting(proto, graph, scheme, ranges),
-        layer_table(proto),
-        {node.name: node for node in graph.nodes},
-        dtypes,
-        batches,
-        bar,
-        judge,
-        progress,
-    )
+    setting = Setting(proto, graph, scheme, ranges)
+
+    def begin(chosen: Dataset) -> tuple[Analysis, str]:
+        """Return an analysis on some samples, and why it does not use the user's metric."""
+        batches = list(chosen.batches())
+        session = new_session(proto)
+        expected = [session.run(None, b.inputs) for b in batches]
+        scores = find_class_scores(proto).on(random_inputs=data.is_random)
+        judge, why_not_asked = _judge(batches, expected, bar, scores, metric)
+        nodes = {node.name: node for node in graph.nodes}
+        layers = layer_table(proto)
+        parts = setting, layers, nodes, dtypes, batches, bar, judge, progress
+        return Analysis(*parts), why_not_asked
+
     peaks = roofline_of(target) if target is not None else roofline()
     why_untimed = _why_untimed(target)
     timed_on = None if why_untimed else target
 
+    chosen = few
+    analysis, why_not_asked = begin(chosen)
     costs = _estimated(analysis, peaks)
     starts = _all_converted(analysis, costs, deadline)
+    wanted = _wanted_samples(analysis, starts, _SHARE_OF_ONE * time_limit_s)
+    if min(wanted, samples, data.samples) > few.samples:
+        chosen = _choose(data, min(wanted, samples), seed)
+        analysis, why_not_asked = begin(chosen)
+        starts = _all_converted(analysis, costs, deadline)
     costs, notes = with_errors(analysis, costs, deadline)
-    notes += [why for why in (why_untimed, why_not_asked) if why]
+    notes += [why for why in (why_untimed, why_not_asked, _too_few(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
     if layer_dtypes:  # the choice reads the times
@@ -195,6 +206,36 @@ def _choose(data: Dataset, samples: int, seed: int) -> Dataset:
     count = max(samples, min(data.batch_size, data.samples))
     order = np.random.default_rng(seed).permutation(data.samples)
     return data.take(np.sort(order[:count]))
+
+
+def _wanted_samples(analysis: Analysis, starts: Mapping[str, _Start], most_s: float) -> int:
+    """Return the number of samples to measure on, judged by a few.
+
+    Enough for a mean loss with a standard error of a tenth, and for the accuracy bar to be told;
+    not so many that a measurement of one model takes too long.
+
+    Args:
+        analysis: The analysis on a few samples.
+        starts: Verdicts on them.
+        most_s: Seconds that a measurement of one model may take.
+    """
+    few = sum(batch.valid for batch in analysis.batches)
+    a_batch = few / len(analysis.batches)
+    batches = max(batches_for_mean(start.verdict.losses or (0.0,)) for start in starts.values())
+    wanted = max(math.ceil(batches * a_batch), analysis.judge.samples_to_tell())
+    return min(wanted, int(a_batch * most_s / max(analysis.judge.batch_s, 1e-6)))
+
+
+def _too_few(analysis: Analysis) -> str:
+    """Return that the samples cannot resolve the allowed drop; empty where they can."""
+    samples = sum(batch.valid for batch in analysis.batches)
+    needed = analysis.judge.samples_to_tell()
+    if samples >= needed:
+        return ""
+    return (
+        f"{samples} samples cannot show an accuracy drop of {analysis.bar.max_drop:g}, which takes "
+        f"{needed}; closeness to the float model decides"
+    )
 
 
 def _estimated(analysis: Analysis, peaks: LayerRoofline) -> Costs:
@@ -277,6 +318,7 @@ def _skip_sets(
     for ladder in ladders:
         ladder.convert_again(climb_deadline)
         ladder.insure(deadline)
+        ladder.confirm(deadline)
     return [found for ladder in ladders for found in ladder.sets]
 
 

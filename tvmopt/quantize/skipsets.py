@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.joint import Convert, JointVerdict, Judge
-from tvmopt.quantize.report import BALANCED, NEARLY, LayerCost, SkipSet, ranked
+from tvmopt.quantize.loss_bound import loss_bound
+from tvmopt.quantize.report import BALANCED, NEARLY, LayerCost, SkipSet, best, ranked
 
 _TOO_FAR = 3.0  # multiple of the allowed loss; larger predicted losses are not measured
 _MOST_REFINEMENTS = 8
@@ -140,6 +141,16 @@ class Ladder:
                     budget -= self._costs[index].gain
             self._measure(skipped, deadline)
 
+    def confirm(self, deadline: float) -> None:
+        """Measure the proposed set on all samples, where only the worst ones were measured."""
+        while time.monotonic() < deadline:
+            found = best(self.sets)
+            if found.source == "exact" or found.mean_loss is not None:
+                return
+            self.sets.remove(found)
+            model = self._convert([self._costs[index].name for index in found.layers])
+            self._add(found.layers, self._judge(model, self._dtype, deadline, patient=True))
+
     def _fastest(self) -> SkipSet:
         return max((s for s in self.sets if s.holds), key=lambda s: (s.gain, -len(s.layers)))
 
@@ -175,6 +186,9 @@ class Ladder:
                 gain,
                 accuracy.samples,
                 verdict.holds,
+                self._predicted_loss([i for i in self._orders[0] if i not in layers]),
+                verdict.mean_loss,
+                loss_bound(verdict.losses),
             )
         self.sets.append(found)
         if self._told is not None:

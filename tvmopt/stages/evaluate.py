@@ -378,6 +378,7 @@ def _candidate_metrics(
         metrics["accuracy_drop_ci_low"], metrics["accuracy_drop_ci_high"] = accuracy.interval
     metrics["reference_accuracy"] = accuracy.reference
     metrics["cosine"] = accuracy.cosine
+    metrics["mean_cosine_loss"] = accuracy.mean_loss
     metrics["max_abs_error"] = accuracy.max_abs_error
     if accuracy.agreement is not None:
         metrics["top1_agreement"] = accuracy.agreement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.quantize import Scheme, Sensitivity, SkipSet
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.quantize.dtype_map import DtypeMap
+from tvmopt.quantize.report import best
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.asked_metric import metric_of
 from tvmopt.stages.calibrate import calibration_data, read_ranges
@@ -66,16 +68,17 @@ def sensitivity(
     else:
         _write_table(out_dir / SKIP_SETS_FILE, SkipSet, found.skip_sets)
     found.plot(out_dir / PLOT_FILE)
-    metrics = {"sensitivity_s": time.perf_counter() - start, "samples": float(dataset.samples)}
+    metrics = {"sensitivity_s": time.perf_counter() - start, "samples": float(found.samples)}
     lines = []
     if config.layer_dtypes:
         metrics |= _map_metrics(found)
         lines.append(_map_line(found))
     for dtype in () if config.layer_dtypes else config.dtypes:
-        proposed = found.proposed(dtype)
-        metrics[f"proposed_skips_{dtype}"] = float(len(proposed))
-        listed = ",".join(map(str, proposed)) or "none"
-        lines.append(f"{dtype}: skip {listed}")
+        proposed = best(found.sets(dtype))
+        metrics[f"proposed_skips_{dtype}"] = float(len(proposed.layers))
+        metrics |= _loss_metrics(dtype, proposed)
+        listed = ",".join(map(str, proposed.layers)) or "none"
+        lines.append(f"{dtype}: skip {listed}{_losses(proposed)}")
     tags = {"tvmopt.notes": "; ".join(found.notes)} if found.notes else {}
     judged = found.settings["metric"]
     tags["tvmopt.metric"] = judged
@@ -106,9 +109,14 @@ def _map_metrics(found: Sensitivity) -> dict[str, float]:
     float_s = max(m.predicted_s for m in found.dtype_maps)
     if float_s > 0:
         counts["predicted_time_ratio"] = chosen.predicted_s / float_s
-    counts["predicted_cosine_loss"] = chosen.predicted_loss
-    counts["measured_cosine_loss"] = 1 - chosen.cosine
-    return counts
+    return counts | _loss_metrics("auto", chosen)
+
+
+def _loss_metrics(name: str, found: SkipSet | DtypeMap) -> dict[str, float]:
+    """Return the mean loss that single layers predict, the measured one, and its bound."""
+    losses = {"predicted": found.predicted_loss, "mean": found.mean_loss, "bound": found.loss_bound}
+    known = {kind: v for kind, v in losses.items() if v is not None and math.isfinite(v)}
+    return {f"{kind}_cosine_loss_{name}": v for kind, v in known.items()}
 
 
 def _map_line(found: Sensitivity) -> str:
@@ -116,9 +124,17 @@ def _map_line(found: Sensitivity) -> str:
     layers = len({cost.index for cost in found.costs})
     counts = [f"{chosen.dtypes.count(d)} in {d}" for d in found.dtypes if d in chosen.dtypes]
     counts.append(f"{layers - len(chosen.layers)} in float32")
+    return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}"
+
+
+def _losses(found: SkipSet | DtypeMap) -> str:
+    """Return the losses as the end of a line; empty where nothing was measured."""
+    if found.mean_loss is None:
+        return ""
+    bound = "" if found.loss_bound is None else f", at most {found.loss_bound:.2g} on others (95 %)"
     return (
-        f"dtypes: of {layers} layers {', '.join(counts)}; 1 - cosine {1 - chosen.cosine:.2g} "
-        f"measured, {chosen.predicted_loss:.2g} predicted from single layers"
+        f"; mean 1 - cosine {found.mean_loss:.2g} on {found.samples} samples{bound}, "
+        f"{found.predicted_loss:.2g} predicted from single layers"
     )
 
 
