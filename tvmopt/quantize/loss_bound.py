@@ -15,6 +15,7 @@ from scipy import stats
 _CONFIDENCE = 0.95
 _LEAST = 3  # batches; fewer do not show a spread
 _SMALLEST = 1e-9  # 1 - cosine that float32 cannot tell from 0
+_RESOLUTION = 1e-4  # a hundredth of the loss that int8 may have
 _LARGEST = 2.0  # 1 - cosine of opposite outputs
 _MOST_VARIANCE = 3.0  # of logarithms; a larger one is that of a few losses near 0
 _PRECISION = 0.1  # standard error of the mean loss, relative to it
@@ -27,7 +28,8 @@ def loss_bound(losses: Sequence[float]) -> float | None:
     The spread of the losses relative to their mean is the sample's, or that of the log-normal
     distribution with the sample's spread of logarithms, whichever is larger: a few batches may not
     hold the large losses that dominate the mean. Of log-normal losses, 92 to 96 of 100 new means
-    are within the bound.
+    are within the bound. It is at least 1e-4: where outputs saturate, most losses are far below,
+    and say nothing about the few that are not.
 
     Args:
         losses: Losses of batches drawn at random.
@@ -44,7 +46,7 @@ def loss_bound(losses: Sequence[float]) -> float | None:
     spread = math.sqrt(math.expm1(min(variance, _MOST_VARIANCE)))
     if mean > 0:
         spread = max(spread, statistics.stdev(losses) / mean)
-    return min(_LARGEST, mean * math.exp(quantile * spread))
+    return min(_LARGEST, max(_RESOLUTION, mean * math.exp(quantile * spread)))
 
 
 def batches_for_mean(losses: Sequence[float]) -> int:

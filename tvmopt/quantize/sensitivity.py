@@ -44,7 +44,7 @@ from tvmopt.quantize.single_layers import with_errors
 from tvmopt.quantize.skipsets import Ladder
 
 _FIRST_SAMPLES = 16  # samples that tell how many are needed
-_SHARE_OF_ONE = 0.02  # of the time limit, for one measurement of a converted model
+_SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _TIMING = 0.6  # share of the remaining time for timing layers before dtypes are chosen
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
