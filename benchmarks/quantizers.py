@@ -24,12 +24,12 @@ import numpy as np
 import onnx
 
 from benchmarks import zoo
+from benchmarks.nncf_models import PRESETS, integer_layers, label, quantised_by_nncf
 from benchmarks.real_inputs import samples
 from tvmopt.choices import AUTO, QUANTIZERS
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
-from tvmopt.nncf_import import nncf_without_telemetry
 from tvmopt.quantize import (
     Ranges,
     Scheme,
@@ -38,11 +38,10 @@ from tvmopt.quantize import (
     quantize_model,
     with_channel_scales,
 )
-from tvmopt.quantize.bias_correction import silent
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
-from tvmopt.quantize.select import SHARING, integer_anchors
+from tvmopt.quantize.select import integer_anchors
 
 _HEADER = (
     "| model | quantiser | int8 layers | smallest cosine | mean cosine | top-1 | calibration |"
@@ -96,13 +95,9 @@ class Contest:
 
     def float_layers(self, quantised: onnx.ModelProto) -> list[str]:
         """Return the layers that could be int8 and are not in ``quantised``."""
-        graph = Graph(quantised.graph)
-        integer = {
-            node.name
-            for node in graph.nodes
-            if all(_is_dequantised(graph, name) for name in node.input[:2])
-        }
-        return [n.name for n in self._anchors() if n.name not in integer]
+        names = [node.name for node in self._anchors()]
+        integer = set(integer_layers(quantised, names))
+        return [name for name in names if name not in integer]
 
     def row(self, what: str, model: onnx.ModelProto, seconds: float) -> str:
         """Return a row of the table."""
@@ -115,17 +110,6 @@ class Contest:
 
     def _anchors(self) -> list[onnx.NodeProto]:
         return integer_anchors(self._graph, Scheme())
-
-
-def _is_dequantised(graph: Graph, name: str) -> bool:
-    """Return whether a tensor comes from DequantizeLinear, looking through data movement.
-
-    NNCF quantizes before a Flatten, our quantizer after it too.
-    """
-    node = graph.producer.get(name)
-    while node is not None and node.op_type in (*SHARING, "Relu", "Concat"):
-        node = graph.producer.get(node.input[0])
-    return node is not None and node.op_type == "DequantizeLinear"
 
 
 def rows(contest: Contest) -> Iterator[str]:
@@ -150,19 +134,19 @@ def rows(contest: Contest) -> Iterator[str]:
         model = quantize_model(contest.model, corrected.ranges, Scheme())
         yield contest.row(quantizer + chosen, model, seconds)
     compared: set[tuple[str, ...]] = {()}
-    for preset in ("mixed", "performance"):
-        for method in ("fast", "accurate"):
-            start = time.perf_counter()
-            try:
-                theirs = _by_nncf(contest, preset, is_fast=method == "fast")
-            except Exception as error:
-                yield _failed(contest, f"NNCF {preset} {method}", error)
-                continue
-            yield contest.row(f"NNCF {preset} {method}", theirs, time.perf_counter() - start)
-            left = contest.float_layers(theirs)
-            if tuple(left) not in compared:
-                compared.add(tuple(left))
-                yield from _at_equal_share(contest, found, left)
+    for preset, is_fast in PRESETS:
+        what = label(preset, is_fast)
+        start = time.perf_counter()
+        try:
+            theirs = quantised_by_nncf(contest.model, contest.calibration, preset, is_fast)
+        except Exception as error:
+            yield _failed(contest, what, error)
+            continue
+        yield contest.row(what, theirs, time.perf_counter() - start)
+        left = contest.float_layers(theirs)
+        if tuple(left) not in compared:
+            compared.add(tuple(left))
+            yield from _at_equal_share(contest, found, left)
 
 
 def _at_equal_share(
@@ -175,22 +159,6 @@ def _at_equal_share(
 
 def _failed(contest: Contest, what: str, error: Exception) -> str:
     return f"| {contest.name} | {what} | fails: {in_one_line(error)[-90:]} | | | | |"
-
-
-def _by_nncf(contest: Contest, preset: str, is_fast: bool) -> onnx.ModelProto:
-    with nncf_without_telemetry() as nncf, silent():
-        from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
-
-        return nncf.quantize(
-            normalise(contest.model),
-            nncf.Dataset(contest.calibration),
-            preset=nncf.QuantizationPreset(preset),
-            subset_size=len(contest.calibration),
-            fast_bias_correction=is_fast,
-            advanced_parameters=AdvancedQuantizationParameters(
-                overflow_fix=nncf.OverflowFix.DISABLE
-            ),
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -88,6 +88,30 @@ def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return np.clip(noisy, 0, 255).astype(np.uint8)
 
 
+def text_lines(height: int, width: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw single lines of text that fit, for a recogniser, and their strings.
+
+    Returns:
+        Normalised images, float32 ``(count, 1, 3, height, width)``, and strings ``(count,)``.
+    """
+    rng = np.random.default_rng(seed)
+    images, texts = [], []
+    for _ in range(count):
+        font = ImageFont.load_default(float(rng.uniform(0.55, 0.75)) * height)
+        letters = list(string.ascii_letters + string.digits)
+        text = "".join(rng.choice(letters, rng.integers(3, 25)))
+        while font.getlength(text) > width - 12:
+            text = text[:-1]
+        dark, light = int(rng.integers(0, 110)), int(rng.integers(140, 256))
+        image = Image.new("RGB", (width, height), (light,) * 3)
+        at = (int(rng.integers(3, 8)), int(rng.integers(0, height // 8)))
+        ImageDraw.Draw(image).text(at, text, fill=(dark,) * 3, font=font)
+        noisy = np.asarray(image, np.float32) + rng.normal(0, 12, (height, width, 3))
+        images.append(np.clip(noisy, 0, 255).astype(np.uint8))
+        texts.append(text)
+    return _normalised("ppocr_rec", np.stack(images))[:, None], np.array(texts)
+
+
 def _tokens(
     rng: np.random.Generator, specs: Sequence[TensorSpec], count: int
 ) -> dict[str, np.ndarray]:
