@@ -28,6 +28,7 @@ from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.target_passes import passes_of
+from tvmopt.transform.tile_rows import FillTileRows
 from tvmopt.transform.wide_sums import WidenLongMeans
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 
@@ -58,6 +59,7 @@ def lower_passes(
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
+        FillTileRows(target),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),

@@ -59,15 +59,24 @@ def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
 
 def multipliable(target: Target) -> frozenset[tuple[str, str]]:
     """Return the (data, weight) dtypes that ``target`` has a dot-product or tile intrinsic for."""
+    dots = _usable(DOTS, *_isa_and_features(target))
+    return tiled(target) | {(dot.data, dot.weight) for dot in dots}
+
+
+def tiled(target: Target) -> frozenset[tuple[str, str]]:
+    """Return the (data, weight) dtypes that ``target`` has a tile intrinsic for."""
+    return frozenset((t.data, t.weight) for t in _usable(TILES, *_isa_and_features(target)))
+
+
+def _isa_and_features(target: Target) -> tuple[str, set[str]]:
+    """Return the architecture of a CPU and its features; nothing for a target of another kind."""
     from tvm.target.codegen import llvm_get_cpu_features
 
     if target.kind.name != "llvm":
-        return frozenset()
-    features = {str(feature) for feature in llvm_get_cpu_features(target)}
+        return "", set()
     triple = str(target.attrs["mtriple"]) if "mtriple" in target.attrs else ""
-    isa = triple.split("-")[0] or host.isa()
-    dots = {(dot.data, dot.weight) for dot in _usable(DOTS, isa, features)}
-    return frozenset(dots | {(t.data, t.weight) for t in _usable(TILES, isa, features)})
+    features = {str(feature) for feature in llvm_get_cpu_features(target)}
+    return triple.split("-")[0] or host.isa(), features
 
 
 def _usable(intrinsics: Iterable[_Intrinsic], isa: str, features: Set[str]) -> Iterator[_Intrinsic]:
