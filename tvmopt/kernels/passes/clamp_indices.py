@@ -6,8 +6,8 @@ before -> after, of a buffer of 16 values::
 
 An operator defines what an index out of range gives (:mod:`tvmopt.transform.safe_indices`). This
 pass, on lowered functions, is the last line behind all operators: no value of an input makes
-compiled code read or write other memory. An index stays as it is where it depends on no data, or
-where its bounds are proven.
+compiled code read or write other memory. An index stays as it is where it depends on no data, where its
+bounds are proven, or where all data that it depends on are constants that their maker checked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from tvm import ir, sym, tirx
 
 from tvmopt.kernels.passes.each_function import change_each
 
+#: Attribute of a function whose indices come from constants that were checked when it was made.
+INDICES_HOLD = "tvmopt.indices_hold"
+
 
 def clamp_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """Clamp the indices of every lowered TensorIR function of ``mod``."""
@@ -29,6 +32,8 @@ def clamp_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
 def clamp_indices_in(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return one lowered function in which no index from data leaves its buffer."""
+    if (func.attrs or {}).get(INDICES_HOLD):
+        return func
     indices = _Indices(func)
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:

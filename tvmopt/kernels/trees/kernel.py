@@ -1,0 +1,224 @@
+"""TensorIR function of an ensemble: several walks through trees in flight, without branches.
+
+::
+
+    parallel for block of rows:
+        keys[row, column] = key of the feature                 # integers, see comparisons
+        for tree:
+            for LANES rows:                                    # or, of one row: for LANES trees
+                for step in depth of the tree:
+                    for lane in unroll(LANES):
+                        left, column, key = nodes[start + at[lane]]
+                        at[lane] = left + (keys[lane, column] > key)
+                scores[row, target] += weight of the leaf
+
+One step waits some 16 cycles for its loads, and issues seven instructions. Eight walks that do not
+depend on each other keep the core busy. Scores are added in the order of the trees, in the dtype of
+the input, whatever the form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.kernels.passes.clamp_indices import INDICES_HOLD
+from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
+from tvmopt.kernels.trees.comparisons import KEY_DTYPES
+from tvmopt.kernels.trees.form import LANES, Form
+from tvmopt.kernels.trees.layout import Layout
+
+#: Operations on the scores of a row.
+SUM, MIN, MAX = "sum", "min", "max"
+
+
+def operands(layout: Layout) -> list[str]:
+    """Return the names of the arrays of ``layout`` that the function takes behind the input."""
+    names = ["nodes", "starts", "depths", "columns"]
+    if layout.tree_targets is None:
+        return [*names, "weights"]
+    return names if layout.targets == 1 else [*names, "tree_targets"]
+
+
+def tree_kernel(layout: Layout, rows: int, form: Form, operation: str = SUM) -> tirx.PrimFunc:
+    """Return the function; its parameters are the input, the arrays of ``operands``, the scores.
+
+    Args:
+        layout: The arrays.
+        rows: Rows of the input (rows, features).
+        form: Order of the loops.
+        operation: What each tree does with the scores (rows, targets).
+    """
+    with IRBuilder() as builder, build.prim_func(is_private=True, s_tir=True):
+        build.func_name("main")
+        build.func_attr(
+            {"tirx.noalias": True, "op_pattern": OPAQUE, SCHEDULED_ATTR: True, INDICES_HOLD: True}
+        )
+        of = {"x": build.arg("x", build.buffer((rows, layout.features), layout.dtype))}
+        for name in operands(layout):
+            array = getattr(layout, name)
+            of[name] = build.arg(name, build.buffer(array.shape, str(array.dtype)))
+        out = build.arg("scores", build.buffer((rows, layout.targets), layout.dtype))
+        _Kernel(layout, rows, form, operation, of, out).emit()
+    return builder.get()
+
+
+class _Kernel:
+    def __init__(
+        self, layout: Layout, rows: int, form: Form, operation: str,
+        of: dict[str, tirx.Buffer], out: tirx.Buffer,
+    ) -> None:  # fmt: skip
+        self._l, self._rows, self._form, self._of, self._out = layout, rows, form, of, out
+        self._operation = operation
+        self._key = KEY_DTYPES[layout.dtype]
+        self._width = len(layout.columns) + 1
+
+    def emit(self) -> None:
+        if self._form.trees_in_flight:
+            self._one_row_at_a_time()
+            return
+        block = self._form.block
+        blocks = -(-self._rows // block)
+        loop = build.parallel if self._form.parallel and blocks > 1 else build.serial
+        with loop(blocks) as number:
+            keys = build.alloc_buffer((block, self._width), self._key, scope="global")
+            scores = build.alloc_buffer((block, self._l.targets), self._l.dtype, scope="global")
+            first = number * block
+            count = tirx.min(block, self._rows - first) if self._rows % block else _int(block)
+            with build.serial(count) as row:
+                self._copy_row(keys, first + row, row)
+            padded = (count + LANES - 1) // LANES * LANES
+            if self._rows % LANES:
+                with build.serial(padded - count) as row:
+                    self._fill_row(keys, count + row)
+            with build.grid(block, self._l.targets) as (row, target):
+                build.buffer_store(scores, self._start(), [row, target])
+            with build.serial(len(self._l.starts)) as tree, build.serial(padded // LANES) as group:
+                lanes = [(tree, keys, group * LANES + lane) for lane in range(LANES)]
+                at = self._walk(lanes, _to64(self._of["depths"][tree]))
+                for lane in range(LANES):
+                    self._add(scores, group * LANES + lane, tree, at[lane])
+            with build.serial(count) as row, build.serial(self._l.targets) as target:
+                build.buffer_store(self._out, scores[row, target], [first + row, target])
+
+    def _one_row_at_a_time(self) -> None:
+        """Walk through several trees at once, for each row."""
+        trees = len(self._l.starts)
+        loop = build.parallel if self._form.parallel and self._rows > 1 else build.serial
+        with loop(self._rows) as row:
+            keys = build.alloc_buffer((1, self._width), self._key, scope="global")
+            scores = build.alloc_buffer((1, self._l.targets), self._l.dtype, scope="global")
+            self._copy_row(keys, row, 0)
+            with build.serial(self._l.targets) as target:
+                build.buffer_store(scores, self._start(), [0, target])
+            with build.serial(trees // LANES) as group:
+                self._trees(keys, scores, [group * LANES + lane for lane in range(LANES)])
+            if trees % LANES:
+                rest = trees // LANES * LANES
+                self._trees(keys, scores, [_int(tree) for tree in range(rest, trees)])
+            with build.serial(self._l.targets) as target:
+                build.buffer_store(self._out, scores[0, target], [row, target])
+
+    def _trees(self, keys: tirx.Buffer, scores: tirx.Buffer, trees: Sequence[Expr]) -> None:
+        depth = build.alloc_buffer((1,), "int32", scope="local")
+        build.buffer_store(depth, self._of["depths"][trees[0]], [0])
+        for tree in trees[1:]:
+            build.buffer_store(depth, tirx.max(depth[0], self._of["depths"][tree]), [0])
+        at = self._walk([(tree, keys, _int(0)) for tree in trees], _to64(depth[0]))
+        for lane, tree in enumerate(trees):
+            self._add(scores, _int(0), tree, at[lane])
+
+    def _walk(self, lanes: Sequence[tuple[Expr, tirx.Buffer, Expr]], depth: Expr) -> tirx.Buffer:
+        """Emit the walks of all lanes (tree, keys, row of keys); return the places of the leaves."""
+        at = build.alloc_buffer((len(lanes),), "int64", scope="local")
+        for lane, (tree, _, _) in enumerate(lanes):
+            build.buffer_store(at, _to64(self._of["starts"][tree]) * 0, [lane])
+        nodes, shift = self._of["nodes"], self._l.shift
+        mask = tirx.const((1 << shift) - 1, str(nodes.dtype))
+        with build.serial(depth):
+            for lane, (tree, keys, row) in enumerate(lanes):
+                place = _to64(self._of["starts"][tree]) + at[lane]
+                word = nodes[place, 0]
+                left = _to64(word >> tirx.const(shift, str(nodes.dtype)))
+                column = _to64(word & mask)
+                key = nodes[place, 1].astype(self._key)
+                goes_right = key < keys[_to64(row), column]
+                build.buffer_store(at, left + _to64(goes_right), [lane])
+        return at
+
+    def _add(self, scores: tirx.Buffer, row: Expr, tree: Expr, at: Expr) -> None:
+        place = _to64(self._of["starts"][tree]) + at
+        word = self._of["nodes"][place, 1]
+        if self._l.tree_targets is not None:
+            target = self._of["tree_targets"][tree] if self._l.targets > 1 else _int(0)
+            weight = tirx.reinterpret(self._l.dtype, word.astype(self._key))
+            build.buffer_store(scores, self._combine(scores[row, target], weight), [row, target])
+            return
+        with build.serial(self._l.targets) as target:
+            weight = self._of["weights"][_to64(word), target]
+            build.buffer_store(scores, self._combine(scores[row, target], weight), [row, target])
+
+    def _combine(self, score: Expr, weight: Expr) -> Expr:
+        if self._operation == SUM:
+            return score + weight
+        return tirx.min(score, weight) if self._operation == MIN else tirx.max(score, weight)
+
+    def _start(self) -> Expr:
+        value = {SUM: 0.0, MIN: math.inf, MAX: -math.inf}[self._operation]
+        return tirx.const(value, self._l.dtype)
+
+    def _copy_row(self, keys: tirx.Buffer, row: Expr, at: Expr) -> None:
+        """Write the keys of one row; all features in their order, then single columns."""
+        identity, count = self._l.identity, len(self._l.columns)
+        missing = self._l.missing_left
+        x, columns = self._of["x"], self._of["columns"]
+        for first, end in _runs(missing, identity):
+            with build.serial(end - first) as i:
+                column = first + i
+                build.buffer_store(keys, self._key_of(x[row, column], missing[first]), [at, column])
+        for first, end in [(f + identity, e + identity) for f, e in _runs(missing[identity:])]:
+            with build.serial(end - first) as i:
+                column = first + i
+                value = x[row, columns[column]]
+                build.buffer_store(keys, self._key_of(value, missing[first]), [at, column])
+        build.buffer_store(keys, tirx.const(0, self._key), [at, count])
+
+    def _fill_row(self, keys: tirx.Buffer, at: Expr) -> None:
+        with build.serial(self._width) as column:
+            build.buffer_store(keys, tirx.const(0, self._key), [at, column])
+
+    def _key_of(self, value: Expr, missing_left: bool) -> Expr:
+        """Return the key of a feature."""
+        bits_of = int(self._key.removeprefix("uint"))
+        zero = tirx.const(0, self._l.dtype)
+        bits = tirx.reinterpret(self._key, value + zero)
+        sign = tirx.const(1 << (bits_of - 1), self._key)
+        signed = tirx.reinterpret(f"int{bits_of}", bits)
+        mask = tirx.reinterpret(self._key, signed >> tirx.const(bits_of - 1, f"int{bits_of}"))
+        largest = tirx.const((1 << bits_of) - 1, self._key)
+        missing = tirx.const(0, self._key) if missing_left else largest
+        return tirx.Select(value == value, bits ^ (mask | sign), missing)
+
+
+def _runs(values: Sequence[bool], end: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield first and end of each run of equal values."""
+    values = list(values if end is None else values[:end])
+    first = 0
+    for at in range(1, len(values) + 1):
+        if at == len(values) or values[at] != values[first]:
+            yield first, at
+            first = at
+
+
+def _int(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def _to64(value: Expr) -> Expr:
+    return value.astype("int64")
