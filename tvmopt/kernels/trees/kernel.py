@@ -2,7 +2,7 @@
 
 ::
 
-    parallel for block of rows:
+    parallel for part of the rows:
         keys[row, column] = key of the feature                 # integers, see comparisons
         for tree:
             for LANES rows:                                    # or, of one row: for LANES trees
@@ -81,69 +81,105 @@ class _Kernel:
 
     def emit(self) -> None:
         if self._form.trees_in_flight:
-            self._one_row_at_a_time()
-            return
-        block = self._form.block
-        blocks = -(-self._rows // block)
-        loop = build.parallel if self._form.parallel and blocks > 1 else build.serial
-        with loop(blocks) as number:
-            keys = build.alloc_buffer((block, self._width), self._key, scope="global")
-            scores = build.alloc_buffer((block, self._l.targets), self._l.dtype, scope="global")
-            first = number * block
-            count = tirx.min(block, self._rows - first) if self._rows % block else _int(block)
-            with build.serial(count) as row:
-                self._copy_row(keys, first + row, row)
-            padded = (count + LANES - 1) // LANES * LANES
+            self._trees_of_each_row()
+        else:
+            self._rows_of_each_tree()
+
+    def _rows_of_each_tree(self) -> None:
+        """Emit the form in which one group of rows after the other walks through a tree."""
+        groups, parts = -(-self._rows // LANES), self._form.parts
+        most = -(-groups // parts) * LANES
+        with self._tasks(parts) as part:
+            keys = build.alloc_buffer((most, self._width), self._key, scope="global")
+            scores = build.alloc_buffer((most, self._l.targets), self._l.dtype, scope="global")
+            first, end = part * groups // parts, (part + 1) * groups // parts
+            own = end - first
+            count = own * LANES
             if self._rows % LANES:
-                with build.serial(padded - count) as row:
+                count = tirx.min(count, self._rows - first * LANES)
+            with build.serial(count) as row:
+                self._copy_row(keys, first * LANES + row, row)
+            if self._rows % LANES:
+                with build.serial(own * LANES - count) as row:
                     self._fill_row(keys, count + row)
-            with build.grid(block, self._l.targets) as (row, target):
+            with build.serial(own * LANES) as row, build.serial(self._l.targets) as target:
                 build.buffer_store(scores, self._start(), [row, target])
-            with build.serial(len(self._l.starts)) as tree, build.serial(padded // LANES) as group:
+            with build.serial(len(self._l.starts)) as tree, build.serial(own) as group:
                 lanes = [(tree, keys, group * LANES + lane) for lane in range(LANES)]
                 at = self._walk(lanes, _to64(self._of["depths"][tree]))
                 for lane in range(LANES):
                     self._add(scores, group * LANES + lane, tree, at[lane])
             with build.serial(count) as row, build.serial(self._l.targets) as target:
-                build.buffer_store(self._out, scores[row, target], [first + row, target])
+                build.buffer_store(self._out, scores[row, target], [first * LANES + row, target])
 
-    def _one_row_at_a_time(self) -> None:
-        """Walk through several trees at once, for each row."""
-        trees = len(self._l.starts)
-        loop = build.parallel if self._form.parallel and self._rows > 1 else build.serial
-        with loop(self._rows) as row:
+    def _trees_of_each_row(self) -> None:
+        """Emit the form in which a row walks through several trees at once."""
+        trees, parts, targets = len(self._l.starts), self._form.parts, self._l.targets
+        groups, rest = trees // LANES, trees % LANES
+        partial = build.alloc_buffer((self._rows * parts, targets), self._l.dtype, scope="global")
+        with self._tasks(self._rows * parts) as task:
+            row, part = task // parts, task % parts
             keys = build.alloc_buffer((1, self._width), self._key, scope="global")
-            scores = build.alloc_buffer((1, self._l.targets), self._l.dtype, scope="global")
-            self._copy_row(keys, row, 0)
-            with build.serial(self._l.targets) as target:
-                build.buffer_store(scores, self._start(), [0, target])
-            with build.serial(trees // LANES) as group:
-                self._trees(keys, scores, [group * LANES + lane for lane in range(LANES)])
-            if trees % LANES:
-                rest = trees // LANES * LANES
-                self._trees(keys, scores, [_int(tree) for tree in range(rest, trees)])
-            with build.serial(self._l.targets) as target:
-                build.buffer_store(self._out, scores[0, target], [row, target])
+            self._copy_row(keys, row, _int(0))
+            with build.serial(targets) as target:
+                build.buffer_store(partial, self._start(), [task, target])
+            first, end = part * groups // parts, (part + 1) * groups // parts
+            with build.serial(end - first) as group:
+                tree = (first + group) * LANES
+                self._trees(keys, partial, task, [tree + lane for lane in range(LANES)])
+            if rest:
+                with build.If(part == parts - 1), build.Then():
+                    tails = [_int(tree) for tree in range(trees - rest, trees)]
+                    self._trees(keys, partial, task, tails)
+        with build.serial(self._rows) as row, build.serial(targets) as target:
+            build.buffer_store(self._out, partial[row * parts, target], [row, target])
+            with build.serial(parts - 1) as part:
+                more = partial[row * parts + part + 1, target]
+                score = self._combine(self._out[row, target], more)
+                build.buffer_store(self._out, score, [row, target])
 
-    def _trees(self, keys: tirx.Buffer, scores: tirx.Buffer, trees: Sequence[Expr]) -> None:
+    @contextlib.contextmanager
+    def _tasks(self, count: int) -> Iterator[Expr]:
+        """Emit a loop over tasks; without threads inside of a parallel loop of one iteration.
+
+        The parallel loop marks the function as one for CPUs, which lowering for a GPU refuses.
+        """
+        if self._form.parallel:
+            with build.parallel(count) as task:
+                yield task
+            return
+        with build.parallel(1), build.serial(count) as task:
+            yield task
+
+    def _trees(
+        self, keys: tirx.Buffer, scores: tirx.Buffer, row: Expr, trees: Sequence[Expr]
+    ) -> None:
+        """Walk through trees at once, as many steps as the deepest takes, and add their weights."""
         depth = build.alloc_buffer((1,), "int32", scope="local")
         build.buffer_store(depth, self._of["depths"][trees[0]], [0])
         for tree in trees[1:]:
             build.buffer_store(depth, tirx.max(depth[0], self._of["depths"][tree]), [0])
         at = self._walk([(tree, keys, _int(0)) for tree in trees], _to64(depth[0]))
         for lane, tree in enumerate(trees):
-            self._add(scores, _int(0), tree, at[lane])
+            self._add(scores, row, tree, at[lane])
 
     def _walk(self, lanes: Sequence[tuple[Expr, tirx.Buffer, Expr]], depth: Expr) -> tirx.Buffer:
-        """Emit the walks of all lanes (tree, keys, row of keys); return the places of the leaves."""
+        """Emit the walks of all lanes (tree, keys, row of keys); return the places of leaves."""
         at = build.alloc_buffer((len(lanes),), "int64", scope="local")
-        for lane, (tree, _, _) in enumerate(lanes):
-            build.buffer_store(at, _to64(self._of["starts"][tree]) * 0, [lane])
-        nodes, shift = self._of["nodes"], self._l.shift
+        for lane in range(len(lanes)):
+            build.buffer_store(at, tirx.const(0, "int64"), [lane])
+        shift, nodes = self._l.shift, self._of["nodes"]
+        views: dict[
+            int, tirx.Buffer
+        ] = {}  # the nodes of each tree: its address stays in a register
+        for tree, _, _ in lanes:
+            if id(tree) not in views:
+                first = tirx.address_of(nodes[_to64(self._of["starts"][tree]), 0])
+                views[id(tree)] = build.decl_buffer(nodes.shape, str(nodes.dtype), data=first)
         mask = tirx.const((1 << shift) - 1, str(nodes.dtype))
         with build.serial(depth):
             for lane, (tree, keys, row) in enumerate(lanes):
-                place = _to64(self._of["starts"][tree]) + at[lane]
+                nodes, place = views[id(tree)], at[lane]
                 word = nodes[place, 0]
                 left = _to64(word >> tirx.const(shift, str(nodes.dtype)))
                 column = _to64(word & mask)
