@@ -9,6 +9,7 @@ from tvmopt.frontend.converters.node import Attributes, Inputs, dtype_of, static
 from tvmopt.frontend.trees.attributes import array, by_node_ids, by_position
 from tvmopt.frontend.trees.labels import Classes, labels_and_scores
 from tvmopt.frontend.trees.post_transform import NAMES, post_transform
+from tvmopt.frontend.trees.reached import uncertain, unreached, weighted, with_counts
 from tvmopt.kernels.trees.ensemble import Ensemble
 from tvmopt.kernels.trees.form import choose_form
 from tvmopt.kernels.trees.kernel import MAX, MIN, SUM, operands, tree_kernel
@@ -78,14 +79,24 @@ def _targets(
     operation = {"MIN": MIN, "MAX": MAX}.get(aggregate, SUM)
     if operation != SUM and not np.isfinite(ensemble.weight).all():
         raise ValueError(f"weights must be finite for {aggregate}, but one is not")
-    scores = x.scores(ensemble, operation)
+    count = ensemble.targets
+    based = len(base) == count
+    # A score without any weight stays 0: it gets no base value.
+    counted = uncertain(ensemble) if based and count > 1 and operation == SUM else []
+    scores = x.scores(with_counts(ensemble, counted), operation)
+    none = None
     if operation != SUM:
-        none = relax.op.isinf(scores)  # no tree has a weight for the target
-        scores = relax.op.where(none, relax.const(0, x.dtype), scores)
+        none = relax.op.isinf(scores)
+    elif counted:
+        none = unreached(scores, count, counted)
+        scores = x.builder.emit(relax.op.strided_slice(scores, [1], [0], [count]))
     if aggregate == "AVERAGE":
         scores = relax.op.divide(scores, relax.const(len(ensemble.roots), x.dtype))
-    if len(base) == ensemble.targets:
-        scores = relax.op.add(scores, relax.const(base.astype(x.dtype)))
+    if based:
+        base = np.where(np.isin(np.arange(count), weighted(ensemble)), base, 0)
+        scores = relax.op.add(scores, relax.const(base.astype(x.dtype), x.dtype))
+    if none is not None:
+        scores = relax.op.where(none, relax.const(0, x.dtype), scores)
     if ensemble.targets == 1 and transform != "PROBIT":
         transform = "NONE"  # as in ONNX Runtime
     if transform != "NONE":
@@ -120,7 +131,8 @@ class _Input:
         """Return the scores of all trees together (rows, targets)."""
         layout = lay_out(ensemble, _FILL[operation])
         function = tree_kernel(layout, self.rows, choose_form(layout, self.rows), operation)
-        constants = [relax.const(getattr(layout, name)) for name in operands(layout)]
+        arrays = [getattr(layout, name) for name in operands(layout)]
+        constants = [relax.const(array, str(array.dtype)) for array in arrays]
         symbol = self.builder.add_func(function, "tree_ensemble")
         kind = relax.TensorType((self.rows, layout.targets), layout.dtype)
         return self.builder.emit(relax.op.call_tir(symbol, [self._rows, *constants], kind))

@@ -5,7 +5,8 @@ Source: the `ai.onnx.ml operators <https://onnx.ai/onnx/operators/index.html>`_ 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def array(attributes: Attributes, name: str, dtype: str) -> np.ndarray:
         value = attributes.get(f"{name}_as_tensor", ())
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
-    return np.asarray(value, dtype).reshape(-1)
+    return np.array(value, dtype).reshape(-1)
 
 
 def by_node_ids(
@@ -125,63 +126,59 @@ def by_position(attributes: Attributes, dtype: str, features: int) -> Ensemble:
     if any(np.any((places < 0) | (places >= limit)) for places, limit in limits):
         raise ValueError("branches must be positions of nodes or leaves, but one is out of range")
     missing = _missing(attributes, inner)
-    more = _Chains(inner + leaves)
     tests = np.flatnonzero(mode == _MEMBER)
     sets = _members(array(attributes, "membership_values", "float64"), len(tests))
+    more: list[_Row] = []
     for node, members in zip(tests, sets, strict=True):
-        first, *others = members if len(members) else [np.nan]
-        mode[node], threshold[node] = EQ, first
-        last = if_false[node]
-        if_false[node] = more.add(others, feature[node], if_true[node], last)
-    made = more.count
+        first, *others = _membership(members, inner + leaves + len(more))
+        place = {_HIT: if_true[node], _MISS: if_false[node]}
+        rows = [
+            (kind, value, place.get(hit, hit), place.get(miss, miss), feature[node], missing[node])
+            for kind, value, hit, miss in (first, *others)
+        ]
+        mode[node], threshold[node], if_true[node], if_false[node] = rows[0][:4]
+        more += rows[1:]
+    columns = [np.array(values) for values in zip(*more, strict=True)] or [np.zeros(0, int)] * 6
     padding = np.zeros(leaves, int)
-    roots = array(attributes, "tree_roots", "int64")
+
+    def whole(values: np.ndarray, column: int, leaf: float = 0) -> np.ndarray:
+        return np.concatenate([values, padding + leaf, columns[column]])
+
     return Ensemble(
         dtype=dtype,
         features=features,
         targets=int(attributes.get("n_targets", target.max(initial=0) + 1)),
-        roots=roots,
-        mode=np.concatenate([mode, padding - 1, np.full(made, EQ)]),
-        feature=np.concatenate([feature, padding, np.array(more.feature, int)]),
-        threshold=np.concatenate([threshold, padding, np.array(more.threshold, float)]),
-        if_true=np.concatenate([if_true, padding, np.array(more.if_true, int)]),
-        if_false=np.concatenate([if_false, padding, np.array(more.if_false, int)]),
-        missing_true=np.concatenate([missing, np.zeros(leaves + made, bool)]),
-        leaf=np.concatenate([np.zeros(inner, bool), padding == 0, np.zeros(made, bool)]),
+        roots=array(attributes, "tree_roots", "int64"),
+        mode=whole(mode, 0, -1),
+        feature=whole(feature, 4),
+        threshold=whole(threshold, 1),
+        if_true=whole(if_true, 2),
+        if_false=whole(if_false, 3),
+        missing_true=whole(missing, 5).astype(bool),
+        leaf=np.repeat([False, True, False], [inner, leaves, len(more)]),
         weight_node=inner + np.arange(leaves),
         weight_target=target,
         weight=weight,
     )
 
 
-class _Chains:
-    """EQ nodes behind all other nodes.
+# Mode, threshold, true branch, false branch, feature, whether NaN goes to the true branch.
+_Row = tuple[int, float, int, int, int, bool]
+# Branches of a membership test.
+_HIT, _MISS = -1, -2
+
+
+def _membership(members: Sequence[float], behind: int) -> list[tuple[int, float, int, int]]:
+    """Return the nodes of a membership test: mode, threshold, true branch, false branch.
 
     Args:
-        first: Number of the first one.
+        members: The set.
+        behind: Number of the second node; the first one replaces the test.
     """
-
-    def __init__(self, first: int) -> None:
-        self._first = first
-        self.feature: list[int] = []
-        self.threshold: list[float] = []
-        self.if_true: list[int] = []
-        self.if_false: list[int] = []
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.feature)
-
-    def add(self, values: list[float], feature: int, if_true: int, if_false: int) -> int:
-        """Add a chain that compares with ``values``; return its first node, or ``if_false``."""
-        at = self._first + self.count
-        for n, value in enumerate(values, 1):
-            self.feature.append(feature)
-            self.threshold.append(value)
-            self.if_true.append(if_true)
-            self.if_false.append(at + n if n < len(values) else if_false)
-        return at if values else if_false
+    if not len(members):
+        return [(EQ, math.nan, _HIT, _MISS)]
+    onward = [*range(behind, behind + len(members) - 1), _MISS]
+    return [(EQ, value, _HIT, miss) for value, miss in zip(members, onward, strict=True)]
 
 
 class _Numbers:

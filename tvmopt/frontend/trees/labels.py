@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tvmopt.frontend.trees.post_transform import post_transform
+from tvmopt.frontend.trees.reached import uncertain, unreached, weighted, with_counts
 from tvmopt.kernels.trees.ensemble import Ensemble
 
 
@@ -36,25 +37,12 @@ class Classes:
     @property
     def ids(self) -> list[int]:
         """Classes that have weights."""
-        return sorted({int(target) for target in self.ensemble.weight_target})
+        return weighted(self.ensemble)
 
     @property
     def all_positive(self) -> bool:
         """Whether no weight is negative."""
         return bool((self.ensemble.weight >= 0).all())
-
-    @property
-    def uncertain(self) -> list[int]:
-        """Classes for which a row may reach leaves without any weight, though other leaves have."""
-        e = self.ensemble
-        tree = _trees(e)
-        leaves = np.bincount(tree[e.leaf], minlength=len(e.roots))
-        found = []
-        for target in self.ids:
-            with_weight = np.unique(e.weight_node[e.weight_target == target])
-            if not np.any(np.bincount(tree[with_weight], minlength=len(e.roots)) == leaves):
-                found.append(target)
-        return found
 
     def summed(self) -> Ensemble:
         """Return the trees whose sums :func:`labels_and_scores` takes.
@@ -65,30 +53,14 @@ class Classes:
         e = self.ensemble
         if len(self.labels) == 2 and len(self.ids) == 1:
             return dataclasses.replace(e, targets=1, weight_target=np.zeros_like(e.weight_target))
-        counted = self.counted
-        place = np.full(e.targets, -1)
-        place[counted] = e.targets + np.arange(len(counted))
-        more = place[e.weight_target] >= 0
-        ones = np.ones(np.count_nonzero(more))
-        return dataclasses.replace(
-            e,
-            targets=e.targets + len(counted),
-            weight_node=np.concatenate([e.weight_node, e.weight_node[more]]),
-            weight_target=np.concatenate([e.weight_target, place[e.weight_target[more]]]),
-            weight=np.concatenate([e.weight, ones]),
-        )
+        return with_counts(e, self.counted)
 
     @property
     def counted(self) -> list[int]:
         """Of more than two classes, the uncertain ones without a base value."""
         if len(self.labels) <= 2:
             return []
-        return [target for target in self.uncertain if target >= len(self.base)]
-
-
-def _trees(e: Ensemble) -> np.ndarray:
-    """Return the tree of each node: nodes of a tree are neighbours, and begin with its root."""
-    return np.searchsorted(e.roots, np.arange(len(e.leaf)), side="right") - 1
+        return [target for target in uncertain(self.ensemble) if target >= len(self.base)]
 
 
 def labels_and_scores(
@@ -131,28 +103,26 @@ def _several(
     if len(base):
         padded = np.zeros(e.targets, dtype)
         padded[: len(base)] = base
-        sums = builder.emit(op.add(sums, relax.const(padded)))
+        sums = builder.emit(op.add(sums, relax.const(padded, dtype)))
     known = np.zeros(e.targets, bool)
     known[classes.ids] = True
     known[: len(base)] = True
     eligible = sums
     if not known.all():
         lowest = np.where(known, 0, -np.inf).astype(dtype)
-        eligible = op.add(eligible, relax.const(lowest))
-    for n, target in enumerate(counted):
-        reached = op.strided_slice(scores, [1], [e.targets + n], [e.targets + n + 1])
-        own = relax.const((np.arange(e.targets) == target)[None])
-        none = op.logical_and(op.less(reached, relax.const(0.5, dtype)), own)
+        eligible = op.add(eligible, relax.const(lowest, dtype))
+    if counted:
+        none = unreached(scores, e.targets, counted)
         eligible = op.where(none, relax.const(-np.inf, dtype), eligible)
     best = op.argmax(builder.emit(eligible), axis=1)
-    chosen = op.take(relax.const(labels), builder.emit(best), axis=0)
+    chosen = op.take(relax.const(labels, "int64"), builder.emit(best), axis=0)
     return [chosen, post_transform(transform, op.astype(sums, "float32"))]
 
 
 def _two(
     builder: relax.BlockBuilder, classes: Classes, scores: relax.Expr, transform: str
 ) -> list[relax.Expr]:
-    if classes.uncertain:
+    if uncertain(classes.ensemble):
         raise ValueError("each leaf must have weights of the same classes, but some differ")
     dtype, base, ids = classes.ensemble.dtype, classes.base, classes.ids
     if ids == [0, 1]:

@@ -6,8 +6,9 @@ before -> after, of a buffer of 16 values::
 
 An operator defines what an index out of range gives (:mod:`tvmopt.transform.safe_indices`). This
 pass, on lowered functions, is the last line behind all operators: no value of an input makes
-compiled code read or write other memory. An index stays as it is where it depends on no data, where its
-bounds are proven, or where all data that it depends on are constants that their maker checked.
+compiled code read or write other memory. An index stays as it is where it depends on no data, or
+where its bounds are proven; and in a function with the attribute ``INDICES_HOLD``, whose maker
+checked the constants that all its indices come from.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
@@ -230,16 +231,20 @@ class _Kernel:
             build.buffer_store(keys, tirx.const(0, self._key), [at, column])
 
     def _key_of(self, value: Expr, missing_left: bool) -> Expr:
-        """Return the key of a feature."""
-        bits_of = int(self._key.removeprefix("uint"))
-        zero = tirx.const(0, self._l.dtype)
-        bits = tirx.reinterpret(self._key, value + zero)
-        sign = tirx.const(1 << (bits_of - 1), self._key)
-        signed = tirx.reinterpret(f"int{bits_of}", bits)
-        mask = tirx.reinterpret(self._key, signed >> tirx.const(bits_of - 1, f"int{bits_of}"))
-        largest = tirx.const((1 << bits_of) - 1, self._key)
-        missing = tirx.const(0, self._key) if missing_left else largest
-        return tirx.Select(value == value, bits ^ (mask | sign), missing)
+        """Return the key of a feature, from its bits: TVM takes ``x == x`` as true for NaN."""
+        width = int(self._key.removeprefix("uint"))
+        infinity = int(np.array(np.inf, self._l.dtype).view(self._key))
+
+        def const(number: int) -> Expr:
+            return tirx.const(number, self._key)
+
+        sign = const(1 << (width - 1))
+        bits = tirx.reinterpret(self._key, value)
+        size = bits & const((1 << (width - 1)) - 1)
+        key = tirx.Select(bits < sign, bits | sign, ~bits)
+        key = tirx.Select(size == const(0), sign, key)
+        missing = const(0 if missing_left else (1 << width) - 1)
+        return tirx.Select(size > const(infinity), missing, key)
 
 
 def _runs(values: Sequence[bool], end: int | None = None) -> Iterator[tuple[int, int]]:
