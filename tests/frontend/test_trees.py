@@ -125,7 +125,8 @@ def test_two_classes(transform, positive, base, ids) -> None:
         ids == [1] and len(base) == 2
     )
     if refused:  # ONNX Runtime leaves the second score unset, or ignores the weights
-        with pytest.raises(UnsupportedOperatorError, match=r"PROBIT must have|base_values must not"):
+        message = r"PROBIT must have|base_values must not"
+        with pytest.raises(UnsupportedOperatorError, match=message):
             _both(made, x)
         return
     _same(made, x)

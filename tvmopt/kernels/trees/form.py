@@ -6,8 +6,8 @@ import dataclasses
 
 from tvmopt.kernels.trees.layout import Layout
 
-#: Walks in flight.
-LANES = 8
+#: Walks in flight: rows of one tree, or trees of one row.
+LANES, TREE_LANES = 8, 8
 # Cycles of one visit of a node, with LANES walks in flight: rows of one tree, or trees of one row.
 # Measured on a Zen 3, see benchmarks/results/2026-11-27-trees.md.
 _ROWS_VISIT_CYCLES, _TREES_VISIT_CYCLES = 2.5, 4.0
@@ -47,7 +47,7 @@ def choose_form(layout: Layout, rows: int) -> Form:
     by_rows = groups * LANES * layout.visits * _ROWS_VISIT_CYCLES
     by_trees = rows * layout.visits * _TREES_VISIT_CYCLES
     if by_trees < by_rows:
-        tree_groups = -(-len(layout.starts) // LANES)
+        tree_groups = len(layout.starts) // TREE_LANES or 1
         parallel = by_trees > _WORTH * _LAUNCH_CYCLES
         parts = min(-(-_PARTS // rows), tree_groups) if parallel else 1
         return Form(True, parts, parallel)

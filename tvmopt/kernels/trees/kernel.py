@@ -5,7 +5,7 @@
     parallel for part of the rows:
         keys[row, column] = key of the feature                 # integers, see comparisons
         for tree:
-            for LANES rows:                                    # or, of one row: for LANES trees
+            for LANES rows:                            # or, of one row: for TREE_LANES trees
                 for step in depth of the tree:
                     for lane in unroll(LANES):
                         left, column, key = nodes[start + at[lane]]
@@ -32,7 +32,7 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.kernels.passes.clamp_indices import INDICES_HOLD
 from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
 from tvmopt.kernels.trees.comparisons import KEY_DTYPES
-from tvmopt.kernels.trees.form import LANES, Form
+from tvmopt.kernels.trees.form import LANES, TREE_LANES, Form
 from tvmopt.kernels.trees.layout import Layout
 
 #: Operations on the scores of a row.
@@ -116,7 +116,7 @@ class _Kernel:
     def _trees_of_each_row(self) -> None:
         """Emit the form in which a row walks through several trees at once."""
         trees, parts, targets = len(self._l.starts), self._form.parts, self._l.targets
-        groups, rest = trees // LANES, trees % LANES
+        groups, rest = trees // TREE_LANES, trees % TREE_LANES
         partial = build.alloc_buffer((self._rows * parts, targets), self._l.dtype, scope="global")
         with self._tasks(self._rows * parts) as task:
             row, part = task // parts, task % parts
@@ -126,8 +126,8 @@ class _Kernel:
                 build.buffer_store(partial, self._start(), [task, target])
             first, end = part * groups // parts, (part + 1) * groups // parts
             with build.serial(end - first) as group:
-                tree = (first + group) * LANES
-                self._trees(keys, partial, task, [tree + lane for lane in range(LANES)])
+                tree = (first + group) * TREE_LANES
+                self._trees(keys, partial, task, [tree + lane for lane in range(TREE_LANES)])
             if rest:
                 with build.If(part == parts - 1), build.Then():
                     tails = [_int(tree) for tree in range(trees - rest, trees)]
@@ -161,6 +161,12 @@ class _Kernel:
         for tree in trees[1:]:
             build.buffer_store(depth, tirx.max(depth[0], self._of["depths"][tree]), [0])
         at = self._walk([(tree, keys, _int(0)) for tree in trees], _to64(depth[0]))
+        if self._l.tree_targets is not None and self._l.targets == 1:
+            total = scores[row, 0]
+            for lane, tree in enumerate(trees):
+                total = self._combine(total, self._weight(tree, at[lane]))
+            build.buffer_store(scores, total, [row, 0])
+            return
         for lane, tree in enumerate(trees):
             self._add(scores, row, tree, at[lane])
 
@@ -190,16 +196,22 @@ class _Kernel:
         return at
 
     def _add(self, scores: tirx.Buffer, row: Expr, tree: Expr, at: Expr) -> None:
-        place = _to64(self._of["starts"][tree]) + at
-        word = self._of["nodes"][place, 1]
+        """Add the weights of a leaf to the scores of a row."""
         if self._l.tree_targets is not None:
             target = self._of["tree_targets"][tree] if self._l.targets > 1 else _int(0)
-            weight = tirx.reinterpret(self._l.dtype, word.astype(self._key))
-            build.buffer_store(scores, self._combine(scores[row, target], weight), [row, target])
+            score = self._combine(scores[row, target], self._weight(tree, at))
+            build.buffer_store(scores, score, [row, target])
             return
         with build.serial(self._l.targets) as target:
-            weight = self._of["weights"][_to64(word), target]
+            weight = self._of["weights"][_to64(self._payload(tree, at)), target]
             build.buffer_store(scores, self._combine(scores[row, target], weight), [row, target])
+
+    def _weight(self, tree: Expr, at: Expr) -> Expr:
+        return tirx.reinterpret(self._l.dtype, self._payload(tree, at).astype(self._key))
+
+    def _payload(self, tree: Expr, at: Expr) -> Expr:
+        """Return word 1 of a leaf."""
+        return self._of["nodes"][_to64(self._of["starts"][tree]) + at, 1]
 
     def _combine(self, score: Expr, weight: Expr) -> Expr:
         if self._operation == SUM:
