@@ -173,11 +173,11 @@ class _OldBinding:
     def initialize(self) -> None:
         """Do nothing: LLVM initialises itself."""
 
-    def PassManagerBuilder(self) -> Any:
+    def PassManagerBuilder(self) -> Any:  # noqa: N802, lleaves calls it
         """Return options of a pipeline with the method ``populate``."""
         return _Options()
 
-    def ModulePassManager(self) -> Any:
+    def ModulePassManager(self) -> Any:  # noqa: N802, lleaves calls it
         """Return a pass manager that runs LLVM's default pipeline."""
         return _Passes(self._llvm)
 

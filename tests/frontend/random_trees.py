@@ -156,3 +156,19 @@ def model(op, shape, dtype, outputs, attributes):
     )
     sets = [helper.make_opsetid(ML, 5 if op == "TreeEnsemble" else 3), helper.make_opsetid("", 17)]
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+def joined(models):
+    """Return one model with the nodes of all models, which have the same input."""
+    nodes, outputs = [], []
+    for at, each in enumerate(models):
+        [node] = each.graph.node
+        names = {name: f"{name}{at}" for name in node.output}
+        node.name = f"trees{at}"
+        node.output[:] = names.values()
+        nodes.append(node)
+        for output in each.graph.output:
+            output.name = names[output.name]
+            outputs.append(output)
+    graph = helper.make_graph(nodes, "trees", models[0].graph.input, outputs)
+    return helper.make_model(graph, opset_imports=models[0].opset_import, ir_version=8)

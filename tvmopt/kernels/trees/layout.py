@@ -161,13 +161,14 @@ def _pairs(roots: np.ndarray, compared: Comparisons) -> _Pairs:
         new = inner[~placed[inner]]
         placed[new] = True
         order.append(new)
-        level = np.stack([compared.left[inner], compared.right[inner]], 1).reshape(-1)
-        owner = np.repeat(tree[inner], 2)
-        level, where = np.unique(level, return_index=True)
-        level, owner = level[np.argsort(where)], owner[np.sort(where)]
-        if np.any((tree[level] >= 0) & (tree[level] != owner)):
+        children = np.stack([compared.left[inner], compared.right[inner]], 1).reshape(-1)
+        owners = np.repeat(tree[inner], 2)
+        free = tree[children] < 0
+        tree[children[free]] = owners[free]
+        if np.any(tree[children] != owners):
             raise ValueError("a node must belong to one tree")
-        tree[level] = owner
+        level, where = np.unique(children, return_index=True)
+        level = level[np.argsort(where)]
     nodes = np.concatenate(order) if order else np.zeros(0, int)
     nodes = nodes[np.argsort(tree[nodes], kind="stable")]
     sizes = np.bincount(tree[nodes], minlength=trees)
