@@ -164,26 +164,30 @@ def test_integers(dtype) -> None:
 
 
 def test_more_nodes_than_narrow_words_can_number() -> None:
-    """A tree of 70,000 nodes: a comb, of which each node ends in a leaf."""
-    count = 35_000
-    inner, leaves = 2 * np.arange(count), 2 * np.arange(count) + 1
-    size = 2 * count + 1
-    modes = np.full(size, "LEAF", dtype=object)
-    modes[inner] = "BRANCH_LEQ"
-    values, true, false = np.zeros(size), np.zeros(size, int), np.zeros(size, int)
-    values[inner], true[inner], false[inner] = np.arange(count), leaves, inner + 2
-    ends = [*leaves.tolist(), size - 1]
+    """A complete tree of depth 15, which returns the integer that its feature is rounded to."""
+    depth = 15
+    inner, size = 2**depth - 1, 2 ** (depth + 1) - 1
+    number = np.arange(inner)
+    level = np.floor(np.log2(number + 1)).astype(int)
+    width = 2.0 ** (depth - level)
+    values = np.zeros(size)
+    values[:inner] = (number + 1 - 2**level + 0.5) * width - 0.5
+    true, false = np.zeros(size, int), np.zeros(size, int)
+    true[:inner], false[:inner] = 2 * number + 1, 2 * number + 2
+    leaves = list(range(inner, size))
     attributes = {
         "nodes_treeids": [0] * size, "nodes_nodeids": list(range(size)),
-        "nodes_featureids": [0] * size, "nodes_values": values.tolist(), "nodes_modes": list(modes),
+        "nodes_featureids": [0] * size, "nodes_values": values.tolist(),
+        "nodes_modes": ["BRANCH_LEQ"] * inner + ["LEAF"] * len(leaves),
         "nodes_truenodeids": true.tolist(), "nodes_falsenodeids": false.tolist(),
-        "target_treeids": [0] * len(ends), "target_nodeids": ends, "target_ids": [0] * len(ends),
-        "target_weights": np.arange(len(ends), dtype=float).tolist(), "n_targets": 1,
+        "target_treeids": [0] * len(leaves), "target_nodeids": leaves,
+        "target_ids": [0] * len(leaves), "n_targets": 1,
+        "target_weights": np.arange(len(leaves), dtype=float).tolist(),
     }  # fmt: skip
-    made = model("TreeEnsembleRegressor", (4, 1), "float32", _targets(4, 1), attributes)
-    x = np.array([[-1.0], [17.5], [count - 1.5], [np.nan]], "float32")
+    made = model("TreeEnsembleRegressor", (5, 1), "float32", _targets(5, 1), attributes)
+    x = np.array([[-9.0], [17.4], [30_000.0], [1e9], [np.nan]], "float32")
     run = compile_for_check(import_onnx(prepare(made, {}).model), resolve_target("host", 1))
-    np.testing.assert_array_equal(run([x])[0][:, 0], [0, 18, count - 1, count])
+    np.testing.assert_array_equal(run([x])[0][:, 0], [0, 17, 30_000, 2**depth - 1, 2**depth - 1])
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,11 @@ def _targets(
 ) -> relax.Expr:
     """Return the scores of targets, aggregated and transformed."""
     if aggregate not in _AGGREGATES:
-        raise ValueError(f"aggregate_function must be of {_AGGREGATES}, but is {aggregate}")
+        raise ValueError(
+            f"aggregate_function must be of {', '.join(_AGGREGATES)}, but is {aggregate}"
+        )
+    if transform not in NAMES:
+        raise ValueError(f"post_transform must be of {', '.join(NAMES)}, but is {transform}")
     operation = {"MIN": MIN, "MAX": MAX}.get(aggregate, SUM)
     if operation != SUM and not np.isfinite(ensemble.weight).all():
         raise ValueError(f"weights must be finite for {aggregate}, but one is not")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.trees.layout import Layout
+from tvmopt.kernels.trees.layout import TreeLayout
 
 #: Walks in flight: rows of one tree, or trees of one row.
 LANES, TREE_LANES = 8, 8
@@ -21,7 +21,7 @@ _PARTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class TreeForm:
     """Order of the loops.
 
     Attributes:
@@ -36,7 +36,7 @@ class Form:
     parallel: bool = True
 
 
-def choose_form(layout: Layout, rows: int) -> Form:
+def choose_form(layout: TreeLayout, rows: int) -> TreeForm:
     """Return the form with the fewest predicted cycles, whatever the number of threads.
 
     Args:
@@ -50,15 +50,15 @@ def choose_form(layout: Layout, rows: int) -> Form:
         tree_groups = len(layout.starts) // TREE_LANES or 1
         parallel = by_trees > _WORTH * _LAUNCH_CYCLES
         parts = min(-(-_PARTS // rows), tree_groups) if parallel else 1
-        return Form(True, parts, parallel)
+        return TreeForm(True, parts, parallel)
     if by_rows < _WORTH * _LAUNCH_CYCLES:
-        return Form(False, -(-groups // _most_groups(layout)), parallel=False)
+        return TreeForm(False, -(-groups // _most_groups(layout)), parallel=False)
     few = min(_PARTS, 1 << max(0, (groups // 3).bit_length() - 1))
     many = -(-groups // _most_groups(layout))
-    return Form(False, few if many <= few else min(groups, -(-many // _PARTS) * _PARTS))
+    return TreeForm(False, few if many <= few else min(groups, -(-many // _PARTS) * _PARTS))
 
 
-def _most_groups(layout: Layout) -> int:
+def _most_groups(layout: TreeLayout) -> int:
     """Return the groups of LANES rows whose keys fit their share of L1."""
     row = (len(layout.columns) + 1) * 4 * (1 if layout.dtype == "float32" else 2)
     return min(_MOST_GROUPS, max(_FEWEST_GROUPS, _KEY_BYTES // (LANES * row)))

@@ -32,14 +32,14 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.kernels.passes.clamp_indices import INDICES_HOLD
 from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
 from tvmopt.kernels.trees.comparisons import KEY_DTYPES
-from tvmopt.kernels.trees.form import LANES, TREE_LANES, Form
-from tvmopt.kernels.trees.layout import Layout
+from tvmopt.kernels.trees.form import LANES, TREE_LANES, TreeForm
+from tvmopt.kernels.trees.layout import TreeLayout
 
 #: Operations on the scores of a row.
 SUM, MIN, MAX = "sum", "min", "max"
 
 
-def operands(layout: Layout) -> list[str]:
+def operands(layout: TreeLayout) -> list[str]:
     """Return the names of the arrays of ``layout`` that the function takes behind the input."""
     names = ["nodes", "starts", "depths", "columns"]
     if layout.tree_targets is None:
@@ -47,7 +47,9 @@ def operands(layout: Layout) -> list[str]:
     return names if layout.targets == 1 else [*names, "tree_targets"]
 
 
-def tree_kernel(layout: Layout, rows: int, form: Form, operation: str = SUM) -> tirx.PrimFunc:
+def tree_kernel(
+    layout: TreeLayout, rows: int, form: TreeForm, operation: str = SUM
+) -> tirx.PrimFunc:
     """Return the function; its parameters are the input, the arrays of ``operands``, the scores.
 
     Args:
@@ -66,13 +68,13 @@ def tree_kernel(layout: Layout, rows: int, form: Form, operation: str = SUM) -> 
             array = getattr(layout, name)
             of[name] = build.arg(name, build.buffer(array.shape, str(array.dtype)))
         out = build.arg("scores", build.buffer((rows, layout.targets), layout.dtype))
-        _Kernel(layout, rows, form, operation, of, out).emit()
+        _TreeKernel(layout, rows, form, operation, of, out).emit()
     return builder.get()
 
 
-class _Kernel:
+class _TreeKernel:
     def __init__(
-        self, layout: Layout, rows: int, form: Form, operation: str,
+        self, layout: TreeLayout, rows: int, form: TreeForm, operation: str,
         of: dict[str, tirx.Buffer], out: tirx.Buffer,
     ) -> None:  # fmt: skip
         self._l, self._rows, self._form, self._of, self._out = layout, rows, form, of, out

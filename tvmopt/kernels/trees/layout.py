@@ -31,7 +31,7 @@ _HALF = {"uint32": 16, "uint64": 32}
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TreeLayout:
     """Arrays of an ensemble.
 
     Attributes:
@@ -71,7 +71,7 @@ class Layout:
         return int(self.depths.sum())
 
 
-def lay_out(ensemble: Ensemble, fill: float = 0.0) -> Layout:
+def lay_out(ensemble: Ensemble, fill: float = 0.0) -> TreeLayout:
     """Return the arrays of an ensemble.
 
     Args:
@@ -104,7 +104,7 @@ def lay_out(ensemble: Ensemble, fill: float = 0.0) -> Layout:
     first = starts + pairs.child[pairs.inner]
     put(first, starts, compared.left[pairs.inner])
     put(first + 1, starts, compared.right[pairs.inner])
-    return Layout(
+    return TreeLayout(
         dtype=ensemble.dtype,
         features=ensemble.features,
         targets=ensemble.targets,
