@@ -144,10 +144,13 @@ def _two(
             raise ValueError(
                 "base_values must not be two where all weights are of the second class"
             )
-        return [_where_above(score, bound, classes.labels), _transformed([zero, score], transform)]
+        return [
+            _where_above(score, bound, classes.labels.tolist()),
+            _transformed([zero, score], transform),
+        ]
     if len(base) in (1, 2):
         score = builder.emit(op.add(score, relax.const(base[0], dtype)))
-    label = _where_above(score, bound, classes.labels)
+    label = _where_above(score, bound, classes.labels.tolist())
     if len(base) == 2:
         return [label, _transformed([score, zero], transform)]
     if transform == "PROBIT":

@@ -94,4 +94,5 @@ def _keys(threshold: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     at_most = keys(rounded)
     below = at_most - (rounded == threshold)
     none = np.isnan(threshold)
-    return tuple(np.where(none, 0, each).astype(at_most.dtype) for each in (at_most, below))
+    at_most, below = (np.where(none, 0, each).astype(at_most.dtype) for each in (at_most, below))
+    return at_most, below

@@ -227,9 +227,9 @@ class _TreeKernel:
     def _copy_row(self, keys: tirx.Buffer, row: Expr, at: Expr) -> None:
         """Write the keys of one row; all features in their order, then single columns."""
         identity, count = self._l.identity, len(self._l.columns)
-        missing = self._l.missing_left
+        missing = self._l.missing_left.tolist()
         x, columns = self._of["x"], self._of["columns"]
-        for first, end in _runs(missing, identity):
+        for first, end in _runs(missing[:identity]):
             with build.serial(end - first) as i:
                 column = first + i
                 build.buffer_store(keys, self._key_of(x[row, column], missing[first]), [at, column])
@@ -261,9 +261,8 @@ class _TreeKernel:
         return tirx.Select(size > const(infinity), missing, key)
 
 
-def _runs(values: Sequence[bool], end: int | None = None) -> Iterator[tuple[int, int]]:
+def _runs(values: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Yield first and end of each run of equal values."""
-    values = list(values if end is None else values[:end])
     first = 0
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[first]:

@@ -28,6 +28,8 @@ from tvmopt.kernels.trees.comparisons import Comparisons, comparisons
 from tvmopt.kernels.trees.ensemble import Ensemble
 
 _HALF = {"uint32": 16, "uint64": 32}
+# The kernel has a loop for each run of columns that send NaN in one direction.
+_MOST_RUNS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +187,13 @@ def _columns(
     """Return the column of each node; feature and missing_left of each column; ``identity``."""
     kind = compared.feature * 2 + compared.missing_left
     used = np.unique(kind[inner])
+    used = used[np.argsort(used % 2, kind="stable")]  # two runs of one direction
     identity = 0
-    if features <= 2 * len(used):
-        # All features in their order, each with the direction of NaN that it is used with first.
-        first = np.arange(features) * 2
-        first = np.where(np.isin(first, used) | ~np.isin(first + 1, used), first, first + 1)
-        used = np.concatenate([first, np.setdiff1d(used, first)])
+    # All features in their order, each with the direction of NaN that it is used with first.
+    first = np.arange(features) * 2
+    first = np.where(np.isin(first, used) | ~np.isin(first + 1, used), first, first + 1)
+    if features <= 2 * len(used) and np.count_nonzero(np.diff(first % 2)) < _MOST_RUNS:
+        used = np.concatenate([first, used[~np.isin(used, first)]])
         identity = features
     column = np.zeros(2 * features, int)
     column[used] = np.arange(len(used))
