@@ -115,7 +115,7 @@ def _several(
         none = unreached(scores, e.targets, counted)
         eligible = op.where(none, relax.const(-np.inf, dtype), eligible)
     best = op.argmax(builder.emit(eligible), axis=1)
-    chosen = op.take(relax.const(labels, "int64"), builder.emit(best), axis=0)
+    chosen = op.take(relax.const(labels, "int64"), builder.emit(best), axis=0, mode="clip")
     return [chosen, post_transform(transform, op.astype(sums, "float32"))]
 
 

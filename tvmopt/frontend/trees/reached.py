@@ -60,6 +60,6 @@ def unreached(scores: relax.Expr, count: int, targets: Sequence[int]) -> relax.E
     counts = op.strided_slice(scores, [1], [count], [total])
     place = np.full(count, -1)
     place[list(targets)] = np.arange(len(targets))
-    own = op.take(counts, relax.const(np.maximum(place, 0), "int64"), axis=1)
+    own = op.take(counts, relax.const(np.maximum(place, 0), "int64"), axis=1, mode="clip")
     none = op.less(own, relax.const(0.5, str(scores.ty.dtype)))
     return op.logical_and(none, relax.const((place >= 0)[None], "bool"))
