@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.kernels.passes.clamp_indices import clamp_indices_in
+from tvmopt.kernels.passes.clamp_indices import INDICES_HOLD, clamp_indices_in
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 
@@ -43,6 +43,12 @@ def _within(
         y[i * 4] = x[k * 4 + i]
         for j in range(4):
             y[j] = x[i * 4 + j]
+
+
+def test_a_function_that_vouches_for_its_indices_stays_as_it_is() -> None:
+    vouched = _before.with_attr(INDICES_HOLD, True)
+    assert clamp_indices_in(vouched).same_as(vouched)
+    assert not clamp_indices_in(_before).same_as(_before)
 
 
 def test_indices_from_data_are_clamped() -> None:

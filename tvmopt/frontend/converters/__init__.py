@@ -30,6 +30,11 @@ from tvmopt.frontend.converters.recurrent import gru, lstm, rnn
 from tvmopt.frontend.converters.resize import resize
 from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
 from tvmopt.frontend.converters.segment import segment
+from tvmopt.frontend.converters.trees import (
+    tree_ensemble,
+    tree_ensemble_classifier,
+    tree_ensemble_regressor,
+)
 from tvmopt.frontend.converters.windows import col2im
 from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
@@ -62,5 +67,8 @@ CONVERTERS: dict[str, Converter] = {
     "Sinh": sinh,
     "STFT": stft,
     "ThresholdedRelu": thresholded_relu,
+    "TreeEnsemble": tree_ensemble,
+    "TreeEnsembleClassifier": tree_ensemble_classifier,
+    "TreeEnsembleRegressor": tree_ensemble_regressor,
 }
 """By the name of the operator."""

@@ -7,7 +7,8 @@ before -> after, of a buffer of 16 values::
 An operator defines what an index out of range gives (:mod:`tvmopt.transform.safe_indices`). This
 pass, on lowered functions, is the last line behind all operators: no value of an input makes
 compiled code read or write other memory. An index stays as it is where it depends on no data, or
-where its bounds are proven.
+where its bounds are proven; and in a function with the attribute ``INDICES_HOLD``, whose maker
+checked the constants that all its indices come from.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from tvm import ir, sym, tirx
 
 from tvmopt.kernels.passes.each_function import change_each
 
+#: Attribute of a function whose indices come from constants that were checked when it was made.
+INDICES_HOLD = "tvmopt.indices_hold"
+
 
 def clamp_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """Clamp the indices of every lowered TensorIR function of ``mod``."""
@@ -29,6 +33,8 @@ def clamp_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
 def clamp_indices_in(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return one lowered function in which no index from data leaves its buffer."""
+    if (func.attrs or {}).get(INDICES_HOLD):
+        return func
     indices = _Indices(func)
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:

@@ -1,0 +1,1 @@
+"""Operators of ai.onnx.ml that are ensembles of trees."""

@@ -1,0 +1,1 @@
+"""Ensembles of decision trees: node arrays, layout, cost model and TensorIR functions."""

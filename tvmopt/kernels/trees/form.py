@@ -1,0 +1,64 @@
+"""Cost model: order and block sizes of the loops of an ensemble's function."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.kernels.trees.layout import TreeLayout
+
+#: Walks in flight: rows of one tree, or trees of one row.
+LANES, TREE_LANES = 8, 8
+# Cycles of one visit of a node, with LANES walks in flight: rows of one tree, or trees of one row.
+# Measured on a Zen 3, see benchmarks/results/2026-11-27-trees.md.
+_ROWS_VISIT_CYCLES, _TREES_VISIT_CYCLES = 2.5, 4.0
+# Cycles to launch a parallel region; threads must save a multiple of it.
+_LAUNCH_CYCLES, _WORTH = 12_000.0, 4.0
+# Bytes of keys that stay in L1 beside the nodes of a tree.
+_KEY_BYTES = 24 * 1024
+_FEWEST_GROUPS, _MOST_GROUPS = 4, 16
+# Parts of a small batch, or of the trees of one row: most threads that share them.
+_PARTS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeForm:
+    """Order of the loops.
+
+    Attributes:
+        trees_in_flight: Whether the walks in flight are trees of one row, not rows of one tree.
+        parts: Parts of the rows, or of the trees of each row where trees are in flight. The keys
+            of one part stay in L1 while it goes through all trees.
+        parallel: Whether threads share the parts.
+    """
+
+    trees_in_flight: bool
+    parts: int
+    parallel: bool = True
+
+
+def choose_form(layout: TreeLayout, rows: int) -> TreeForm:
+    """Return the form with the fewest predicted cycles, whatever the number of threads.
+
+    Args:
+        layout: Arrays of the ensemble.
+        rows: Rows of the input.
+    """
+    groups = -(-rows // LANES)
+    by_rows = groups * LANES * layout.visits * _ROWS_VISIT_CYCLES
+    by_trees = rows * layout.visits * _TREES_VISIT_CYCLES
+    if by_trees < by_rows:
+        tree_groups = len(layout.starts) // TREE_LANES or 1
+        parallel = by_trees > _WORTH * _LAUNCH_CYCLES
+        parts = min(-(-_PARTS // rows), tree_groups) if parallel else 1
+        return TreeForm(True, parts, parallel)
+    if by_rows < _WORTH * _LAUNCH_CYCLES:
+        return TreeForm(False, -(-groups // _most_groups(layout)), parallel=False)
+    few = min(_PARTS, 1 << max(0, (groups // 3).bit_length() - 1))
+    many = -(-groups // _most_groups(layout))
+    return TreeForm(False, few if many <= few else min(groups, -(-many // _PARTS) * _PARTS))
+
+
+def _most_groups(layout: TreeLayout) -> int:
+    """Return the groups of LANES rows whose keys fit their share of L1."""
+    row = (len(layout.columns) + 1) * 4 * (1 if layout.dtype == "float32" else 2)
+    return min(_MOST_GROUPS, max(_FEWEST_GROUPS, _KEY_BYTES // (LANES * row)))
