@@ -31,6 +31,11 @@ def opset(attributes: Attributes) -> int:
     return int(attributes["tvm_custom"]["opset"])
 
 
+def ml_opset(attributes: Attributes) -> int:
+    """Return the version of ai.onnx.ml that the model asks for; 1 where it names none."""
+    return int(attributes["tvm_custom"].get("ml_opset", 1))
+
+
 def text(attributes: Attributes, name: str, default: str) -> str:
     """Return an attribute that is a text."""
     return decoded(attributes.get(name, default))
