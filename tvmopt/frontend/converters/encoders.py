@@ -12,7 +12,14 @@ import onnx
 from onnx import numpy_helper
 from tvm import relax
 
-from tvmopt.frontend.converters.node import Attributes, Inputs, dtype_of, ml_opset, static_shape
+from tvmopt.frontend.converters.node import (
+    Attributes,
+    Inputs,
+    dtype_of,
+    ml_opset,
+    static_shape,
+    typed_constant,
+)
 
 # Entries of a table of consecutive integer keys, for each key.
 _MOST_SPARSE = 8
@@ -40,7 +47,7 @@ def one_hot_encoder(
         x = builder.emit(relax.op.trunc(x))
     listed = categories.astype(dtype_of(x))
     wide = builder.emit(relax.op.expand_dims(x, [-1]))
-    same = relax.op.equal(wide, relax.const(listed))
+    same = relax.op.equal(wide, typed_constant(listed))
     # Of equal categories, the last one counts; a number that the dtype has not is never met.
     last = {int(category): place for place, category in enumerate(categories)}
     usable = [
@@ -48,7 +55,7 @@ def one_hot_encoder(
         for place, (category, value) in enumerate(zip(categories, listed, strict=True))
     ]
     if not all(usable):
-        same = relax.op.logical_and(builder.emit(same), relax.const(np.array(usable)))
+        same = relax.op.logical_and(builder.emit(same), typed_constant(usable, "bool"))
     return builder.normalize(relax.op.astype(builder.emit(same), "float32"))
 
 
@@ -61,10 +68,10 @@ def label_encoder(
     if keys.dtype.kind == "f" and ml_opset(attributes) < _NAN_IS_A_KEY:
         kept = ~np.isnan(keys)
         keys, values = keys[kept], values[kept]
-    table = relax.const(np.concatenate([values, default]))
+    table = typed_constant(np.concatenate([values, default]))
     place = _table_place(builder, x, keys) if _is_dense(keys) else _key_place(builder, x, keys)
     if _is_dense(keys):
-        table = relax.const(_dense_table(keys, values, default))
+        table = typed_constant(_dense_table(keys, values, default))
     return builder.normalize(relax.op.take(table, place, 0, "clip"))
 
 
@@ -125,14 +132,14 @@ def _table_place(builder: relax.BlockBuilder, x: relax.Expr, keys: np.ndarray) -
 def _key_place(builder: relax.BlockBuilder, x: relax.Expr, keys: np.ndarray) -> relax.Expr:
     """Return the place of the first key that equals each value, int64; their number without one."""
     count, rank = len(keys), len(static_shape(x))
-    none = relax.const(np.int64(count))
+    none = typed_constant(count, "int64")
     if not count:
         return builder.emit(relax.op.full_like(relax.op.astype(x, "int64"), none))
     wide = builder.emit(relax.op.expand_dims(x, [-1]))
-    same = builder.emit(relax.op.equal(wide, relax.const(keys)))
+    same = builder.emit(relax.op.equal(wide, typed_constant(keys)))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        nan = relax.op.logical_and(relax.op.not_equal(wide, wide), relax.const(np.isnan(keys)))
+        nan = relax.op.logical_and(relax.op.isnan(wide), typed_constant(np.isnan(keys)))
         same = builder.emit(relax.op.logical_or(same, builder.emit(nan)))
-    places = relax.const(np.arange(count, dtype="int64"))
+    places = typed_constant(np.arange(count), "int64")
     found = builder.emit(relax.op.where(same, places, none))
     return builder.emit(relax.op.min(found, [rank]))

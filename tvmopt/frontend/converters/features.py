@@ -13,6 +13,7 @@ from tvmopt.frontend.converters.node import (
     is_constant,
     static_shape,
     text,
+    typed_constant,
 )
 
 
@@ -22,7 +23,7 @@ def scaler(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes) 
     dtype = "float64" if dtype_of(x) == "float64" else "float32"
     x = _astype(builder, x, dtype)
     offset, scale = (
-        relax.const(_per_column(attributes[name], x, name).astype(dtype))
+        typed_constant(_per_column(attributes[name], x, name), dtype)
         for name in ("offset", "scale")
     )
     y = builder.emit(relax.op.multiply(relax.op.subtract(x, offset), scale))
@@ -43,7 +44,7 @@ def normalizer(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attribut
     norm, zero = text(attributes, "norm", "MAX"), relax.const(0.0)
     if norm == "MAX":
         lowest = relax.const(np.finfo("float32").min, "float32")
-        clean = builder.emit(relax.op.where(relax.op.equal(x, x), x, lowest))
+        clean = builder.emit(relax.op.where(relax.op.isnan(x), lowest, x))
         size = relax.op.maximum(relax.op.max(clean, [rank - 1], keepdims=True), lowest)
         divided, size = x, builder.emit(size)
     elif norm == "L1":
@@ -70,10 +71,10 @@ def imputer(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes)
     given = attributes.get(f"imputed_value_{kind}s")
     if not given:
         raise ValueError(f"imputed_value_{kind}s must be given for {dtype_of(x)}")
-    filled = relax.const(_per_column(given, x, "imputed values", cut=True).astype(dtype_of(x)))
+    filled = typed_constant(_per_column(given, x, "imputed values", cut=True), dtype_of(x))
     missing = attributes.get(f"replaced_value_{kind}", 0)
     if kind == "float" and np.isnan(missing):
-        is_missing = relax.op.not_equal(x, x)
+        is_missing = relax.op.isnan(x)
     else:
         is_missing = relax.op.equal(x, relax.const(missing, dtype_of(x)))
     return builder.normalize(relax.op.where(is_missing, filled, x))
@@ -89,7 +90,7 @@ def binarizer(builder: relax.BlockBuilder, inputs: Inputs, attributes: Attribute
     threshold = relax.const(float(attributes.get("threshold", 0.0)), dtype)
     one, zero = relax.const(1, dtype), relax.const(0, dtype)
     y = builder.emit(relax.op.where(relax.op.greater(x, threshold), one, zero))
-    return builder.normalize(relax.op.where(relax.op.equal(x, x), y, x))
+    return builder.normalize(relax.op.where(relax.op.isnan(x), x, y))
 
 
 def array_feature_extractor(
@@ -106,7 +107,7 @@ def array_feature_extractor(
         numbers = constant(indices, "indices").reshape(-1)
         if not numbers.size or numbers.min() < 0 or numbers.max() >= shape[-1]:
             raise ValueError(f"indices must be columns below {shape[-1]}")
-        flat = relax.const(numbers)
+        flat = typed_constant(numbers)
     else:
         flat = builder.emit(relax.op.reshape(indices, [-1]))
     if len(shape) == 1:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from tvmopt.frontend.converters.node import Attributes, dtype_of, static_shape, text
+from tvmopt.frontend.converters.node import Attributes, dtype_of, static_shape, text, typed_constant
 
 _LOWEST = float(np.finfo("float32").min)
 # ONNX Runtime takes scores within it for 0 in SOFTMAX_ZERO.
@@ -38,13 +38,13 @@ def first_of_largest(builder: relax.BlockBuilder, scores: relax.Expr) -> relax.E
     rows, columns = static_shape(scores)
     clean = _without_nan(builder, scores)
     largest = builder.emit(relax.op.max(clean, [1], keepdims=True))
-    places = relax.const(np.arange(columns, dtype="int64")[None])
-    none = relax.const(np.int64(columns))
+    places = typed_constant(np.arange(columns)[None], "int64")
+    none = typed_constant(columns, "int64")
     found = relax.op.where(relax.op.equal(clean, largest), places, none)
     first = builder.emit(relax.op.min(builder.emit(found), [1]))
     # No score equals the largest one where all are -inf: a reduction starts at the lowest number.
     missing = relax.op.equal(first, none)
-    return builder.emit(relax.op.where(missing, relax.const(np.int64(0)), first))
+    return builder.emit(relax.op.where(missing, typed_constant(0, "int64"), first))
 
 
 def _without_nan(builder: relax.BlockBuilder, scores: relax.Expr) -> relax.Expr:
@@ -52,17 +52,15 @@ def _without_nan(builder: relax.BlockBuilder, scores: relax.Expr) -> relax.Expr:
     columns, dtype = static_shape(scores)[1], dtype_of(scores)
     infinity = np.full((1, columns), -np.inf, dtype)
     infinity[0, 0] = np.inf
-    is_nan = builder.emit(relax.op.not_equal(scores, scores))
-    return builder.emit(relax.op.where(is_nan, relax.const(infinity), scores))
+    is_nan = builder.emit(relax.op.isnan(scores))
+    return builder.emit(relax.op.where(is_nan, typed_constant(infinity), scores))
 
 
-def chosen_label(
-    builder: relax.BlockBuilder, place: relax.Expr, labels: list[int]
-) -> relax.Expr:
+def chosen_label(builder: relax.BlockBuilder, place: relax.Expr, labels: list[int]) -> relax.Expr:
     """Return the label at ``place`` (rows,), int64."""
     if labels == list(range(len(labels))):
         return place
-    return builder.emit(relax.op.take(relax.const(np.array(labels, "int64")), place, 0, "clip"))
+    return builder.emit(relax.op.take(typed_constant(labels, "int64"), place, 0, "clip"))
 
 
 def class_labels(attributes: Attributes) -> list[int]:
@@ -117,9 +115,11 @@ def complement(builder: relax.BlockBuilder, score: relax.Expr) -> relax.Expr:
 
 def _softmax_zero(builder: relax.BlockBuilder, scores: relax.Expr) -> relax.Expr:
     """Return the softmax of the scores that are not 0; a 0 stays near 0."""
-    is_nan = builder.emit(relax.op.not_equal(scores, scores))
+    is_nan = builder.emit(relax.op.isnan(scores))
     clean = builder.emit(relax.op.where(is_nan, relax.const(_LOWEST, "float32"), scores))
-    largest = relax.op.maximum(relax.op.max(clean, [1], keepdims=True), relax.const(_LOWEST, "float32"))
+    largest = relax.op.maximum(
+        relax.op.max(clean, [1], keepdims=True), relax.const(_LOWEST, "float32")
+    )
     largest = builder.emit(largest)
     # A NaN counts as a 0: it passes neither bound.
     counts = builder.emit(

@@ -13,7 +13,7 @@ import itertools
 import numpy as np
 from tvm import relax
 
-from tvmopt.frontend.converters.node import Attributes, Inputs, static_shape, text
+from tvmopt.frontend.converters.node import Attributes, Inputs, static_shape, text, typed_constant
 from tvmopt.frontend.converters.scores import (
     chosen_label,
     class_labels,
@@ -24,7 +24,7 @@ from tvmopt.frontend.converters.scores import (
     transform_name,
     two_classes,
 )
-from tvmopt.kernels.class_probabilities import class_probabilities
+from tvmopt.kernels.class_probabilities import MOST_CLASSES, class_probabilities
 
 _MOST_FACTORS = 8  # largest degree of a polynomial that is a product
 
@@ -33,7 +33,11 @@ def svm_classifier(
     builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
 ) -> relax.Expr:
     """Return the labels, int64 (rows,), and scores or probabilities, float32 (rows, columns)."""
-    x, labels, name = matrix(builder, inputs[0]), class_labels(attributes), transform_name(attributes)
+    x, labels, name = (
+        matrix(builder, inputs[0]),
+        class_labels(attributes),
+        transform_name(attributes),
+    )
     counts = [int(count) for count in attributes.get("vectors_per_class") or ()]
     if not sum(counts):
         return _linear(builder, x, attributes, labels, name)
@@ -111,7 +115,7 @@ def _second_of_two(
         passes = relax.op.greater_equal(flat, relax.const(0.5))
     else:
         passes = relax.op.greater(flat, relax.const(0.0))
-    return builder.emit(relax.op.where(passes, relax.const(np.int64(1)), place))
+    return builder.emit(relax.op.where(passes, typed_constant(1, "int64"), place))
 
 
 def _kernel(
@@ -187,12 +191,12 @@ def _probabilities(
 ) -> relax.Expr:
     """Return the probability of each class, float32 (rows, classes)."""
     rows, pairs = static_shape(scores)
+    if classes > MOST_CLASSES:
+        raise ValueError(f"probabilities must be of at most {MOST_CLASSES} classes")
     first, second = (
         relax.const(np.array(attributes[name][:pairs], "float32")) for name in ("prob_a", "prob_b")
     )
-    value = relax.op.add(relax.op.multiply(scores, first), second)
-    likely = builder.emit(relax.op.sigmoid(relax.op.negative(value)))
     function = class_probabilities(rows, classes)
     symbol = builder.add_func(function, "class_probabilities")
     kind = relax.TensorType((rows, classes), "float32")
-    return builder.emit(relax.op.call_tir(symbol, [likely], kind))
+    return builder.emit(relax.op.call_tir(symbol, [scores, first, second], kind))
