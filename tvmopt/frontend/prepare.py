@@ -21,6 +21,7 @@ from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.inferred_shapes import with_inferred_shapes
 from tvmopt.frontend.old_opsets import at_least_opset_7
 from tvmopt.frontend.operator_sets import is_default, opset
+from tvmopt.frontend.pairwise_scan import rewrite_pairwise_scans
 from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
@@ -68,6 +69,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     folded = _fold(inline_functions(reference, known_operators()))
     if any(node.op_type == "Shape" for node in folded.graph.node):
         folded = _fold(folded)  # of functions that ONNX Runtime has inlined after its folding
+    rewrite_pairwise_scans(folded)
     folded = _unrolled(folded)
     _sort_nodes(folded.graph)
     rewrite_quantized(folded)
