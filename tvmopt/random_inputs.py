@@ -34,7 +34,9 @@ def random_arrays(
     arrays = {}
     for spec in specs:
         shape = spec.shape if samples is None else (samples, *spec.shape)
-        if kind in _CONSTANT:
+        if categories := len(getattr(spec, "categories", ())):
+            values = rng.integers(-1, categories, shape)  # codes; -1 is an unknown category
+        elif kind in _CONSTANT:
             values = np.full(shape, _CONSTANT[kind])
         elif np.dtype(spec.dtype).kind == "f" and kind == "normal":
             values = rng.standard_normal(shape)

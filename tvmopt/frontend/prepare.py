@@ -96,6 +96,8 @@ def _with_shapes(model: onnx.ModelProto, shapes: Shapes) -> tuple[onnx.ModelProt
     """Return a copy of ``model`` of at least opset 7 with static inputs, and their shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(at_least_opset_7(model))
+    if not copy.metadata_props:  # a conversion to a newer opset drops them
+        copy.metadata_props.extend(model.metadata_props)
     _make_initializers_constant(copy)
     _drop_trailing_empty_inputs(copy)
     _check_variadic_inputs(copy)

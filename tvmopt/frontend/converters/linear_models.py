@@ -22,8 +22,7 @@ def linear_classifier(
 ) -> relax.Expr:
     """Return the labels, int64 (rows,), and the scores, float32 (rows, classes).
 
-    The second of two classes with a single score wins when the score is positive. ONNX Runtime then
-    gives ``1 - score`` and ``score``, without a post-transform.
+    The second of two classes with a single score wins when the score is positive.
     """
     labels, name = class_labels(attributes), transform_name(attributes)
     scores = _affine(builder, inputs, attributes, len(attributes.get("intercepts") or ()))
@@ -36,7 +35,7 @@ def linear_classifier(
     wins = relax.op.greater(relax.op.reshape(scores, [-1]), relax.const(0.0, "float32"))
     second = builder.emit(relax.op.astype(wins, "int64"))
     found = chosen_label(builder, second, labels)
-    return relax.Tuple([found, complement(builder, scores)])
+    return relax.Tuple([found, complement(builder, scores, name)])
 
 
 def linear_regressor(

@@ -108,8 +108,15 @@ def two_classes(builder: relax.BlockBuilder, low: relax.Expr, high: relax.Expr) 
     return builder.emit(relax.op.concat([builder.emit(low), builder.emit(high)], 1))
 
 
-def complement(builder: relax.BlockBuilder, score: relax.Expr) -> relax.Expr:
-    """Return ``1 - score`` and ``score``, side by side."""
+def complement(builder: relax.BlockBuilder, score: relax.Expr, name: str) -> relax.Expr:
+    """Return the scores of two classes (rows, 2) from that of the second one (rows, 1).
+
+    They are ``1 - score`` and ``score``; LOGISTIC is the only post-transform that ONNX Runtime
+    applies here.
+    """
+    if name == "LOGISTIC":
+        low = relax.op.sigmoid(relax.op.negative(score))
+        return two_classes(builder, low, relax.op.sigmoid(score))
     return two_classes(builder, relax.op.subtract(relax.const(1.0), score), score)
 
 

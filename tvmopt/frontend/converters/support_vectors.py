@@ -55,7 +55,7 @@ def svm_classifier(
         raise ValueError("PROBIT of one score for two classes leaves the second undefined")
     if name == "NONE":
         return relax.Tuple([found, two_classes(builder, relax.op.negative(scores), scores)])
-    return relax.Tuple([found, complement(builder, scores)])
+    return relax.Tuple([found, complement(builder, scores, name)])
 
 
 def svm_regressor(
