@@ -57,7 +57,8 @@ def _check(nodes, inputs, opset=4, tolerance=1e-5):
     run = compile_for_check(import_onnx(prepared), resolve_target("host", 1))
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = session.run(None, inputs)
-    for output, got, want in zip(session.get_outputs(), run([*inputs.values()]), wanted):
+    outputs = session.get_outputs()
+    for output, got, want in zip(outputs, run([*inputs.values()]), wanted, strict=True):
         found = f"{output.name}: {got.dtype} {got.shape}, not {want.dtype} {want.shape}"
         assert (got.dtype, got.shape) == (want.dtype, want.shape), found
         np.testing.assert_allclose(
@@ -227,7 +228,7 @@ def test_features(seed, dtype, columns) -> None:
         for count in {1, columns}:
             attributes = {"imputed_value_int64s": list(range(count)), "replaced_value_int64": 2}
             nodes.append(("Imputer", ["x"], attributes))
-    if not dtype == "int32":
+    if dtype != "int32":
         categories = [3, -1, 0, 2, 3, 2**53 + 1]
         nodes.append(("OneHotEncoder", ["x"], {"cats_int64s": categories}))
     _check(nodes, {"x": x, "places": columns_of})

@@ -260,9 +260,7 @@ class _Strings:
             self._from_call.update(node.output if set(taken) & self._from_call else ())
         elif op == "Cast" and taken and self._from_call & set(taken):
             raise self._refused(node, "makes numbers of strings")
-        elif op in _INTEGER_LABELS and attributes.get("classlabels_strings"):
-            self._add(node.output[0])
-        elif op == "LabelEncoder" and _strings_of(attributes, "values") is not None:
+        elif _labels_are_strings(op, attributes):
             self._add(node.output[0])
         elif op == "LabelEncoder" and "classes_strings" in attributes and not taken:
             raise self._refused(node, "of version 1 makes strings of numbers")
@@ -413,6 +411,13 @@ class _Strings:
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _labels_are_strings(op: str, attributes: Mapping[str, Any]) -> bool:
+    """Return whether the first output of a classifier or a LabelEncoder is strings."""
+    if op == "LabelEncoder":
+        return _strings_of(attributes, "values") is not None
+    return op in _INTEGER_LABELS and bool(attributes.get("classlabels_strings"))
 
 
 def _take(node: onnx.NodeProto, name: str) -> Any:

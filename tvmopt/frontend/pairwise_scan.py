@@ -1,7 +1,7 @@
 """Rewrite a Scan that compares each row with all rows of a matrix as operators on all pairs.
 
-before -> after: ``Scan(matrix, rows)`` whose body computes, say, the squared distances of one row to
-all rows of ``matrix`` -> the same operators on ``matrix`` (1, m, features) and ``rows``
+before -> after: ``Scan(matrix, rows)`` whose body computes, say, the squared distances of one row
+to all rows of ``matrix`` -> the same operators on ``matrix`` (1, m, features) and ``rows``
 (n, 1, features). skl2onnx exports the distances of nearest neighbours in this form.
 """
 

@@ -1,7 +1,7 @@
 """Probabilities of classes from the scores of pairs of classes, as one TensorIR function.
 
-A sigmoid gives the probability of class i against class j (Platt scaling). The coupling of all pairs
-is method 2 of Wu, Lin and Weng (2004): minimise ``sum over i != j of
+A sigmoid gives the probability of class i against class j (Platt scaling). The coupling of all
+pairs is method 2 of Wu, Lin and Weng (2004): minimise ``sum over i != j of
 (r_ji p_i - r_ij p_j)^2`` by coordinate descent, as LIBSVM, scikit-learn and ONNX Runtime do. The
 descent of a row ends when no gradient exceeds ``0.005 / classes``, or after ``SWEEPS`` sweeps; both
 belong to the result, which is not converged to more digits.
@@ -97,7 +97,7 @@ class _Row:
     def _store_wins(self, pair: Expr) -> None:
         """Store the probability of the first class of a pair, which is neither 0 nor 1."""
         value = self._scores[self._row, pair] * self._a[pair] + self._b[pair]
-        # Of the value's size, so that exp cannot overflow: the sigmoid of -size, and its complement.
+        # The sigmoid of the value's size, so that exp cannot overflow.
         size = tirx.Select(value < _float(0), _float(0) - value, value)
         build.buffer_store(self._wins, _float(1) / (_float(1) + tirx.exp(_float(0) - size)), [0])
         is_high = value < _float(0)

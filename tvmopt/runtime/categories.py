@@ -1,7 +1,8 @@
 """Strings of a model's inputs and outputs as codes: a code is the place in a table of categories.
 
 Compiled code computes with int64 codes. The table is part of the metadata
-(:class:`tvmopt.runtime.metadata.TensorSpec`). A string that is in no table has the code ``UNKNOWN``.
+(:class:`tvmopt.runtime.metadata.TensorSpec`). A string that is in no table has the code
+``UNKNOWN``.
 """
 
 from __future__ import annotations

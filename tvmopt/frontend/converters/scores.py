@@ -35,7 +35,7 @@ def matrix(builder: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
 
 def first_of_largest(builder: relax.BlockBuilder, scores: relax.Expr) -> relax.Expr:
     """Return the place of the first of the largest scores of each row, int64 (rows,)."""
-    rows, columns = static_shape(scores)
+    columns = static_shape(scores)[1]
     clean = _without_nan(builder, scores)
     largest = builder.emit(relax.op.max(clean, [1], keepdims=True))
     places = typed_constant(np.arange(columns)[None], "int64")

@@ -95,9 +95,7 @@ def _linear(
     if len(labels) == 2 and not attributes.get("prob_a"):
         place = _second_of_two(builder, scores, place, bool((weights >= 0).all()))
     found = chosen_label(builder, place, labels)
-    if len(labels) > 1:
-        scores = post_transform(builder, scores, name)
-    elif name == "PROBIT":
+    if len(labels) > 1 or name == "PROBIT":
         scores = post_transform(builder, scores, name)
     return relax.Tuple([found, scores])
 
