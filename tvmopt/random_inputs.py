@@ -32,6 +32,7 @@ def random_arrays(
     """Arrays by input name, of the shapes of ``specs``; with ``samples``, that many stacked."""
     rng = np.random.default_rng(seed)
     arrays = {}
+    values: np.ndarray
     for spec in specs:
         shape = spec.shape if samples is None else (samples, *spec.shape)
         if categories := len(getattr(spec, "categories", ())):

@@ -103,7 +103,7 @@ class _Row:
         is_high = value < _float(0)
         own = self._wins[0]
         build.buffer_store(self._wins, tirx.Select(is_high, own, _float(1) - own), [0])
-        low, high = _float(_LEAST), _float(1 - np.float32(_LEAST))
+        low, high = _float(_LEAST), _float(1 - _LEAST)
         build.buffer_store(self._wins, tirx.Select(own < low, low, own), [0])
         build.buffer_store(self._wins, tirx.Select(own > high, high, own), [0])
 

@@ -164,10 +164,11 @@ def _pair_scores(
     for number, (i, j) in enumerate(pairs):
         weights[of[i], number] = rows[j - 1, of[i]]
         weights[of[j], number] = rows[i, of[j]]
-    values = _kernel(builder, x, attributes, total)
-    scores = builder.emit(relax.op.matmul(values, relax.const(weights)))
-    rho = np.array(attributes["rho"][: len(pairs)], "float32")
-    return builder.emit(relax.op.add(scores, relax.const(rho)))
+    # In double as in ONNX Runtime: terms of both classes cancel, and a sigmoid may be steep.
+    values = relax.op.astype(_kernel(builder, x, attributes, total), "float64")
+    scores = relax.op.matmul(builder.emit(values), typed_constant(weights, "float64"))
+    rho = typed_constant(attributes["rho"][: len(pairs)], "float64")
+    return builder.emit(relax.op.astype(relax.op.add(builder.emit(scores), rho), "float32"))
 
 
 def _votes(builder: relax.BlockBuilder, scores: relax.Expr, classes: int) -> relax.Expr:
