@@ -40,9 +40,9 @@ _INTEGER_LABELS = {
     "SVMClassifier": "classlabels_ints",
     "TreeEnsembleClassifier": "classlabels_int64s",
 }
-_NUMBERS = {
-    TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64,
-    TensorProto.INT64: np.int64, TensorProto.INT32: np.int32,
+_NUMBERS: dict[int, str] = {
+    TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64",
+    TensorProto.INT64: "int64", TensorProto.INT32: "int32",
 }  # fmt: skip
 
 
