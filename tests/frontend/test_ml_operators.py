@@ -147,12 +147,11 @@ def test_support_vector_classifiers(seed, classes, has_nan) -> None:
         if kernel == "RBF":
             names = [name for name in _TRANSFORMS if classes > 2 or name != "PROBIT"]
             nodes += [("SVMClassifier", ["x"], common | {"post_transform": n}) for n in names]
-        if not has_nan:  # the descent of a NaN is left out: LIBSVM does not define it
-            sigmoid = {
-                "prob_a": (-np.abs(_floats(rng, pairs)) - 0.5).tolist(),
-                "prob_b": _floats(rng, pairs).tolist(),
-            }
-            nodes.append(("SVMClassifier", ["x"], common | sigmoid))
+        sigmoid = {
+            "prob_a": (-np.abs(_floats(rng, pairs)) - 0.5).tolist(),
+            "prob_b": _floats(rng, pairs).tolist(),
+        }
+        nodes.append(("SVMClassifier", ["x"], common | sigmoid))
     _check(nodes, {"x": x}, tolerance=2e-5)
 
 
