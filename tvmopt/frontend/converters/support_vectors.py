@@ -153,22 +153,40 @@ def _kernel(
 def _pair_scores(
     builder: relax.BlockBuilder, x: relax.Expr, attributes: Attributes, counts: list[int]
 ) -> relax.Expr:
-    """Return the score of each pair of classes, float32 (rows, pairs): one matmul."""
-    classes, total = len(counts), sum(counts)
+    """Return the score of each pair of classes, float32 (rows, pairs).
+
+    One batched matmul: each class has a matrix of its own, so that an infinity at the vectors of
+    one class does not meet the zeros of another one. In double as in ONNX Runtime, because the
+    terms of both classes cancel, and a sigmoid may be steep.
+    """
+    classes, total, rows = len(counts), sum(counts), static_shape(x)[0]
+    given = np.array(attributes["coefficients"], "float32")[: (classes - 1) * total]
+    given = given.reshape(classes - 1, total)
+    weights = np.zeros((classes, max(counts), classes - 1))
+    places = np.full((classes, max(counts)), total)  # of a column of zeros
+    for number, (count, stop) in enumerate(zip(counts, np.cumsum(counts), strict=True)):
+        own = np.arange(stop - count, stop)
+        places[number, :count] = own
+        weights[number, :count] = given[:, own].T
+    values = builder.emit(relax.op.astype(_kernel(builder, x, attributes, total), "float64"))
+    padded = builder.emit(relax.op.concat([values, typed_constant(np.zeros((rows, 1)))], 1))
+    flat = relax.op.take(padded, typed_constant(places.reshape(-1), "int64"), 1)
+    apart = relax.op.reshape(builder.emit(flat), [rows, classes, max(counts)])
+    by_class = builder.emit(relax.op.permute_dims(builder.emit(apart), [1, 0, 2]))
+    terms = builder.emit(relax.op.matmul(by_class, typed_constant(weights)))
+    terms = builder.emit(relax.op.permute_dims(terms, [1, 0, 2]))
+    terms = builder.emit(relax.op.reshape(terms, [rows, classes * (classes - 1)]))
     pairs = list(itertools.combinations(range(classes), 2))
-    rows = np.array(attributes["coefficients"], "float32")[: (classes - 1) * total]
-    rows = rows.reshape(classes - 1, total)
-    stops = np.cumsum(counts)
-    of = [slice(stop - count, stop) for stop, count in zip(stops, counts, strict=True)]
-    weights = np.zeros((total, len(pairs)), "float32")
-    for number, (i, j) in enumerate(pairs):
-        weights[of[i], number] = rows[j - 1, of[i]]
-        weights[of[j], number] = rows[i, of[j]]
-    # In double as in ONNX Runtime: terms of both classes cancel, and a sigmoid may be steep.
-    values = relax.op.astype(_kernel(builder, x, attributes, total), "float64")
-    scores = relax.op.matmul(builder.emit(values), typed_constant(weights, "float64"))
+    # Class i has its opponents in order, without itself.
+    firsts = [i * (classes - 1) + j - 1 for i, j in pairs]
+    seconds = [j * (classes - 1) + i for i, j in pairs]
+    first, second = (
+        builder.emit(relax.op.take(terms, typed_constant(side, "int64"), 1))
+        for side in (firsts, seconds)
+    )
     rho = typed_constant(attributes["rho"][: len(pairs)], "float64")
-    return builder.emit(relax.op.astype(relax.op.add(builder.emit(scores), rho), "float32"))
+    scores = relax.op.add(builder.emit(relax.op.add(first, second)), rho)
+    return builder.emit(relax.op.astype(builder.emit(scores), "float32"))
 
 
 def _votes(builder: relax.BlockBuilder, scores: relax.Expr, classes: int) -> relax.Expr:
