@@ -36,7 +36,8 @@ def random_arrays(
     for spec in specs:
         shape = spec.shape if samples is None else (samples, *spec.shape)
         if categories := len(getattr(spec, "categories", ())):
-            values = rng.integers(-1, categories, shape)  # codes; -1 is an unknown category
+            # Codes; -1 is an unknown category, which some models refuse.
+            values = rng.integers(-1 if kind == "normal" else 0, categories, shape)
         elif kind in _CONSTANT:
             values = np.full(shape, _CONSTANT[kind])
         elif np.dtype(spec.dtype).kind == "f" and kind == "normal":
