@@ -52,11 +52,11 @@ def _rewritten(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodePr
     prefix = f"{node.name or node.output[1]}/pairs"
     constants = {tensor.name: tensor for tensor in body.initializer}
     values = {body.input[0].name: f"{prefix}/matrix", body.input[1].name: f"{prefix}/rows"}
+    added: list[onnx.TensorProto] = []
     made = [
-        _unsqueezed(graph, node.input[place], f"{prefix}/{name}", place)
+        _unsqueezed(added, node.input[place], f"{prefix}/{name}", place)
         for place, name in enumerate(("matrix", "rows"))
     ]
-    added: list[onnx.TensorProto] = []
     of_pairs = set(values)  # values with the axes of all pairs
     for inner in body.node:
         copy = _on_pairs(inner, constants, of_pairs, prefix, added)
@@ -78,9 +78,9 @@ def _rewritten(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodePr
     return made
 
 
-def _unsqueezed(graph: onnx.GraphProto, name: str, output: str, axis: int) -> onnx.NodeProto:
+def _unsqueezed(added: list[onnx.TensorProto], name: str, output: str, axis: int) -> onnx.NodeProto:
     axes = numpy_helper.from_array(np.array([axis]), f"{output}/axis")
-    graph.initializer.append(axes)
+    added.append(axes)
     return helper.make_node("Unsqueeze", [name, axes.name], [output], name=output)
 
 
@@ -108,7 +108,10 @@ def _on_pairs(
     scalars = (constants[name] for name in inner.input if name in constants)
     if inner.op_type not in _ELEMENTWISE or any(np.prod(t.dims) > 1 for t in scalars):
         return None
-    if any(name in of_pairs for name in inner.input):
+    values = [name for name in inner.input if name not in constants]
+    if len({name in of_pairs for name in values}) > 1:
+        return None  # a sum over features beside features: broadcasting would differ
+    if values and values[0] in of_pairs:
         of_pairs.add(inner.output[0])
     return copy
 
