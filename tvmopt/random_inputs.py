@@ -32,9 +32,13 @@ def random_arrays(
     """Arrays by input name, of the shapes of ``specs``; with ``samples``, that many stacked."""
     rng = np.random.default_rng(seed)
     arrays = {}
+    values: np.ndarray
     for spec in specs:
         shape = spec.shape if samples is None else (samples, *spec.shape)
-        if kind in _CONSTANT:
+        if categories := len(getattr(spec, "categories", ())):
+            # Codes; -1 is an unknown category, which some models refuse.
+            values = rng.integers(-1 if kind == "normal" else 0, categories, shape)
+        elif kind in _CONSTANT:
             values = np.full(shape, _CONSTANT[kind])
         elif np.dtype(spec.dtype).kind == "f" and kind == "normal":
             values = rng.standard_normal(shape)

@@ -14,6 +14,7 @@ import numpy as np
 from tvmopt import host
 from tvmopt.errors import ConfigError
 from tvmopt.random_inputs import random_arrays
+from tvmopt.runtime.categories import encoded
 from tvmopt.runtime.metadata import TensorSpec
 
 LABEL_KEYS = ("labels", "label", "y", "targets", "target")
@@ -329,6 +330,8 @@ def _stacked(path: Path, arrays: dict[str, np.ndarray], specs: Sequence[TensorSp
 
 
 def _typed(path: Path, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    if spec.categories:
+        return encoded(spec.name, spec.categories, array)
     dtype = np.dtype(spec.dtype)
     same_kind = array.dtype.kind == dtype.kind or (dtype.kind in "iu" and array.dtype.kind in "iu")
     if not same_kind and not (dtype.kind == "f" and array.dtype.kind in "iu"):

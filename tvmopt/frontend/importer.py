@@ -18,7 +18,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvmopt.errors import UnsupportedOperatorError, last_line
 from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
-from tvmopt.frontend.operator_sets import opset
+from tvmopt.frontend.operator_sets import ml_opset, opset
 from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
@@ -144,6 +144,7 @@ def quiet_from_onnx(model: onnx.ModelProto, indices: dict[str, int] | None = Non
     With ``indices``, the layer indices by node name, the anchors get their layers.
     """
     importer = _LabellingImporter({}, {}, keep_params_in_input=False)
+    importer.ml_opset = ml_opset(model)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset(model))
@@ -163,6 +164,7 @@ class _LabellingImporter(ONNXGraphImporter):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.names: dict[relax.Expr, str] = {}
+        self.ml_opset = 1
         self._seen: set[relax.Var] = set()
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
@@ -172,6 +174,7 @@ class _LabellingImporter(ONNXGraphImporter):
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], version: int
     ) -> relax.Expr:
         attrs["tvm_custom"]["opset"] = version
+        attrs["tvm_custom"]["ml_opset"] = self.ml_opset
         converter = CONVERTERS.get(op_name)
         result = None if converter is None else converter(self.bb, inputs, attrs)
         if result is None:

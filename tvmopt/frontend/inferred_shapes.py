@@ -14,6 +14,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from tvmopt.frontend.matmul_nbits import register_shape_inference
+from tvmopt.frontend.ml_shapes import with_ml_shapes
 from tvmopt.frontend.operator_sets import is_default
 
 
@@ -27,6 +28,7 @@ def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) ->
     register_shape_inference()
     with contextlib.suppress(Exception):  # nodes without shapes run in ONNX Runtime
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = with_ml_shapes(model)
     if all(is_default(node) for node in model.graph.node):
         return model
     hidden = _values_without_shape(model.graph)

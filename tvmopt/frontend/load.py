@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.categories import without_strings
 from tvmopt.frontend.crashing_sizes import check_sizes
 from tvmopt.frontend.external import (
     PROTOBUF_LIMIT,
@@ -21,10 +22,16 @@ from tvmopt.frontend.external import (
 from tvmopt.frontend.names import check_names
 
 
-def load_onnx(path: str | Path) -> onnx.ModelProto:
+def load_onnx(path: str | Path, *, keep_strings: bool = False) -> onnx.ModelProto:
     """Load a model with its external tensor data.
 
+    Args:
+        path: The ONNX file.
+        keep_strings: Whether string inputs and outputs stay; else they become codes
+            (:mod:`tvmopt.frontend.categories`).
+
     Raises:
+        ModelError: When strings are used otherwise than as categories.
         ModelError: When the file is missing, is not ONNX, or refers to tensor data that is missing
             or outside the model's folder.
     """
@@ -38,7 +45,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
         if tensor.HasField("segment"):  # ONNX Runtime ignores it; numpy_helper refuses it
             tensor.ClearField("segment")
     check_sizes(model)
-    return model
+    return model if keep_strings else without_strings(model)
 
 
 def model_digest(path: str | Path) -> str:

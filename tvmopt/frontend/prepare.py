@@ -21,6 +21,7 @@ from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.inferred_shapes import with_inferred_shapes
 from tvmopt.frontend.old_opsets import at_least_opset_7
 from tvmopt.frontend.operator_sets import is_default, opset
+from tvmopt.frontend.pairwise_scan import rewrite_pairwise_scans
 from tvmopt.frontend.quantized_operators import rewrite_quantized
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
@@ -68,6 +69,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
     folded = _fold(inline_functions(reference, known_operators()))
     if any(node.op_type == "Shape" for node in folded.graph.node):
         folded = _fold(folded)  # of functions that ONNX Runtime has inlined after its folding
+    rewrite_pairwise_scans(folded)
     folded = _unrolled(folded)
     _sort_nodes(folded.graph)
     rewrite_quantized(folded)
@@ -94,6 +96,8 @@ def _with_shapes(model: onnx.ModelProto, shapes: Shapes) -> tuple[onnx.ModelProt
     """Return a copy of ``model`` of at least opset 7 with static inputs, and their shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(at_least_opset_7(model))
+    if not copy.metadata_props:  # a conversion to a newer opset drops them
+        copy.metadata_props.extend(model.metadata_props)
     _make_initializers_constant(copy)
     _drop_trailing_empty_inputs(copy)
     _check_variadic_inputs(copy)

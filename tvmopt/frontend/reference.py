@@ -20,6 +20,7 @@ from tvmopt.compare import (
 )
 from tvmopt.device import dtypes
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
+from tvmopt.frontend.categories import read_tables
 from tvmopt.frontend.external import graphs
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
@@ -70,6 +71,7 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
         ModelError: When an input is not numeric, or the inputs exceed the memory.
     """
     specs = []
+    tables = read_tables(model).inputs
     for value in graph_inputs(model):
         tensor = value.type.tensor_type
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -83,7 +85,8 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
                 f"model inputs must have at most {_MOST_DIMENSIONS} dimensions, but "
                 f"{value.name!r} has {len(shape)}"
             )
-        specs.append(TensorSpec(value.name, shape, str(dtype)))
+        categories = tables.get(value.name, ())
+        specs.append(TensorSpec(value.name, shape, str(dtype), categories))
     needed = sum(math.prod(s.shape) * np.dtype(s.dtype).itemsize for s in specs)
     if needed > host.memory_bytes():
         raise ModelError(

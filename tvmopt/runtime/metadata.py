@@ -14,9 +14,12 @@ from tvmopt import host
 from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
+from tvmopt.runtime.categories import MOST_BYTES
 from tvmopt.runtime.sizes import HANDLINGS, CompiledSize, Shapes, SizeDimension
 
 FORMAT = 1
+#: Format of models with categories, which older versions of this package would not translate.
+CATEGORIES_FORMAT = 2
 METADATA_FILE = "model.json"
 LIBRARY_FILE = "model.so"
 GOLDEN_FILE = "golden.npz"
@@ -32,11 +35,22 @@ _GPU_KINDS: dict[str, type | tuple[type, ...]] = {"name": str, "sm": int}
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and dtype (NumPy name) of one input or output."""
+    """One input or output.
+
+    Attributes:
+        name: Its name.
+        shape: Its shape.
+        dtype: NumPy name of the dtype that compiled code takes or gives.
+        categories: Strings that the numbers stand for, which are int64 codes; else empty. Code 0 is
+            the first one, and -1 any other string (:mod:`tvmopt.runtime.categories`).
+        columns: Class of each column of an output that was a map of class to score; else empty.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    categories: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +156,9 @@ class ModelMetadata:
 
     def write(self, folder: Path) -> None:
         """Write ``model.json`` into ``folder``."""
-        data = {"format": FORMAT, **dataclasses.asdict(self)}
+        has_categories = any(spec.categories for spec in (*self.inputs, *self.outputs))
+        number = CATEGORIES_FORMAT if has_categories else FORMAT
+        data = {"format": number, **dataclasses.asdict(self)}
         (folder / METADATA_FILE).write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")
 
     @classmethod
@@ -177,8 +193,9 @@ class ModelMetadata:
             )
         try:
             data = json.loads(content)
-            if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-                raise ValueError(f"format must be {FORMAT}")
+            formats = FORMAT, CATEGORIES_FORMAT
+            if not isinstance(data, dict) or data.pop("format", None) not in formats:
+                raise ValueError(f"format must be {FORMAT} or {CATEGORIES_FORMAT}")
             _check_kinds(data, _KINDS)
             _check_kinds(data["target"], _TARGET_KINDS)
             if data["target"].get("gpu"):
@@ -191,7 +208,7 @@ class ModelMetadata:
             for side in ("inputs", "outputs"):
                 if not isinstance(data[side], list):
                     raise TypeError(f"{side} is no list")
-                data[side] = tuple(_tensor(tensor) for tensor in data[side])
+                data[side] = tuple(tensor_spec(tensor) for tensor in data[side])
             data["sizes"] = tuple(map(_compiled_size, data.get("sizes", ())))
             data["dimensions"] = tuple(map(size_dimension, data.get("dimensions", ())))
             found_model = cls(**data)
@@ -205,7 +222,12 @@ class ModelMetadata:
             ) from error
 
 
-def _tensor(data: Any) -> TensorSpec:
+def tensor_spec(data: Any) -> TensorSpec:
+    """Return an input or output from its JSON.
+
+    Raises:
+        ValueError, TypeError, KeyError: When it is damaged.
+    """
     if not isinstance(data, dict):
         raise TypeError(f"a tensor is {data!r}")
     name, shape, dtype = data["name"], data["shape"], data["dtype"]
@@ -213,7 +235,20 @@ def _tensor(data: Any) -> TensorSpec:
         raise TypeError(f"a tensor is {data!r}")
     if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         raise ValueError(f"the shape of {name} is {shape}")
-    return TensorSpec(name, tuple(shape), dtype)
+    categories, columns = (_texts(data.get(key, [])) for key in ("categories", "columns"))
+    if categories and dtype != "int64":
+        raise ValueError(f"codes of {name} are {dtype}")
+    if len(set(categories)) != len(categories):
+        raise ValueError(f"a category of {name} is there twice")
+    if sum(len(text) for text in categories) > MOST_BYTES:
+        raise ValueError(f"the categories of {name} have more than {MOST_BYTES} characters")
+    return TensorSpec(name, tuple(shape), dtype, categories, columns)
+
+
+def _texts(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
+        raise TypeError("categories or columns are no list of strings")
+    return tuple(data)
 
 
 def _compiled_size(data: dict[str, Any]) -> CompiledSize:

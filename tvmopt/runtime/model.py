@@ -13,6 +13,7 @@ from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.bundle import golden_name
 from tvmopt.runtime.callers import Callers, NativeCaller, TvmCaller
+from tvmopt.runtime.categories import Categories
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
@@ -40,6 +41,10 @@ class CompiledModel:
         self._rows = metadata.inputs[0].shape[0] if metadata.any_rows else 0
         self._output_names = tuple(spec.name for spec in metadata.outputs)
         self._planner = _planner(metadata) if metadata.sizes else None
+        self._input_categories, self._output_categories = (
+            [Categories(spec.name, spec.categories) if spec.categories else None for spec in side]
+            for side in (metadata.inputs, metadata.outputs)
+        )
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model.
@@ -49,14 +54,24 @@ class CompiledModel:
                 Shapes must be compiled ones (``metadata.sizes``), but for what
                 :mod:`tvmopt.runtime.sizes` divides or pads, such as the number of rows of a model
                 that takes any (``metadata.any_rows``). dtypes are cast when no value can change.
+                An input with categories takes strings, or their int64 codes.
 
         Returns:
-            The outputs in the order of the ONNX graph, as new arrays.
+            The outputs in the order of the ONNX graph, as new arrays; those with categories hold
+            strings.
 
         Raises:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
+        outputs = self.coded(inputs)
+        for number, categories in enumerate(self._output_categories):
+            if categories is not None:
+                outputs[number] = categories.decode(outputs[number])
+        return outputs
+
+    def coded(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
+        """Run the model as a call does, and return the codes of strings, as compiled code does."""
         arrays = self._arrays(inputs)
         if self._planner is not None:
             outputs = self._planner.run(self.run_size, arrays)
@@ -74,6 +89,8 @@ class CompiledModel:
         size: int = 0,
     ) -> BoundCall:
         """Bind the model to arrays, which each call reads and writes without a copy.
+
+        Arrays of strings hold their codes, whose table is ``categories`` of the metadata.
 
         Calls of different threads run at once, each on arrays of its own.
 
@@ -149,13 +166,16 @@ class CompiledModel:
                 )
             inputs = {self._single: inputs}
         arrays = []
-        for spec, dtype in zip(self.metadata.inputs, self._dtypes, strict=True):
+        specs = zip(self.metadata.inputs, self._dtypes, self._input_categories, strict=True)
+        for spec, dtype, categories in specs:
             if spec.name not in inputs:
                 raise ConfigError(
                     f"inputs must hold {spec.name!r}, but got {', '.join(map(repr, inputs))}"
                 )
             array = np.asarray(inputs[spec.name])
-            if array.dtype != dtype:
+            if categories is not None:
+                array = categories.encode(array)
+            elif array.dtype != dtype:
                 array = _cast(array, dtype, spec.name)
             if self._planner is not None:
                 if array.ndim != len(spec.shape):

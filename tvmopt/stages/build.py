@@ -158,7 +158,7 @@ def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -
     names = [spec.name for spec in signature.inputs]
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return list(model(dict(zip(names, arrays, strict=True))))
+        return list(model.coded(dict(zip(names, arrays, strict=True))))
 
     float_model = onnx.load(str(file))
     return compare_non_finite(

@@ -106,7 +106,12 @@ def evaluate(
     dataset = _dataset(data, signature)
     metric = asked_metric(config, signature, dataset)
     accuracies, reference_accuracy = _accuracies(
-        config, metric, models, reference, dataset, signature
+        config,
+        metric,
+        {label: model.coded for label, model in models.items()},
+        reference,
+        dataset,
+        signature,
     )
     _refuse_nonsense(accuracies[CANDIDATE], signature.min_cosine)
 

@@ -18,6 +18,8 @@ from tvmopt.frontend import (
     prepare,
     shapes_for,
 )
+from tvmopt.frontend.categories import Tables, read_tables
+from tvmopt.frontend.category_check import check_codes
 from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
@@ -75,7 +77,11 @@ def read_float_model(
     if data is not None and not is_largest and not _fits(data, inputs):
         data = None
     kind, trials = _trials(reference, inputs, data)
-    outputs = _output_specs(reference.output_names, trials[-1].expected)
+    tables = read_tables(loaded)
+    if tables:
+        strings = load_onnx(model, keep_strings=True)
+        check_codes(strings, tables, trials[-1].inputs, trials[-1].expected)
+    outputs = _output_specs(reference.output_names, trials[-1].expected, tables)
     layers = layer_table(prepared.model)
     any_rows = False
     if is_largest:
@@ -130,7 +136,9 @@ def _check_numbers(batch: Arrays) -> None:
             )
 
 
-def _output_specs(names: Sequence[str], outputs: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
+def _output_specs(
+    names: Sequence[str], outputs: Sequence[np.ndarray], tables: Tables
+) -> tuple[TensorSpec, ...]:
     specs = []
     for name, output in zip(names, outputs, strict=True):
         if output.dtype.kind not in "fiub":
@@ -138,5 +146,7 @@ def _output_specs(names: Sequence[str], outputs: Sequence[np.ndarray]) -> tuple[
                 f"model outputs must be numeric tensors, but {name!r} holds {output.dtype}; "
                 "remove it from the model"
             )
-        specs.append(TensorSpec(name, tuple(output.shape), str(output.dtype)))
+        categories, columns = (side.get(name, ()) for side in (tables.outputs, tables.columns))
+        shape = tuple(output.shape)
+        specs.append(TensorSpec(name, shape, str(output.dtype), categories, columns))
     return tuple(specs)

@@ -109,7 +109,8 @@ def _accuracy(
         signature.tolerance,
         class_scores=signature.class_scores.on(random_inputs=dataset.is_random),
     )
+    run = model.coded if isinstance(model, CompiledModel) else model
     for batch in dataset.batches():
-        outputs, expected = model(batch.inputs), reference(batch.inputs)
+        outputs, expected = run(batch.inputs), reference(batch.inputs)
         meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
     return meter.result(with_interval=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tvmopt.compare import Tolerance
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
-from tvmopt.runtime.metadata import TensorSpec
+from tvmopt.runtime.metadata import TensorSpec, tensor_spec
 
 SIGNATURE_FILE = "signature.json"
 
@@ -47,9 +47,7 @@ class Signature:
         """Read what :meth:`write` wrote."""
         data = json.loads((folder / SIGNATURE_FILE).read_text())
         for side in ("inputs", "outputs"):
-            data[side] = tuple(
-                TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in data[side]
-            )
+            data[side] = tuple(map(tensor_spec, data[side]))
         data["tolerance"] = Tolerance(**data["tolerance"])
         scores = data.pop("class_scores", None)
         if isinstance(scores, dict):  # older versions wrote a flag, or nothing

@@ -17,8 +17,18 @@ from tvmopt.frontend.converters.elementwise import (
     sinh,
     thresholded_relu,
 )
+from tvmopt.frontend.converters.encoders import label_encoder, one_hot_encoder
+from tvmopt.frontend.converters.features import (
+    array_feature_extractor,
+    binarizer,
+    feature_vectorizer,
+    imputer,
+    normalizer,
+    scaler,
+)
 from tvmopt.frontend.converters.fourier import dft, stft
 from tvmopt.frontend.converters.integer import conv_integer
+from tvmopt.frontend.converters.linear_models import linear_classifier, linear_regressor
 from tvmopt.frontend.converters.node import Converter
 from tvmopt.frontend.converters.normalization import (
     batch_normalization,
@@ -30,6 +40,7 @@ from tvmopt.frontend.converters.recurrent import gru, lstm, rnn
 from tvmopt.frontend.converters.resize import resize
 from tvmopt.frontend.converters.scan import cum_prod, reverse_sequence
 from tvmopt.frontend.converters.segment import segment
+from tvmopt.frontend.converters.support_vectors import svm_classifier, svm_regressor
 from tvmopt.frontend.converters.trees import (
     tree_ensemble,
     tree_ensemble_classifier,
@@ -40,7 +51,9 @@ from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
 
 CONVERTERS: dict[str, Converter] = {
+    "ArrayFeatureExtractor": array_feature_extractor,
     "BatchNormalization": batch_normalization,
+    "Binarizer": binarizer,
     "BitCast": bit_cast,
     "Clip": clip,
     "Col2Im": col2im,
@@ -50,22 +63,32 @@ CONVERTERS: dict[str, Converter] = {
     "CumProd": cum_prod,
     "DFT": dft,
     "Dropout": dropout,
+    "FeatureVectorizer": feature_vectorizer,
     "GRU": gru,
+    "Imputer": imputer,
     "IsInf": is_inf,
+    "LabelEncoder": label_encoder,
     "LayerNormalization": layer_normalization,
+    "LinearClassifier": linear_classifier,
+    "LinearRegressor": linear_regressor,
     "LpNormalization": lp_normalization,
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
     "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
     "NonMaxSuppression": non_maximum_suppression,
+    "Normalizer": normalizer,
+    "OneHotEncoder": one_hot_encoder,
     "OnnxRuntime": segment,
     "Pow": power,
     "Resize": resize,
     "ReverseSequence": reverse_sequence,
     "RNN": rnn,
     "RoiAlign": align_regions,
+    "Scaler": scaler,
     "Sinh": sinh,
     "STFT": stft,
+    "SVMClassifier": svm_classifier,
+    "SVMRegressor": svm_regressor,
     "ThresholdedRelu": thresholded_relu,
     "TreeEnsemble": tree_ensemble,
     "TreeEnsembleClassifier": tree_ensemble_classifier,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tvm import relax, te, tirx
 
 from tvmopt.kernels.scheduled import OPAQUE
@@ -29,6 +30,11 @@ def outputs(attributes: Attributes) -> int:
 def opset(attributes: Attributes) -> int:
     """Return the opset of the model."""
     return int(attributes["tvm_custom"]["opset"])
+
+
+def ml_opset(attributes: Attributes) -> int:
+    """Return the version of ai.onnx.ml that the model asks for; 1 where it names none."""
+    return int(attributes["tvm_custom"].get("ml_opset", 1))
 
 
 def text(attributes: Attributes, name: str, default: str) -> str:
@@ -75,6 +81,15 @@ def constant(value: relax.Expr | None, what: str) -> np.ndarray:
     if data is None:
         raise ValueError(f"{what} must be constant")
     return data.numpy()
+
+
+def typed_constant(values: ArrayLike, dtype: str = "") -> relax.Constant:
+    """Return a constant of the dtype of ``values``, or of another one.
+
+    Without a dtype, Relax narrows 64 bits to 32.
+    """
+    array = np.asarray(values, dtype or None)
+    return relax.const(array, str(array.dtype))
 
 
 def axis_of(attributes: Attributes, rank: int, default: int = -1) -> int:

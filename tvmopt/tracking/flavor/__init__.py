@@ -51,6 +51,7 @@ from tvmopt.errors import ArtifactError, ConfigError
 from tvmopt.printable import one_line
 from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
+from tvmopt.runtime.categories import Categories
 from tvmopt.runtime.checks import open_checked
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE, TensorSpec
 from tvmopt.runtime.model import read_golden
@@ -226,7 +227,12 @@ def model_signature(model: ModelMetadata) -> ModelSignature:
     """Return the MLflow signature of a compiled model; an extent that calls choose is -1."""
 
     def schema(side: Sequence[TensorSpec]) -> Schema:
-        return Schema([MlflowTensorSpec(np.dtype(t.dtype), t.shape, name=t.name) for t in side])
+        return Schema(
+            [
+                MlflowTensorSpec(np.dtype("str" if t.categories else t.dtype), t.shape, t.name)
+                for t in side
+            ]
+        )
 
     return ModelSignature(inputs=schema(model.open_inputs), outputs=schema(model.open_outputs))
 
@@ -349,6 +355,10 @@ def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | No
     inputs, _ = read_golden(bundle, model)
     if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
         return None
+    for spec in model.inputs:
+        if spec.categories:
+            codes = inputs[spec.name]
+            inputs[spec.name] = Categories(spec.name, spec.categories).decode(codes)
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
 
 

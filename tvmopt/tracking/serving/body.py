@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmopt.runtime.categories import encoded
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.tracking.serving.refusal import RefusedRequestError
 
@@ -40,7 +41,8 @@ def read_body(body: bytes, inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray
     Raises:
         RefusedRequestError: With the rule, and what was found.
     """
-    if not any(OPEN in spec.shape for spec in inputs):
+    # Texts may hold any number of commas and brackets.
+    if not any(spec.categories or OPEN in spec.shape for spec in inputs):
         _check_count(body, inputs)
     data = _parse(body)
     if not isinstance(data, dict) or len(data) != 1 or not data.keys() <= {_INPUTS, _INSTANCES}:
@@ -68,8 +70,12 @@ def read_body(body: bytes, inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray
 def in_words(inputs: Sequence[TensorSpec]) -> str:
     """Names, types and shapes of inputs, for messages; an extent of any number is ``n``."""
     return ", ".join(
-        f"{spec.name!r} ({spec.dtype} {_words(spec.shape) or 'scalar'})" for spec in inputs
+        f"{spec.name!r} ({_kind(spec)} {_words(spec.shape) or 'scalar'})" for spec in inputs
     )
+
+
+def _kind(spec: TensorSpec) -> str:
+    return "text" if spec.categories else spec.dtype
 
 
 def _words(shape: Sequence[int]) -> str:
@@ -166,7 +172,7 @@ def _array(
         shape: Shape of the array.
         nested: Shape of one element of ``level``.
     """
-    rule = f"input {spec.name!r} must be {spec.dtype} of shape {'x'.join(map(str, shape))}"
+    rule = f"input {spec.name!r} must be {_kind(spec)} of shape {'x'.join(map(str, shape))}"
     for depth, size in enumerate(nested, len(shape) - len(nested)):
         _check_types(level, {list}, rule)
         sizes = set(map(len, level)) - {size}
@@ -175,6 +181,9 @@ def _array(
                 f"{rule}, but dimension {depth} has {min(sizes)} values instead of {size}"
             )
         level = list(chain.from_iterable(level))
+    if spec.categories:
+        _check_types(level, {str}, rule)
+        return encoded(spec.name, spec.categories, np.array(level, object)).reshape(shape)
     dtype = np.dtype(spec.dtype)
     _check_types(level, _JSON_TYPES[dtype.kind], rule)
     try:

@@ -25,6 +25,7 @@ from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import ServeCommand
 from tvmopt.parameters.groups import ServerParameters
 from tvmopt.runtime import CompiledModel, ModelMetadata
+from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.tracking import flavor
 from tvmopt.tracking.registry.versions import check_name, find_version
 from tvmopt.tracking.serving.body import in_words
@@ -97,9 +98,14 @@ def scoring_app(model: CompiledModel, asked: ServerParameters) -> App:
     return ScoringServer(queue, metadata, most_bytes, asked.require_finite)
 
 
+def _bytes_per_value(spec: TensorSpec) -> int:
+    """Return the bytes of a value in JSON, where a character may take six."""
+    longest = max(map(len, spec.categories), default=0)
+    return max(_BYTES_PER_VALUE, 6 * longest + 4)
+
+
 def _most_bytes(model: ModelMetadata) -> int:
-    values = sum(math.prod(spec.shape) for spec in model.inputs)
-    most = values * _BYTES_PER_VALUE
+    most = sum(math.prod(spec.shape) * _bytes_per_value(spec) for spec in model.inputs)
     if model.any_rows:
         of_rows = most // model.inputs[0].shape[0] * _ROWS
         most = max(most, min(of_rows, _BYTES_OF_ROWS))
