@@ -29,7 +29,8 @@ ROOMS = [
     "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters", "digest",
     "row_order", "compare", "random_inputs", "scratch", "nncf_import", "kernels", "runtime",
     "transform", "frontend", "remote", "measure", "config", "tune", "fast_tuning", "codegen",
-    "build", "evaluate", "quantize", "profile", "stages", "api", "search", "tracking", "workflow",
+    "build", "evaluate", "quantize", "profile", "exporters",
+    "stages", "api", "search", "tracking", "workflow",
     "doctor", "cli", "__main__",
 ]  # fmt: skip
 _PACKED_FOLDERS = {"c", "examples", "native", "profile", "report"}

@@ -14,6 +14,7 @@ from tvmopt import host
 from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
+from tvmopt.runtime.interface import SourceInterface
 from tvmopt.runtime.sizes import HANDLINGS, CompiledSize, Shapes, SizeDimension
 
 FORMAT = 1
@@ -66,6 +67,7 @@ class ModelMetadata:
         sizes: Sizes that the library holds, the first as in ``inputs`` and ``outputs``; empty if
             there is no other.
         dimensions: Dimensions that differ between ``sizes``.
+        interface: What the source model takes and returns; None if the source is an ONNX model.
         library_parts: Hash of each part of the library, hex, which loading checks on several cores
             (:mod:`tvmopt.runtime.parts`); empty when an older version of this package built it.
     """
@@ -90,6 +92,7 @@ class ModelMetadata:
     library_parts: tuple[str, ...] = ()
     sizes: tuple[CompiledSize, ...] = ()
     dimensions: tuple[SizeDimension, ...] = ()
+    interface: SourceInterface | None = None
 
     @property
     def gpu(self) -> str:
@@ -194,6 +197,8 @@ class ModelMetadata:
                 data[side] = tuple(_tensor(tensor) for tensor in data[side])
             data["sizes"] = tuple(map(_compiled_size, data.get("sizes", ())))
             data["dimensions"] = tuple(map(size_dimension, data.get("dimensions", ())))
+            if data.get("interface") is not None:
+                data["interface"] = SourceInterface.from_dict(data["interface"])
             found_model = cls(**data)
             _check_values(found_model)
             return found_model
