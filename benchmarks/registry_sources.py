@@ -142,7 +142,7 @@ def pipeline() -> FittedSource:
         ]
     )
     model = Pipeline([("encode", encode), ("classify", LogisticRegression())])
-    return _fitted("sklearn", model, table, labels)
+    return _fitted("sklearn", model, table, labels, skops_trusted_types=["numpy.dtype"])
 
 
 def isolation_forest() -> FittedSource:

@@ -91,6 +91,7 @@ _KNOWN = frozenset(
         "lightgbm.basic.Booster",
         "lightgbm.sklearn.LGBMClassifier",
         "lightgbm.sklearn.LGBMRegressor",
+        "numpy.dtype",
     }
 )
 
@@ -160,8 +161,12 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         width = _targets(graph.graph.output[1])
         wanted.insert(0, WantedOutput(found[1], SCORES_OUTPUT, "float32", width))
     with_outputs(graph, wanted)
+    scores = getattr(model, "decision_function", None) if len(wanted) > 1 else None
+    references = {}
+    if scores is not None:
+        references[SCORES_OUTPUT] = lambda table: np.asarray(scores(table)).reshape(-1, 1)
     return Exported(
-        graph, columns, words, LABELS, LABEL_OUTPUT, None, model.predict, categories=known
+        graph, columns, words, LABELS, LABEL_OUTPUT, None, model.predict, references, known
     )
 
 

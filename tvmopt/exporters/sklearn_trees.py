@@ -34,18 +34,22 @@ def register_converters() -> None:
         (ensemble.ExtraTreesClassifier, _convert_forest),
         (ensemble.HistGradientBoostingClassifier, _convert_histogram_classifier),
         (ensemble.HistGradientBoostingRegressor, _convert_histogram_regressor),
+        (ensemble.IsolationForest, _convert_isolation_forest),
     )
+    shapes = {
+        _convert_histogram_regressor: calculate_linear_regressor_output_shapes,
+        _convert_isolation_forest: _shapes_of_outliers,
+    }
     for kind, convert in kinds:
-        is_classifier = convert is not _convert_histogram_regressor
+        is_classifier = convert not in shapes
         update_registered_converter(
             kind,
             f"Tvmopt{kind.__name__}",
-            calculate_linear_classifier_output_shapes
-            if is_classifier
-            else calculate_linear_regressor_output_shapes,
+            shapes.get(convert, calculate_linear_classifier_output_shapes),
             convert,
             options=options if is_classifier else None,
             overwrite=True,
+            parser=_outputs_of_outliers if convert is _convert_isolation_forest else None,
         )
 
 
@@ -111,6 +115,71 @@ def _convert_histogram_regressor(scope: Any, operator: Any, container: Any) -> N
     named = scope.get_unique_operator_name("Link")
     operation = "Exp" if link == "LogLink" else "Identity"
     container.add_node(operation, [raw], operator.outputs[0].full_name, name=named)
+
+
+def _outputs_of_outliers(
+    scope: Any, model: Any, inputs: Any, custom_parsers: Any = None
+) -> list[Any]:
+    """Declare the outputs of an outlier detector: labels and scores."""
+    from skl2onnx._parse import _get_sklearn_operator_name
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+
+    operator = scope.declare_local_operator(_get_sklearn_operator_name(type(model)), model)
+    operator.inputs = inputs
+    for name, kind in (("label", Int64TensorType), ("scores", FloatTensorType)):
+        operator.outputs.append(scope.declare_local_variable(name, kind()))
+    return operator.outputs
+
+
+def _shapes_of_outliers(operator: Any) -> None:
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type.shape = [rows]
+    operator.outputs[1].type.shape = [rows, 1]
+
+
+def _convert_isolation_forest(scope: Any, operator: Any, container: Any) -> None:
+    """Add the depths of all trees; a row is an outlier if 2 to the minus mean depth is large."""
+    from sklearn.ensemble._iforest import _average_path_length
+
+    model = operator.raw_operator
+    trees = []
+    for number, (estimator, features) in enumerate(
+        zip(model.estimators_, model.estimators_features_, strict=True)
+    ):
+        tree = estimator.tree_
+        depths = model._decision_path_lengths[number] + model._average_path_length_per_tree[number]
+        trees.append(
+            Tree(
+                np.where(tree.feature < 0, 0, np.asarray(features)[np.maximum(tree.feature, 0)]),
+                tree.threshold,
+                tree.children_left,
+                tree.children_right,
+                np.asarray(tree.missing_go_to_left),
+                tree.children_left < 0,
+                (depths - 1.0)[:, None],
+            )
+        )
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, 1, "float32")
+    usual = len(trees) * float(_average_path_length(np.array([model._max_samples]))[0])
+    named, value = scope.get_unique_operator_name, scope.get_unique_variable_name
+    scaled, power, score = value("scaled"), value("power"), value("score")
+    factor = _constant(scope, container, np.float32(-np.log(2.0) / usual if usual else 0.0))
+    container.add_node("Mul", [total, factor], [scaled], name=named("Mul"))
+    container.add_node("Exp", [scaled], [power], name=named("Exp"))
+    offset = _constant(scope, container, np.float32(-model.offset_))
+    container.add_node("Sub", [offset, power], [score], name=named("Sub"))
+    label, scores = (output.full_name for output in operator.outputs[:2])
+    outlier = value("outlier")
+    zero, minus, plus = (
+        _constant(scope, container, one) for one in (np.float32(0), np.int64(-1), np.int64(1))
+    )
+    container.add_node("Less", [score, zero], [outlier], name=named("Less"))
+    whole = value("whole")
+    container.add_node("Where", [outlier, minus, plus], [whole], name=named("Where"))
+    flat = _constant(scope, container, np.array([-1], np.int64))
+    container.add_node("Reshape", [whole, flat], [label], name=named("Reshape"))
+    container.add_node("Identity", [score], [scores], name=named("Identity"))
 
 
 def _histogram_values(scope: Any, operator: Any, container: Any) -> tuple[str, int]:
