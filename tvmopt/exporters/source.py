@@ -134,13 +134,14 @@ def describe(
             f"model must have the flavor onnx, {', '.join(FLAVORS)}, but {uri!r} has "
             f"{', '.join(sorted(flavors))}"
         )
-    if not signature or not signature.get("inputs"):
+    own, generic = flavors[flavor], flavors.get("python_function", {})
+    shapes_itself = flavor == "pytorch" and own.get("serialization_format") == "pt2"
+    if not (signature and signature.get("inputs")) and not shapes_itself:
         raise ConfigError(
             f"model {uri!r} must have a signature, which gives names and types of its columns; log "
             "it with signature=mlflow.models.infer_signature(inputs, predictions)"
         )
-    own, generic = flavors[flavor], flavors.get("python_function", {})
-    columns, tensors = _schema(uri, signature["inputs"])
+    columns, tensors = _schema(uri, signature["inputs"]) if signature else ((), ())
     file = str(own.get("pickled_model") or own.get("data") or own.get("model_data") or "")
     return SourceModel(
         uri=uri,

@@ -56,7 +56,7 @@ def read_rows(path: Path, source: SourceModel, label: str = "") -> SourceRows:
                 f"label must be an array of data, but '{path.name}' holds {', '.join(arrays)}"
             )
         labels = arrays.pop(label)
-    if source.tensors:
+    if not source.columns:
         return SourceRows(_tensor(arrays, source, path), labels)
     return _of_table(_table_of(arrays, source, path), source, "", path, labels)
 
@@ -94,8 +94,10 @@ def _of_table(
     table: Any, source: SourceModel, label: str, path: Path, labels: np.ndarray | None = None
 ) -> SourceRows:
     """Take labels and columns out of a table, with the dtypes of the signature."""
-    if source.tensors or isinstance(table, np.ndarray):
+    if not source.columns or isinstance(table, np.ndarray):
         array = np.asarray(table)
+        if not source.columns and not source.tensors:
+            return SourceRows(array, labels)
         if source.tensors:
             tensor = source.tensors[0]
             shape = (-1, *tensor.shape[1:]) if all(n > 0 for n in tensor.shape[1:]) else array.shape
@@ -147,10 +149,10 @@ def _table_of(arrays: dict[str, np.ndarray], source: SourceModel, path: Path) ->
 
 
 def _tensor(arrays: dict[str, np.ndarray], source: SourceModel, path: Path) -> np.ndarray:
-    if len(source.tensors) != 1 or len(arrays) != 1:
+    if len(source.tensors) > 1 or len(arrays) != 1:
         raise ConfigError(
             f"data must hold one array for the one input of the model, but '{path.name}' holds "
             f"{', '.join(arrays)}"
         )
     [array] = arrays.values()
-    return array.astype(source.tensors[0].dtype)
+    return array.astype(source.tensors[0].dtype) if source.tensors else array

@@ -15,9 +15,11 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from tvmopt.errors import ConfigError
+from tvmopt.exporters.exported import ROWS
 from tvmopt.exporters.source import describe
 from tvmopt.exporters.table import TABLE_ENDINGS
 from tvmopt.frontend.load import load_onnx
+from tvmopt.frontend.shapes import declared_dims
 from tvmopt.frontend.source_interface import interface_of
 from tvmopt.runtime.interface import VALUES
 from tvmopt.scratch import scratch_folder
@@ -28,8 +30,8 @@ from tvmopt.tracking.pipeline.request import Asked
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.model_source import SavedSource
 
-#: Sizes of a batch that a model of a table is compiled for by default.
-DEFAULT_SHAPES = "rows=1,100,10000"
+#: Sizes of a batch that a model is compiled for by default: of a table, and of tensors.
+TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 _LABELLED = "source_labelled"
 
 
@@ -66,11 +68,13 @@ def export_source(
     for line in done.changed:
         say(f"export     {line}")
     model, rows = work / MODEL_FILE, work / ROWS_FILE
-    of_model = asked.model
-    if not of_model.input_shapes:
-        of_model = dataclasses.replace(of_model, input_shapes=DEFAULT_SHAPES)
-    metric = asked.metric
-    interface = interface_of(load_onnx(model))
+    of_model, metric = asked.model, asked.metric
+    loaded = load_onnx(model)
+    interface = interface_of(loaded)
+    dims = declared_dims(loaded.graph.input[0])
+    if not of_model.input_shapes and dims and dims[0] == ROWS:
+        shapes = TENSOR_SHAPES if source.flavor == "pytorch" else TABLE_SHAPES
+        of_model = dataclasses.replace(of_model, input_shapes=shapes)
     values = interface is not None and interface.answer == VALUES
     if metric.metric == "auto" and done.metrics.get(_LABELLED):
         metric = dataclasses.replace(metric, metric="r2" if values else metric.metric)
