@@ -41,9 +41,7 @@ class SourceAgreement:
         )
 
 
-def agreement(
-    found: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray]
-) -> SourceAgreement:
+def agreement(found: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray]) -> SourceAgreement:
     """Compare answers with those of the source, by name.
 
     Raises:

@@ -124,7 +124,14 @@ def _tree(root: dict[str, Any], target: int) -> Tree | None:
         np.array(column) for column in zip(*rows, strict=True)
     )
     return Tree(
-        feature, threshold_, left, right, missing_left, is_leaf, value[:, None].astype(float), target
+        feature,
+        threshold_,
+        left,
+        right,
+        missing_left,
+        is_leaf,
+        value[:, None].astype(float),
+        target,
     )
 
 
@@ -155,9 +162,13 @@ def _graph(
             initializers.append(numpy_helper.from_array(np.array(slope), "slope"))
             initializers.append(numpy_helper.from_array(np.array(-slope), "negative slope"))
             for sign, name_ in (("negative slope", "first"), ("slope", "second")):
-                nodes.append(helper.make_node("Mul", ["raw", sign], [f"{name_}/raw"], f"{name_}/raw"))
+                nodes.append(
+                    helper.make_node("Mul", ["raw", sign], [f"{name_}/raw"], f"{name_}/raw")
+                )
                 nodes.append(helper.make_node("Sigmoid", [f"{name_}/raw"], [name_], name_))
-            nodes.append(helper.make_node("Concat", ["first", "second"], ["shares"], "shares", axis=1))
+            nodes.append(
+                helper.make_node("Concat", ["first", "second"], ["shares"], "shares", axis=1)
+            )
         nodes.append(helper.make_node("ArgMax", ["shares"], ["class"], "class", axis=1, keepdims=0))
         outputs = [
             ("class", TensorProto.INT64, [ROWS]),

@@ -286,8 +286,8 @@ def _with_numbered_classes(model: Any, count: int) -> Any:
 
 
 def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
-    from sklearn.base import is_classifier
     from skl2onnx import convert_sklearn
+    from sklearn.base import is_classifier
 
     from tvmopt.exporters.sklearn_trees import register_converters
 

@@ -20,12 +20,12 @@ _ML_OPSET = 3
 
 def register_converters() -> None:
     """Make skl2onnx use the converters of this file."""
-    from sklearn import ensemble
     from skl2onnx import update_registered_converter
     from skl2onnx.common.shape_calculator import (
         calculate_linear_classifier_output_shapes,
         calculate_linear_regressor_output_shapes,
     )
+    from sklearn import ensemble
 
     options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
                "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip

@@ -157,9 +157,7 @@ def describe(
     )
 
 
-def _schema(
-    uri: str, text: str
-) -> tuple[tuple[TableColumn, ...], tuple[InputTensor, ...]]:
+def _schema(uri: str, text: str) -> tuple[tuple[TableColumn, ...], tuple[InputTensor, ...]]:
     columns, tensors = [], []
     for number, entry in enumerate(json.loads(text)):
         kind, name = entry["type"], str(entry.get("name", ""))

@@ -177,7 +177,11 @@ class TuningParameters(Group):
         used_by=MEASURING,
     )
     topk: int = parameter(
-        20, "most configurations of one function that fast measures", least=1, used_by=("fast",)
+        20,
+        "most configurations of one function that fast measures; 20 means 4 for a model of the "
+        "flavor sklearn, xgboost or lightgbm",
+        least=1,
+        used_by=("fast",),
     )
     trials: int = parameter(
         64, "most candidates that metaschedule measures", least=0, used_by=("metaschedule",)

@@ -132,7 +132,7 @@ class SourceInterface:
             return _tensors(data, dtypes)
         table = self._columns(data)
         rows = len(next(iter(table.values())))
-        widths = {name: 0 for name in dtypes}
+        widths = dict.fromkeys(dtypes, 0)
         for column in self.columns:
             widths[column.input] = max(widths[column.input], column.position + 1)
         arrays = {
@@ -181,9 +181,7 @@ class SourceInterface:
                     f"the table must hold the columns of the source ({_listed(names)}), but "
                     f"{_listed(missing)} missing"
                 )
-            found = {
-                column.name: _values(data[column.name], column) for column in self.columns
-            }
+            found = {column.name: _values(data[column.name], column) for column in self.columns}
         else:
             array = np.asarray(data)
             if array.ndim != 2 or array.shape[1] != len(names):

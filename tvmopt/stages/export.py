@@ -94,9 +94,7 @@ def _agreeing(
         if rows is None:
             return found, _interface(source, found, None), None
         interface = _interface(source, found, _predicted(found, rows, source))
-        said = agreement(
-            _answers(session, interface, found, rows.table), _references(found, rows)
-        )
+        said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
         if said.is_exact:
             if interface.columns:
                 interface = with_edges(
@@ -210,9 +208,7 @@ def _interface(
     )
 
 
-def _write_rows(
-    path: Path, found: Exported, interface: SourceInterface, rows: SourceRows
-) -> None:
+def _write_rows(path: Path, found: Exported, interface: SourceInterface, rows: SourceRows) -> None:
     """Write inputs, labels and the source's predictions as arrays."""
     session = _Session(found.model)
     arrays = interface.inputs(rows.table, session.dtypes, strict=False)

@@ -21,6 +21,7 @@ from tvmopt.exporters.table import TABLE_ENDINGS
 from tvmopt.frontend.load import load_onnx
 from tvmopt.frontend.shapes import declared_dims
 from tvmopt.frontend.source_interface import interface_of
+from tvmopt.parameters.groups import TuningParameters
 from tvmopt.runtime.interface import VALUES
 from tvmopt.scratch import scratch_folder
 from tvmopt.stages.export import MODEL_FILE, ROWS_FILE
@@ -32,6 +33,9 @@ from tvmopt.tracking.store.model_source import SavedSource
 
 #: Sizes of a batch that a model is compiled for by default: of a table, and of tensors.
 TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
+#: Configurations that are measured of one function of a table's model, where the user says nothing:
+#: such functions are small, and three sizes of them are tuned.
+TABLE_TOPK = 4
 _LABELLED = "source_labelled"
 
 
@@ -76,9 +80,12 @@ def export_source(
         shapes = TENSOR_SHAPES if source.flavor == "pytorch" else TABLE_SHAPES
         of_model = dataclasses.replace(of_model, input_shapes=shapes)
     values = interface is not None and interface.answer == VALUES
+    tuning = asked.tuning
+    if source.flavor != "pytorch" and tuning.topk == TuningParameters.topk:
+        tuning = dataclasses.replace(tuning, topk=TABLE_TOPK)
     if metric.metric == "auto" and done.metrics.get(_LABELLED):
         metric = dataclasses.replace(metric, metric="r2" if values else metric.metric)
-    found = dataclasses.replace(asked, model=of_model, metric=metric)
+    found = dataclasses.replace(asked, model=of_model, metric=metric, tuning=tuning)
     return model, rows if rows.is_file() else None, found
 
 
