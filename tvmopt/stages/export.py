@@ -90,7 +90,7 @@ def _agreeing(
     said: SourceAgreement | None = None
     for dtype in _dtypes(source):
         found = _exporter(source.flavor)(source, folder, dtype)
-        session = _Session(found.model)
+        session = _ExportedSession(found.model)
         if rows is None:
             return found, _interface(source, found, None), None
         interface = _interface(source, found, _predicted(found, rows, source))
@@ -118,7 +118,7 @@ def _dtypes(source: SourceModel) -> tuple[str, ...]:
     return ("float32", "float64") if both else ("float32",)
 
 
-class _Session:
+class _ExportedSession:
     """The exported graph in ONNX Runtime."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -170,7 +170,7 @@ def _references(found: Exported, rows: SourceRows) -> dict[str, np.ndarray]:
 
 
 def _answers(
-    session: _Session, interface: SourceInterface, found: Exported, table: Any
+    session: _ExportedSession, interface: SourceInterface, found: Exported, table: Any
 ) -> dict[str, np.ndarray]:
     outputs = session.outputs(interface.inputs(table, session.dtypes, strict=False))
     given = {"": np.asarray(interface.result(outputs))}
@@ -210,7 +210,7 @@ def _interface(
 
 def _write_rows(path: Path, found: Exported, interface: SourceInterface, rows: SourceRows) -> None:
     """Write inputs, labels and the source's predictions as arrays."""
-    session = _Session(found.model)
+    session = _ExportedSession(found.model)
     arrays = interface.inputs(rows.table, session.dtypes, strict=False)
     names = set(arrays)
     if rows.labels is not None:
