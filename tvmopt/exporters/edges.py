@@ -45,7 +45,7 @@ def with_edges(
             changes = {"missing": np.nan, "infinite": np.inf}
         elif column.text:
             changes = {"missing": None}
-        allowed = {
+        accepted: dict[str, Any] = {
             name: _accepts(interface, exported, table, column, value, answer)
             for name, value in changes.items()
         }
@@ -53,8 +53,8 @@ def with_edges(
         if known is not None or column.text:
             value = _UNKNOWN_TEXT if column.text else _UNKNOWN_NUMBER
             if not _accepts(interface, exported, table, column, value, answer):
-                allowed["allowed"] = known if known is not None else interface.words
-        columns.append(dataclasses.replace(column, **allowed))
+                accepted["allowed"] = known if known is not None else interface.words
+        columns.append(dataclasses.replace(column, **accepted))
     return dataclasses.replace(interface, columns=tuple(columns))
 
 

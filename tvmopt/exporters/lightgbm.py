@@ -152,7 +152,9 @@ def _graph(
         )
     ]  # fmt: skip
     initializers = []
-    outputs = [("raw", TensorProto.FLOAT, [ROWS, targets])]
+    outputs: list[tuple[str, int, list[str | int | None]]] = [
+        ("raw", TensorProto.FLOAT, [ROWS, targets])
+    ]
     if objective[0] in ("binary", "multiclass"):
         if targets > 1:
             nodes.append(helper.make_node("Softmax", ["raw"], ["shares"], "shares", axis=1))

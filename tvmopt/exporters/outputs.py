@@ -57,7 +57,7 @@ def with_outputs(model: onnx.ModelProto, wanted: Sequence[WantedOutput]) -> None
         graph.node.append(
             helper.make_node("Reshape", [cast, shape], [output.name], name=f"out/{output.name}")
         )
-        dims = [ROWS, output.width] if output.width else [ROWS]
+        dims: list[str | int | None] = [ROWS, output.width] if output.width else [ROWS]
         graph.output.append(helper.make_tensor_value_info(output.name, dtype, dims))
     for value_info in graph.input:
         value_info.type.tensor_type.shape.dim[0].dim_param = ROWS

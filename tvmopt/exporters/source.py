@@ -72,7 +72,8 @@ class SourceModel:
     @property
     def is_wide(self) -> bool:
         """Return whether an input holds numbers of 64 bits, which float32 rounds."""
-        kinds = [np.dtype(one.dtype) for one in (*self.columns, *self.tensors)]
+        names = [column.dtype for column in self.columns] + [one.dtype for one in self.tensors]
+        kinds = map(np.dtype, names)
         return any(kind.kind in "iuf" and kind.itemsize == 8 for kind in kinds)
 
     def to_dict(self) -> dict[str, Any]:
