@@ -70,7 +70,9 @@ def exported(
 ) -> ExportedFiles:
     """Save a fitted model, and export it with ``rows`` as its data."""
     method = options.get("pyfunc_predict_fn", "predict")
-    saved, said = save(folder, flavor, model, rows[:20], getattr(model, method)(rows[:20]), **options)
+    saved, said = save(
+        folder, flavor, model, rows[:20], getattr(model, method)(rows[:20]), **options
+    )
     source = describe("models:/source/1", said["flavors"], said["signature"], trust)
     return export_files(folder, saved, source, rows)
 

@@ -215,7 +215,9 @@ def test_a_skops_file_of_trees_needs_trust(tmp_path):
     rows = table()
     model = DecisionTreeClassifier(max_depth=2).fit(rows, labels(rows))
     options = {"serialization_format": "skops", "skops_trusted_types": ["sklearn.tree._tree.Tree"]}
-    with pytest.raises(ConfigError, match=r"must be trusted.*objects of sklearn\.tree\._tree\.Tree"):
+    with pytest.raises(
+        ConfigError, match=r"must be trusted.*objects of sklearn\.tree\._tree\.Tree"
+    ):
         exported(tmp_path, mlflow.sklearn, model, rows, trust=False, **options)
 
 

@@ -75,9 +75,10 @@ def classifier(
     if len(classes) > 2:
         with_outputs(graph, wanted)
         return Exported(graph, columns, (), PROBABILITIES, PROBABILITIES_OUTPUT, None, predict)
-    graph.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "positive place"))
+    place = "positive place"
+    graph.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), place))
     graph.graph.node.append(
-        helper.make_node("Gather", [probabilities, "positive place"], ["positive"], "positive", axis=1)
+        helper.make_node("Gather", [probabilities, place], ["positive"], "positive", axis=1)
     )
     with_outputs(graph, [*wanted, WantedOutput("positive", VALUES_OUTPUT, "float32", 1)])
     return Exported(graph, columns, (), PROBABILITIES, VALUES_OUTPUT, None, predict)
