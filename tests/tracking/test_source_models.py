@@ -77,7 +77,7 @@ def test_a_pickle_is_not_read_without_trust(compiled):
 
 
 def test_the_champion_is_called_as_its_source(compiled):
-    client, model, _, done = compiled
+    _, _, _, done = compiled
     assert "300 rows, 0 labels differ" in done.stdout
     champion = mlflow.pyfunc.load_model(f"models:/{_NAME}-compiled@champion")
     source = mlflow.pyfunc.load_model(f"models:/{_NAME}/1")
@@ -92,9 +92,9 @@ def test_the_champion_is_called_as_its_source(compiled):
 def test_values_that_the_source_refuses(compiled):
     champion = mlflow.pyfunc.load_model(f"models:/{_NAME}-compiled@champion")
     rows = _rows(3, 2)
-    with pytest.raises(mlflow.MlflowException, match="'city' must hold categories.*'Oslo'"):
+    with pytest.raises(mlflow.MlflowException, match=r"'city' must hold categories.*'Oslo'"):
         champion.predict(rows.assign(city="Oslo"))
-    with pytest.raises(mlflow.MlflowException, match="missing inputs.*city"):
+    with pytest.raises(mlflow.MlflowException, match=r"missing inputs.*city"):
         champion.predict(rows.drop(columns="city"))
 
 
