@@ -250,7 +250,8 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
     first = model
     while hasattr(first, "steps"):
         first = first.steps[0][1]
-    taken.append((first, list(range(len(names)))))
+    if hasattr(first, "categories_"):  # an encoder of all columns
+        taken.append((first, list(range(len(names)))))
     found = {}
     for inner, columns in taken:
         for part in parts_of(inner):

@@ -259,7 +259,7 @@ def _check_values(column: SourceColumn, values: np.ndarray) -> None:
         if unknown.size:
             raise ConfigError(
                 f"column {column.name!r} must hold categories that the source was fitted on, but "
-                f"holds {unknown[0]!r}"
+                f"holds {unknown.tolist()[0]!r}"
             )
 
 
