@@ -11,7 +11,7 @@ import pandas
 import pytest
 from mlflow.models import infer_signature
 
-from tests.mlflow_runs import client_of
+from tests.mlflow_runs import client_of, runs_of
 from tvmopt.errors import ConfigError
 from tvmopt.tracking.store.mlflow_store import experiment_id
 
@@ -103,10 +103,7 @@ def test_the_version_and_the_run_name_the_source(compiled):
     version = client.get_model_version_by_alias(f"{_NAME}-compiled", "champion")
     assert version.tags["source"] == f"models:/{_NAME}/1"
     source = client.get_model_version(_NAME, "1")
-    runs = client.search_runs(
-        [found.experiment_id for found in client.search_experiments()],
-        "tags.`tvmopt.entry` = 'main'",
-    )
+    runs = runs_of(client, "tags.`tvmopt.entry_point` = 'main'")
     inputs = [one.model_id for run in runs for one in run.inputs.model_inputs]
     assert inputs == [source.source.removeprefix("models:/")]
 
@@ -116,6 +113,28 @@ def test_the_input_example_is_a_table(compiled):
     found = json.loads((Path(local) / "input_example.json").read_text())
     assert found["columns"] == ["age", "rooms", "city"]
     assert found["data"][0][2] in ("Bern", "Graz", "Lyon")
+
+
+def test_the_server_answers_as_the_server_of_the_source(compiled):
+    from mlflow.pyfunc.scoring_server import invocations
+
+    from tvmopt.parameters.groups import ServerParameters
+    from tvmopt.tracking import flavor
+    from tvmopt.tracking.serving.refusal import RefusedRequestError
+    from tvmopt.tracking.serving.serve import scoring_app
+
+    model = flavor.load_model(f"models:/{_NAME}-compiled@champion")
+    app = scoring_app(model, ServerParameters(require_finite=False))
+    source = mlflow.pyfunc.load_model(f"models:/{_NAME}/1")
+    schema = source.metadata.get_input_schema()
+    rows = _rows(7, 4)
+    bodies = [{"dataframe_split": json.loads(rows.to_json(orient="split", index=False))},
+              {"dataframe_records": json.loads(rows.to_json(orient="records"))}]  # fmt: skip
+    for body in map(json.dumps, bodies):
+        want = invocations(body, "application/json", source, schema).response
+        assert json.loads(app._answered(body.encode())) == json.loads(want)
+    with pytest.raises(RefusedRequestError, match=r"must hold what the source takes.*city"):
+        app._answered(b'{"dataframe_split": {"columns": ["age", "rooms"], "data": [[1.5, 2]]}}')
 
 
 def test_labels_that_are_no_classes_are_refused(compiled, tmp_path):

@@ -63,9 +63,10 @@ class SourceScoringServer(ScoringServer):
             parsed: Any = json.loads(body.decode("utf-8"))
             if not isinstance(parsed, dict):
                 raise ValueError("it is no JSON object")
-            data = infer_and_parse_data(parsed, self._schema)
-            if self._schema is not None:
-                data = _enforce_schema(data, self._schema)
+            if self._schema is None:
+                data = infer_and_parse_data(parsed)
+            else:
+                data = _enforce_schema(infer_and_parse_data(parsed, self._schema), self._schema)
             answer = self._predict(data)
         except (MlflowException, ValueError, RecursionError) as error:
             raise RefusedRequestError(
