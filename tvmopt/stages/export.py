@@ -40,7 +40,7 @@ _EXPORTERS = {
 def export(
     source: Mapping[str, Any],
     label: str,
-    folder: Path,
+    model_dir: Path,
     data: Path | None,
     out_dir: Path,
     progress: Progress,
@@ -50,7 +50,7 @@ def export(
     Args:
         source: Fields of its :class:`SourceModel`.
         label: Column of the labels in ``data``; empty for one of the usual names.
-        folder: The saved model.
+        model_dir: The saved model.
         data: Rows: a table, arrays, or the input example; None for none.
         out_dir: Gets the ONNX file and, with ``data``, the rows.
         progress: Called after each step.
@@ -62,7 +62,7 @@ def export(
     described = SourceModel.from_dict(dict(source))
     rows = None if data is None else read_rows(data, described, label)
     progress(0, 2, "export")
-    found, interface, said = _agreeing(described, folder, rows)
+    found, interface, said = _agreeing(described, model_dir, rows)
     progress(1, 2, "write")
     entry = found.model.metadata_props.add()
     entry.key, entry.value = INTERFACE_KEY, interface.to_json()
