@@ -17,6 +17,7 @@ def test_xgboost_classifier(tmp_path, classes):
     rows = table(missing=True)
     model = xgboost.XGBClassifier(n_estimators=8).fit(rows, labels(rows, classes))
     found = exported(tmp_path, mlflow.xgboost, model, rows, trust=False)
+    assert "" in {entry.domain for entry in found.model.opset_import}
     fresh = table(missing=True, seed=1)
     got, want = found.run(fresh), model.predict(fresh)
     np.testing.assert_array_equal(got, want)

@@ -12,6 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tvmopt.exporters.exported import ROWS
 
 
+_OPSET = 15
+
+
 @dataclasses.dataclass(frozen=True)
 class WantedOutput:
     """An output to write.
@@ -63,6 +66,9 @@ def with_outputs(model: onnx.ModelProto, wanted: Sequence[WantedOutput]) -> None
         value_info.type.tensor_type.shape.dim[0].dim_param = ROWS
     del graph.value_info[:]
     drop_unused(graph)
+    if all(entry.domain not in ("", "ai.onnx") for entry in model.opset_import):
+        # onnxmltools names only ai.onnx.ml for a model of trees alone.
+        model.opset_import.append(helper.make_opsetid("", _OPSET))
 
 
 def add_one_hot(model: onnx.ModelProto, label: str, classes: int, name: str) -> None:
