@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvmopt.exporters.exported import ROWS
 
-
 _OPSET = 15
 
 
