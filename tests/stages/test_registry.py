@@ -24,7 +24,7 @@ def test_a_row_fits_its_function(name):
             k: k
             for k in (
                 "input_shapes", "metadata_sha256", "metric", "metric_goal", "metric_alphabet",
-                "metric_blank", "board",
+                "metric_blank", "board", "source", "label",
             )
         },
         {one.role: Path(one.role) for one in stage.inputs},

@@ -35,8 +35,8 @@ class ModelParameters(Group):
 
     model: str = parameter(
         "",
-        "ONNX file, or MLflow URI (runs:/..., models:/...) of an ONNX model; default: the bundled "
-        "example",
+        "ONNX or .pt2 file, or MLflow URI (runs:/..., models:/...) of a model of the flavor onnx, "
+        "sklearn, xgboost, lightgbm or pytorch; default: the bundled example",
     )
     name: str = parameter(
         "", "name of the experiment and the registered model; default: the file's"
@@ -50,7 +50,18 @@ class ModelParameters(Group):
     data: str = parameter(
         "",
         ".npz with an array an input and optionally integer 'labels', or .npy; 20% calibrate, 50% "
-        "evaluate, 30% are held out for promotion",
+        "evaluate, 30% are held out for promotion; of a model that is no ONNX model also .csv or "
+        ".parquet, default: the data set of its run, or its input example",
+    )
+    label: str = parameter(
+        "",
+        "column of a .csv or .parquet table with the labels; default: labels, label, y, targets or "
+        "target, if there is one",
+    )
+    trust: bool = parameter(
+        False,
+        "true: read the model's file even if it is a pickle, which can run any code of whoever "
+        "logged it",
     )
     target: str = parameter(
         "host",
@@ -166,7 +177,11 @@ class TuningParameters(Group):
         used_by=MEASURING,
     )
     topk: int = parameter(
-        20, "most configurations of one function that fast measures", least=1, used_by=("fast",)
+        20,
+        "most configurations of one function that fast measures; 20 means 4 for a model of the "
+        "flavor sklearn, xgboost or lightgbm",
+        least=1,
+        used_by=("fast",),
     )
     trials: int = parameter(
         64, "most candidates that metaschedule measures", least=0, used_by=("metaschedule",)

@@ -15,6 +15,7 @@ from tvmopt.compare import MEASURES
 from tvmopt.errors import ArtifactError
 from tvmopt.printable import is_printable
 from tvmopt.runtime.categories import MOST_BYTES
+from tvmopt.runtime.interface import SourceInterface
 from tvmopt.runtime.sizes import HANDLINGS, CompiledSize, Shapes, SizeDimension
 
 FORMAT = 1
@@ -80,6 +81,7 @@ class ModelMetadata:
         sizes: Sizes that the library holds, the first as in ``inputs`` and ``outputs``; empty if
             there is no other.
         dimensions: Dimensions that differ between ``sizes``.
+        interface: What the source model takes and returns; None if the source is an ONNX model.
         library_parts: Hash of each part of the library, hex, which loading checks on several cores
             (:mod:`tvmopt.runtime.parts`); empty when an older version of this package built it.
     """
@@ -104,6 +106,7 @@ class ModelMetadata:
     library_parts: tuple[str, ...] = ()
     sizes: tuple[CompiledSize, ...] = ()
     dimensions: tuple[SizeDimension, ...] = ()
+    interface: SourceInterface | None = None
 
     @property
     def gpu(self) -> str:
@@ -211,6 +214,8 @@ class ModelMetadata:
                 data[side] = tuple(tensor_spec(tensor) for tensor in data[side])
             data["sizes"] = tuple(map(_compiled_size, data.get("sizes", ())))
             data["dimensions"] = tuple(map(size_dimension, data.get("dimensions", ())))
+            if data.get("interface") is not None:
+                data["interface"] = SourceInterface.from_dict(data["interface"])
             found_model = cls(**data)
             _check_values(found_model)
             return found_model

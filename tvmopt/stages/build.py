@@ -16,6 +16,7 @@ from tvmopt.config import BuildConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.frontend.reference import Reference, loses_nan
+from tvmopt.frontend.source_interface import interface_of
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.bundle import join_golden
@@ -99,6 +100,7 @@ def build(
         library_parts=_parts_of(bundle / LIBRARY_FILE),
         sizes=_sizes(folders),
         dimensions=read_dimensions(convert_dir) if folders[1:] else (),
+        interface=interface_of(onnx.load_model(str(convert_dir / REFERENCE_FILE))),
     )
     metadata.write(bundle)
     _write_sources(out_dir / SOURCES_FILE, built)

@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
-from tvmopt.evaluate.dataset import Dataset, choose_dataset
+from tvmopt.evaluate.dataset import Dataset, choose_dataset, read_arrays
+from tvmopt.exporters.compare import TOLERANCE, agreement
 from tvmopt.frontend.reference import Reference
 from tvmopt.metrics.metric import Metric
 from tvmopt.parameters.groups import MetricParameters
@@ -17,6 +21,7 @@ from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.stages.asked_metric import asked_metric
+from tvmopt.stages.export import read_predictions
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.signature import Signature
@@ -80,6 +85,8 @@ def measure_heldout(
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)
+        if data is not None and signature.dtype == "float32":
+            check_source(model, data)
         accuracy = _accuracy(model, measured, reference, dataset, signature)
     else:
         with open_session(Board(**board)) as session:
@@ -94,6 +101,28 @@ def measure_heldout(
 def read_accuracy(out_dir: Path) -> Accuracy:
     """Read what :func:`measure_heldout` wrote."""
     return Accuracy(**json.loads((out_dir / _FILE).read_text()))
+
+
+def check_source(model: CompiledModel, data: Path) -> None:
+    """Compare a model with the predictions of its source, where ``data`` holds these.
+
+    Raises:
+        AccuracyError: When a label differs, or a number by more than 1e-5.
+    """
+    interface = model.metadata.interface
+    predictions = read_predictions(data) if interface is not None else {}
+    if interface is None or not predictions:
+        return
+    names = [spec.name for spec in model.metadata.inputs]
+    arrays, _ = read_arrays(data, names)
+    outputs = dict(model({name: arrays[name] for name in names}).items())
+    answers = {"": np.asarray(interface.result(outputs)), **outputs}
+    said = agreement(answers, predictions)
+    if not said.is_exact:
+        raise AccuracyError(
+            f"the compiled model must equal its source {interface.source} (all labels, numbers "
+            f"within {TOLERANCE:g}), but: {said.words}"
+        )
 
 
 def _accuracy(

@@ -188,6 +188,10 @@ STAGES: dict[str, Stage] = {
             (_value("input_shapes"), _MODEL, _out_dir),
         ),
         Stage(
+            "export", "tvmopt.stages.export:export", None,
+            (_value("source"), _value("label"), _MODEL, _DATA, _out_dir, _progress),
+        ),
+        Stage(
             "golden", "tvmopt.stages.heldout:check_golden", None,
             (_BUNDLE, _value("metadata_sha256")),
         ),

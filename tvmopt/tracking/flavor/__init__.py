@@ -53,8 +53,10 @@ from tvmopt.runtime import CompiledModel, ModelMetadata, Outputs, load
 from tvmopt.runtime.bundle import copy_bundle
 from tvmopt.runtime.categories import Categories
 from tvmopt.runtime.checks import open_checked
+from tvmopt.runtime.interface import SourceInterface
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE, TensorSpec
 from tvmopt.runtime.model import read_golden
+from tvmopt.tracking.flavor.as_source import example_of, signature_of
 from tvmopt.tracking.flavor.verify import FLAVOR_NAME, generic_sha256, read_mlmodel, verify_model
 from tvmopt.versions import TVM_FFI_VERSION, TVM_VERSION
 
@@ -224,7 +226,12 @@ def download(model_uri: str, download_to: Path) -> Path:
 
 
 def model_signature(model: ModelMetadata) -> ModelSignature:
-    """Return the MLflow signature of a compiled model; an extent that calls choose is -1."""
+    """Return the MLflow signature of a compiled model: its source's, if that had one.
+
+    An extent that calls choose is -1.
+    """
+    if model.interface is not None and (found := signature_of(model.interface)) is not None:
+        return found
 
     def schema(side: Sequence[TensorSpec]) -> Schema:
         return Schema(
@@ -257,17 +264,32 @@ class CompiledPyFunc:
         self._require_finite = require_finite
         self._single = len(model.metadata.outputs) == 1
 
-    def predict(self, data: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | Outputs:
+    def predict(self, data: Any) -> Any:
         """Return the outputs in ONNX order; the array itself for a single output.
+
+        A model whose source is no ONNX model takes and returns what its source does.
 
         Raises:
             RefusedInputError: When an input does not fit. With ``require_finite``, also when an
                 input or an output holds NaN or an infinity.
         """
         try:
+            if self._model.metadata.interface is not None:
+                return self._predict_as_source(data, self._model.metadata.interface)
             return self._predict(_plain(data, self._model.metadata.inputs))
         except ConfigError as error:
             raise RefusedInputError(str(error)) from error
+
+    def _predict_as_source(self, data: Any, interface: SourceInterface) -> Any:
+        """Return the answer that the source of the model gives."""
+        inputs = interface.inputs(data, {s.name: s.dtype for s in self._model.metadata.inputs})
+        if self._require_finite:
+            for name, array in inputs.items():
+                check_finite(f"input {name!r}", array)
+        answer = interface.result(dict(self._model(inputs).items()), getattr(data, "index", None))
+        if self._require_finite:
+            check_finite("the answer", np.asarray(answer))
+        return answer
 
     def _predict(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray | Outputs:
         if self._require_finite:
@@ -353,6 +375,8 @@ def _plain(data: Any, inputs: Sequence[TensorSpec]) -> np.ndarray | Mapping[str,
 def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | None:
     # An example is stored as JSON; for an image of a megabyte the golden file serves as well.
     inputs, _ = read_golden(bundle, model)
+    if model.interface is not None:
+        return example_of(model.interface, inputs)
     if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
         return None
     for spec in model.inputs:

@@ -16,11 +16,12 @@ from tvmopt.parameters.groups import ModelParameters
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.pipeline.request import Asked, Request, name_of, request_of
+from tvmopt.tracking.pipeline.source import export_source
 from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.store.command import command
 from tvmopt.tracking.store.mlflow_store import open_store
-from tvmopt.tracking.store.model_source import local_model
-from tvmopt.tracking.store.runs import link_model, log_dataset
+from tvmopt.tracking.store.model_source import SavedSource, local_model
+from tvmopt.tracking.store.runs import link_model, link_source, log_dataset
 from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 EXAMPLE = {
@@ -79,7 +80,12 @@ def checked_request(asked: Asked, allowance: Allowance) -> Request:
     atexit.register(shutil.rmtree, fetched, ignore_errors=True)
     file = local_model(source, Path(fetched))
     named = dataclasses.replace(asked.model, name=asked.model.name or name_of(source))
-    return request_of(file, dataclasses.replace(asked, model=named), allowance)
+    asked = dataclasses.replace(asked, model=named)
+    if isinstance(file, SavedSource):
+        made, rows, asked = export_source(file, asked, Path(fetched) / "exported", allowance)
+        request = request_of(made, asked, allowance, rows=rows)
+        return dataclasses.replace(request, source_model_id=file.model_id)
+    return request_of(file, asked, allowance)
 
 
 @contextmanager
@@ -108,6 +114,8 @@ def open_session(
         allow=lambda: allowance,
         threads=request.evaluate.threads,
     ) as session:
+        if request.source_model_id:
+            link_source(session.client, session.run_id, request.source_model_id)
         if request.data is not None:
             log_dataset(session.client, session.run_id, request.data, request.data_digest, entry)
         yield session
@@ -147,6 +155,8 @@ def register_built(
         "model_sha256": request.model_digest,
         "input_shapes": request.convert.input_shapes,
     }
+    if request.interface is not None and request.interface.source:
+        tags["source"] = request.interface.source
     if measured is not None:
         tags["evaluate_run"] = measured.run_id
         found = {k: measured.metrics[k] for k in MEASURED_TAGS if k in measured.metrics}

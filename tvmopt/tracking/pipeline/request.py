@@ -28,12 +28,14 @@ from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
+from tvmopt.frontend.source_interface import interface_of
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
 from tvmopt.quantize import is_quantized
 from tvmopt.quantize.roofline import mixed_dtypes
 from tvmopt.remote import Board
+from tvmopt.runtime.interface import SourceInterface
 from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
@@ -89,6 +91,8 @@ class Request:
         asked: The parameters.
         quantised: Whether the model came quantised.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy; 0 for no limit.
+        interface: Interface of the source model that was exported; None for an ONNX model.
+        source_model_id: Id of that model in MLflow; empty if there is none.
     """
 
     name: str
@@ -101,6 +105,8 @@ class Request:
     asked: Asked
     quantised: bool = False
     accuracy_time_s: float = 0.0
+    interface: SourceInterface | None = None
+    source_model_id: str = ""
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -252,7 +258,9 @@ def make_request(model: Path, allowance: Allowance = UNLIMITED, **values: Any) -
     return request_of(model, Asked.of(values), allowance)
 
 
-def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> Request:
+def request_of(
+    model: Path, asked: Asked, allowance: Allowance = UNLIMITED, rows: Path | None = None
+) -> Request:
     """Check every value and the model itself.
 
     Args:
@@ -260,13 +268,14 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked: The parameters.
         allowance: Bounds the process that lists the layers of the model, where ``skip_layers``
             names some.
+        rows: The data of an exported model, in place of the parameter ``data``.
 
     Raises:
         ConfigError, ModelError: One line: the rule, the value got, what to do.
     """
     of_model = asked.model
     asked = dataclasses.replace(asked, metric=with_whole_paths(asked.metric))
-    data = _existing_data(of_model.data)
+    data = rows or _existing_data(of_model.data)
     text = proposed_shapes(of_model.input_shapes, model, data)
     given = parse_given_sizes(text)
     if mix := asked.measurement.size_mix:
@@ -284,6 +293,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         asked=asked,
     )
     loaded = load_onnx(model)
+    interface = interface_of(loaded)
     # All before the first is fixed, which changes the model.
     check_labels(asked.metric.metric, loaded, data)
     sizes = [shapes_for(loaded, size.text) for size in given.sizes]
@@ -296,6 +306,7 @@ def request_of(model: Path, asked: Asked, allowance: Allowance = UNLIMITED) -> R
         model_digest=model_digest(model),
         data_digest=sha256_file(data) if data else "",
         quantised=is_quantized(loaded),
+        interface=interface,
     )
 
 

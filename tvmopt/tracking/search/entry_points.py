@@ -18,7 +18,7 @@ from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
 from tvmopt.search.budget import Budget
-from tvmopt.search.choose import choose_dtypes
+from tvmopt.search.choose import FLOAT, choose_dtypes
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.dimensions import KEYS
 from tvmopt.search.generate import generate_space
@@ -290,13 +290,21 @@ def _nothing_left(job: SearchWork, ending: Ending) -> bool:
 
 def _analysed(request: Request, declared: Declared) -> Request | None:
     """Return the request whose sensitivity the space needs; None when it needs none."""
-    dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+    dtypes = _dtypes(request, declared)
     unknown = [d for d in dtypes if d in LOW_DTYPES and d not in declared.skip_layers]
     return request.changed(dtypes=",".join(unknown)) if unknown else None
 
 
+def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
+    """Return the dtypes of the space; float32 alone for a model of a table, unless declared."""
+    source = request.interface
+    if source is not None and source.flavor != "pytorch" and not declared.dtypes:
+        return (FLOAT,)
+    return choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+
+
 def _space(session: Session, request: Request, declared: Declared) -> Space:
-    dtypes = choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+    dtypes = _dtypes(request, declared)
     found, analysed = None, _analysed(request, declared)
     if analysed is not None:
         session = dataclasses.replace(session, takes_turns=True)

@@ -25,6 +25,9 @@ def portable(request: Request) -> dict[str, Any]:
     if ":/" not in source:  # a path; else MLflow knows where it is
         found["model"] = str(Path(source).resolve())
     found["data"] = str(request.data or "")
+    if request.interface is not None:  # rows were made of the user's table, here as there
+        given = request.asked.model.data
+        found["data"] = str(Path(given).expanduser().resolve()) if given else ""
     found["name"] = request.name
     found["threads"] = request.target.threads
     return found

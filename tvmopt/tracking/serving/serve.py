@@ -31,6 +31,7 @@ from tvmopt.tracking.registry.versions import check_name, find_version
 from tvmopt.tracking.serving.body import in_words
 from tvmopt.tracking.serving.request_queue import RequestQueue
 from tvmopt.tracking.serving.scoring import App, ScoringServer
+from tvmopt.tracking.serving.source_scoring import SourceScoringServer
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.mlflow_store import open_on_runs, open_store
 from tvmopt.tracking.store.runs import open_run
@@ -95,6 +96,9 @@ def scoring_app(model: CompiledModel, asked: ServerParameters) -> App:
         wait_s=asked.max_wait_ms / 1e3,
     )
     most_bytes = int(asked.max_request_mb * 1e6) or _most_bytes(metadata)
+    if metadata.interface is not None:
+        given = queue, model, metadata.interface, most_bytes, asked.require_finite
+        return SourceScoringServer(*given)
     return ScoringServer(queue, metadata, most_bytes, asked.require_finite)
 
 

@@ -15,6 +15,7 @@ from mlflow.entities import (
     Dataset,
     DatasetInput,
     InputTag,
+    LoggedModelInput,
     LoggedModelOutput,
     Metric,
     Param,
@@ -130,6 +131,11 @@ def link_model(client: MlflowClient, run_id: str, model_id: str) -> None:
     known = {output.model_id for output in outputs.model_outputs} if outputs else set()
     if model_id not in known:
         client.log_outputs(run_id, [LoggedModelOutput(model_id, 0)])
+
+
+def link_source(client: MlflowClient, run_id: str, model_id: str) -> None:
+    """Log the model that a run compiles as its input; the UI shows where a version comes from."""
+    client.log_inputs(run_id, models=[LoggedModelInput(model_id)])
 
 
 def _process_tags() -> dict[str, str]:

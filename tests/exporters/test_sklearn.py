@@ -1,0 +1,254 @@
+"""scikit-learn models: the ONNX model answers as the source, for labels, numbers and refusals."""
+
+from __future__ import annotations
+
+import mlflow
+import numpy as np
+import pandas
+import pytest
+import yaml
+
+from tests.exporters.saved import exported, labels, save, table
+from tvmopt.errors import ConfigError, ModelError
+from tvmopt.exporters.source import describe
+
+pytest.importorskip("skl2onnx", reason="the extra sklearn is not installed")
+CLOUDPICKLE = {"serialization_format": "cloudpickle"}
+
+
+def _classifiers():
+    from sklearn import ensemble, linear_model, neural_network, svm, tree
+
+    return {
+        "logistic": linear_model.LogisticRegression(),
+        "forest": ensemble.RandomForestClassifier(20, random_state=0),
+        "extra trees": ensemble.ExtraTreesClassifier(10, random_state=0),
+        "histogram": ensemble.HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=5),
+        "boosting": ensemble.GradientBoostingClassifier(n_estimators=5, random_state=0),
+        "svc": svm.SVC(),
+        "mlp": neural_network.MLPClassifier((8,), max_iter=20, random_state=0),
+        "tree": tree.DecisionTreeClassifier(max_depth=4, random_state=0),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("name", list(_classifiers()))
+def test_labels_of_texts_are_equal(tmp_path, name, classes):
+    rows = table()
+    words = np.array(["low", "high", "middle"])[labels(rows, classes)]
+    model = _classifiers()[name].fit(rows, words)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    fresh = table(seed=1)
+    got, want = found.run(fresh), model.predict(fresh)
+    np.testing.assert_array_equal(got, want)
+    assert got.dtype == want.dtype
+    first = found.model.graph.output[0]  # the metric of the workflow reads scores of classes here
+    assert first.type.tensor_type.shape.dim[1].dim_value == classes
+    assert found.model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "rows"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["logistic", "forest", "histogram", "boosting", "mlp"])
+def test_probabilities_are_equal(tmp_path, name):
+    rows = table()
+    model = _classifiers()[name].fit(rows, labels(rows))
+    options = {**CLOUDPICKLE, "pyfunc_predict_fn": "predict_proba"}
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **options)
+    fresh = table(seed=1)
+    got, want = found.run(fresh), model.predict_proba(fresh)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+
+
+def test_ties_of_a_forest_go_to_the_class_of_the_source(tmp_path):
+    # An even number of whole trees ties in many rows; float32 sums of 1/20 would decide at random.
+    from sklearn.ensemble import RandomForestClassifier
+
+    rows = table()
+    model = RandomForestClassifier(20, random_state=1).fit(rows, np.arange(len(rows)) % 2)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    fresh = pandas.concat([table(seed=seed) for seed in range(2, 12)])
+    shares = model.predict_proba(fresh)
+    assert (shares[:, 0] == 0.5).sum() > 100
+    np.testing.assert_array_equal(found.run(fresh), model.predict(fresh))
+
+
+def test_histogram_boosting_compares_float64_and_takes_missing_values(tmp_path):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    rows = table(missing=True)
+    values = np.nan_to_num(rows.to_numpy()).sum(axis=1)
+    model = HistGradientBoostingRegressor(max_iter=10).fit(rows, values)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    near = rows.copy()
+    threshold = model._predictors[0][0].nodes["num_threshold"][0]
+    feature = model._predictors[0][0].nodes["feature_idx"][0]
+    near.iloc[:, feature] = np.nextafter(threshold, np.inf)  # float32 would round it down
+    for case in (table(missing=True, seed=1), near):
+        got, want = found.run(case), model.predict(case)
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+
+
+def test_isolation_forest_is_one_ensemble(tmp_path):
+    from sklearn.ensemble import IsolationForest
+
+    rows = table()
+    model = IsolationForest(n_estimators=10, max_features=3, random_state=0).fit(rows)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    kinds = [node.op_type for node in found.model.graph.node]
+    assert kinds.count("TreeEnsembleRegressor") == 1
+    fresh = table(seed=1) * 2
+    np.testing.assert_array_equal(found.run(fresh), model.predict(fresh))
+    assert set(found.run(fresh)) == {-1, 1}
+
+
+def _mixed(count=300):
+    random = np.random.default_rng(0)
+    return pandas.DataFrame(
+        {
+            "age": np.where(random.random(count) < 0.1, np.nan, random.normal(40, 10, count)),
+            "rooms": random.integers(1, 5, count),
+            "city": random.choice(np.array(["Bern", "Graz", "Lyon"]), count),
+        }
+    )
+
+
+def _mixed_model(rows, handle_unknown):
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = Pipeline([("fill", SimpleImputer()), ("scale", StandardScaler())])
+    encode = ColumnTransformer(
+        [
+            ("numbers", numbers, ["age"]),
+            ("words", OneHotEncoder(handle_unknown=handle_unknown), ["rooms", "city"]),
+        ]
+    )
+    model = Pipeline([("encode", encode), ("classify", LogisticRegression())])
+    return model.fit(rows, np.where((rows.city == "Bern") ^ (rows.rooms > 2), "yes", "no"))
+
+
+def test_columns_of_numbers_and_texts(tmp_path):
+    rows = _mixed()
+    model = _mixed_model(rows, "ignore")
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    np.testing.assert_array_equal(found.run(rows), model.predict(rows))
+    kinds = {value.type.tensor_type.elem_type for value in found.model.graph.input}
+    assert 8 not in kinds  # texts are codes
+    turned = rows[["city", "age", "rooms"]]
+    np.testing.assert_array_equal(found.run(turned), model.predict(rows))
+    strange = rows.assign(city="Oslo", rooms=99)
+    np.testing.assert_array_equal(found.run(strange), model.predict(strange))
+
+
+def test_values_that_the_source_refuses_are_refused(tmp_path):
+    rows = _mixed()
+    model = _mixed_model(rows, "error")
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    np.testing.assert_array_equal(found.run(rows), model.predict(rows))
+    for change, message in (
+        ({"city": "Oslo"}, "'city' must hold categories that the source was fitted on.*'Oslo'"),
+        ({"rooms": 99}, "'rooms' must hold categories.*99"),
+        ({"age": np.inf}, "'age' must be finite"),
+    ):
+        with pytest.raises(ValueError, match=r".+"):
+            model.predict(rows.assign(**change))
+        with pytest.raises(ConfigError, match=message):
+            found.run(rows.assign(**change))
+    with pytest.raises(ConfigError, match=r"columns of the source.*'city' missing"):
+        found.run(rows.drop(columns="city"))
+
+
+def test_missing_values_are_refused_where_the_source_refuses_them(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+
+    rows = table()
+    model = LogisticRegression().fit(rows, labels(rows))
+    found = exported(tmp_path, mlflow.sklearn, model, rows)
+    with pytest.raises(ConfigError, match=r"'column 1' must hold no missing values.*1 of 400"):
+        found.run(rows.assign(**{"column 1": [np.nan, *rows["column 1"][1:]]}))
+
+
+def test_wide_values_need_float64(tmp_path):
+    # Values around 1e6 that differ by 0.01: float32 rounds to 0.06.
+    from sklearn.linear_model import LinearRegression
+
+    rows = table() * 0.01 + 1e6
+    model = LinearRegression().fit(rows, rows.sum(axis=1) - 5e6)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    assert found.model.graph.input[0].type.tensor_type.elem_type == 11  # DOUBLE
+
+
+def test_a_pickle_needs_trust_and_is_not_read_without(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+
+    rows = table()
+    model = LogisticRegression().fit(rows, labels(rows))
+    saved, said = save(tmp_path, mlflow.sklearn, model, rows, labels(rows), **CLOUDPICKLE)
+    (saved / "model.pkl").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
+    source = describe("models:/m/1", said["flavors"], said["signature"], trust=False)
+    from tvmopt.exporters.sklearn import export_sklearn
+
+    with pytest.raises(ConfigError, match=r"must be trusted.*cloudpickle.*add trust=true"):
+        export_sklearn(source, saved, "float32")
+
+
+def test_a_skops_file_of_plain_types_needs_no_trust(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+
+    rows = table()
+    model = LogisticRegression().fit(rows, labels(rows))
+    found = exported(
+        tmp_path, mlflow.sklearn, model, rows, trust=False, serialization_format="skops"
+    )
+    np.testing.assert_array_equal(found.run(rows), model.predict(rows))
+
+
+def test_a_skops_file_of_trees_needs_trust(tmp_path):
+    from sklearn.tree import DecisionTreeClassifier
+
+    rows = table()
+    model = DecisionTreeClassifier(max_depth=2).fit(rows, labels(rows))
+    options = {"serialization_format": "skops", "skops_trusted_types": ["sklearn.tree._tree.Tree"]}
+    with pytest.raises(ConfigError, match=r"must be trusted.*sklearn\.tree\._tree\.Tree"):
+        exported(tmp_path, mlflow.sklearn, model, rows, trust=False, **options)
+
+
+def test_models_that_cannot_be_exported(tmp_path):
+    from sklearn.compose import ColumnTransformer
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import Pipeline
+
+    rows = _mixed().assign(city=lambda t: t.city.astype(str))
+    words = Pipeline(
+        [
+            ("words", ColumnTransformer([("text", TfidfVectorizer(), "city")])),
+            ("classify", LogisticRegression()),
+        ]
+    ).fit(rows, labels(table())[:300])
+    with pytest.raises(ModelError, match=r"texts of a model must|skl2onnx must convert"):
+        exported(tmp_path, mlflow.sklearn, words, rows, **CLOUDPICKLE)
+    numbers = table()
+    kinds = HistGradientBoostingClassifier(max_iter=2, categorical_features=[0])
+    numbers["column 0"] = np.arange(len(numbers)) % 3
+    kinds.fit(numbers, labels(numbers))
+    (tmp_path / "second").mkdir()
+    with pytest.raises(ModelError, match=r"must have numeric features"):
+        exported(tmp_path / "second", mlflow.sklearn, kinds, numbers, **CLOUDPICKLE)
+
+
+def test_a_model_without_signature_is_refused(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+
+    rows = table()
+    mlflow.sklearn.save_model(LogisticRegression().fit(rows, labels(rows)), str(tmp_path / "m"))
+    said = yaml.safe_load((tmp_path / "m" / "MLmodel").read_text())
+    with pytest.raises(ConfigError, match=r"must have a signature.*infer_signature"):
+        describe("models:/m/1", said["flavors"], said.get("signature"), trust=True)

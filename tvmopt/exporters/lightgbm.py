@@ -1,0 +1,206 @@
+"""LightGBM models to ONNX: its trees with exact float64 thresholds, the rest by onnxmltools.
+
+onnxmltools rounds thresholds to float32. LightGBM compares in float64, so models whose splits are
+all numeric are written here instead; categorical splits go through onnxmltools.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
+from tvmopt.exporters.exported import ROWS, Exported
+from tvmopt.exporters.sklearn import load_object
+from tvmopt.exporters.source import SourceModel
+from tvmopt.exporters.tree_table import Tree, ensemble_attributes
+
+_OPSET, _ML_OPSET, _IR = 15, 3, 8
+_CLASSES = ("Booster", "LGBMClassifier", "LGBMRegressor")
+# Objectives whose predictions are the sum of the leaves.
+_IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape")
+
+
+def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
+    """Export a model of LightGBM.
+
+    Args:
+        source: Its description.
+        folder: The saved model.
+        dtype: dtype of the ONNX input: ``"float32"`` or ``"float64"``.
+
+    Raises:
+        ConfigError: When its file is a pickle that is not trusted, or its class is none that is
+            known.
+        ModelError: When it cannot be read or converted.
+        EnvironmentSetupError: Without lightgbm or onnxmltools.
+    """
+    for package in ("lightgbm", "onnxmltools"):
+        if importlib.util.find_spec(package) is None:
+            raise EnvironmentSetupError(
+                f"{package} must be installed to compile models of LightGBM, but it is not; run: "
+                "pip install lightgbm 'tvmopt[sklearn]'"
+            )
+    import lightgbm
+
+    kind = source.model_class.rpartition(".")[2] or "Booster"
+    if kind not in _CLASSES:
+        raise ConfigError(f"model_class must be one of {', '.join(_CLASSES)}, but is {kind!r}")
+    if kind == "Booster":
+        try:
+            model = lightgbm.Booster(model_file=str(source.path(folder)))
+        except lightgbm.basic.LightGBMError as error:
+            raise ModelError(
+                f"model {source.uri!r} must be a LightGBM text model, but: {in_one_line(error)}"
+            ) from error
+    else:
+        model = load_object(source, folder)
+    booster = model if kind == "Booster" else model.booster_
+    columns, name, width = matrix_columns(source)
+    dtype = "float64" if source.is_wide else dtype
+    dumped = booster.dump_model()
+    objective = str(dumped.get("objective", "")).split()
+    trees = _trees(dumped)
+    named = objective[:1] and objective[0]
+    if trees is None or named not in ("binary", "multiclass", *_IDENTITY):
+        graph = _by_onnxmltools(booster, name, width)
+    else:
+        graph = _graph(trees, dumped, objective, name, width, dtype)
+    if named in ("binary", "multiclass", "multiclassova"):
+        count = max(2, int(dumped["num_class"]))
+        own = getattr(model, "classes_", np.arange(count))
+        classes = tuple(value.item() if isinstance(value, np.generic) else value for value in own)
+        shares = None if kind == "Booster" else model.predict_proba
+        return classifier(graph, columns, classes, model.predict, shares)
+    return regressor(graph, columns, model.predict)
+
+
+def _trees(dumped: dict[str, Any]) -> list[Tree] | None:
+    """Return the trees; None where a split is categorical, or leaves are no plain sums."""
+    if dumped.get("average_output"):
+        return None
+    per_row = int(dumped["num_tree_per_iteration"])
+    found = []
+    for number, one in enumerate(dumped["tree_info"]):
+        tree = _tree(one["tree_structure"], number % per_row)
+        if tree is None:
+            return None
+        found.append(tree)
+    return found
+
+
+def _tree(root: dict[str, Any], target: int) -> Tree | None:
+    rows: list[tuple[int, float, int, int, bool, bool, float]] = []
+    pending = [(root, -1, True)]
+    while pending:
+        node, parent, is_left = pending.pop()
+        place = len(rows)
+        if "leaf_coeff" in node:
+            raise ModelError("leaves must hold constants to be exported, but linear_tree is on")
+        if "split_feature" not in node:
+            rows.append((0, 0.0, 0, 0, False, True, float(node["leaf_value"])))
+        else:
+            missing = node["missing_type"]
+            if node["decision_type"] != "<=" or missing not in ("None", "NaN"):
+                return None
+            threshold = float(node["threshold"])
+            # Without missing values in training, LightGBM takes NaN for 0.
+            goes_left = bool(node["default_left"]) if missing == "NaN" else threshold >= 0.0
+            rows.append((int(node["split_feature"]), threshold, 0, 0, goes_left, False, 0.0))
+            pending.append((node["right_child"], place, False))
+            pending.append((node["left_child"], place, True))
+        if parent >= 0:
+            own = rows[parent]
+            rows[parent] = (
+                (*own[:2], place, *own[3:]) if is_left else (*own[:3], place, *own[4:])
+            )  # fmt: skip
+    feature, threshold_, left, right, missing_left, is_leaf, value = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    return Tree(
+        feature,
+        threshold_,
+        left,
+        right,
+        missing_left,
+        is_leaf,
+        value[:, None].astype(float),
+        target,
+    )
+
+
+def _graph(
+    trees: list[Tree],
+    dumped: dict[str, Any],
+    objective: list[str],
+    name: str,
+    width: int,
+    dtype: str,
+) -> onnx.ModelProto:
+    """Return a graph of trees: outputs label and probabilities, or values."""
+    targets = int(dumped["num_tree_per_iteration"])
+    nodes = [
+        helper.make_node(
+            "TreeEnsembleRegressor", [name], ["raw"], "trees", domain="ai.onnx.ml",
+            **ensemble_attributes(trees, targets, dtype),
+        )
+    ]  # fmt: skip
+    initializers = []
+    outputs: list[tuple[str, int, list[str | int | None]]] = [
+        ("raw", TensorProto.FLOAT, [ROWS, targets])
+    ]
+    if objective[0] in ("binary", "multiclass"):
+        if targets > 1:
+            nodes.append(helper.make_node("Softmax", ["raw"], ["shares"], "shares", axis=1))
+        else:
+            given = [part.partition(":")[2] for part in objective if part.startswith("sigmoid:")]
+            slope = np.float32(given[0] if given else 1.0)
+            initializers.append(numpy_helper.from_array(np.array(slope), "slope"))
+            initializers.append(numpy_helper.from_array(np.array(-slope), "negative slope"))
+            for sign, name_ in (("negative slope", "first"), ("slope", "second")):
+                nodes.append(
+                    helper.make_node("Mul", ["raw", sign], [f"{name_}/raw"], f"{name_}/raw")
+                )
+                nodes.append(helper.make_node("Sigmoid", [f"{name_}/raw"], [name_], name_))
+            nodes.append(
+                helper.make_node("Concat", ["first", "second"], ["shares"], "shares", axis=1)
+            )
+        nodes.append(helper.make_node("ArgMax", ["shares"], ["class"], "class", axis=1, keepdims=0))
+        outputs = [
+            ("class", TensorProto.INT64, [ROWS]),
+            ("shares", TensorProto.FLOAT, [ROWS, max(2, targets)]),
+        ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(name, kind, [ROWS, width])],
+        [helper.make_tensor_value_info(*output) for output in outputs],
+        initializers,
+    )
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
+
+
+def _by_onnxmltools(booster: Any, name: str, width: int) -> onnx.ModelProto:
+    import onnxmltools
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    try:
+        return onnxmltools.convert_lightgbm(
+            booster,
+            initial_types=[(name, FloatTensorType([None, width]))],
+            zipmap=False,
+            target_opset=_OPSET,
+        )
+    except Exception as error:  # the converter raises whatever its parts raise
+        raise ModelError(
+            "onnxmltools must convert the LightGBM model, but says: "
+            f"{type(error).__name__}: {in_one_line(error)}"
+        ) from error

@@ -1,0 +1,312 @@
+"""scikit-learn models to ONNX, by skl2onnx."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.exporters.exported import (
+    LABEL_OUTPUT,
+    PROBABILITIES_OUTPUT,
+    SCORES_OUTPUT,
+    VALUES_OUTPUT,
+    Exported,
+)
+from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
+from tvmopt.exporters.source import SourceModel
+from tvmopt.exporters.texts import without_texts
+from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
+
+_OPSETS = {"": 18, "ai.onnx.ml": 3}
+_INPUT = "columns"
+_METHODS = ("predict", "predict_proba")
+
+
+def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
+    """Export a model of scikit-learn.
+
+    Args:
+        source: Its description.
+        folder: The saved model.
+        dtype: dtype of the ONNX inputs for columns of fractions: ``"float32"`` or ``"float64"``.
+
+    Raises:
+        ConfigError: When its file is not trusted, or MLflow calls another method than
+            ``predict`` and ``predict_proba``.
+        ModelError: When skl2onnx cannot convert it.
+        EnvironmentSetupError: Without skl2onnx.
+    """
+    if importlib.util.find_spec("skl2onnx") is None:
+        raise EnvironmentSetupError(
+            "skl2onnx must be installed to compile models of scikit-learn, but it is not; run: "
+            "pip install 'tvmopt[sklearn]'"
+        )
+    if source.predict_fn not in _METHODS:
+        raise ConfigError(
+            f"pyfunc_predict_fn of the source must be {' or '.join(_METHODS)}, but is "
+            f"{source.predict_fn!r}"
+        )
+    model = load_object(source, folder)
+    return export_estimator(source, model, dtype)
+
+
+def load_object(source: SourceModel, folder: Path) -> Any:
+    """Return the object in the file of a source.
+
+    A skops file needs no trust where it holds only types that skops and this function know.
+
+    Raises:
+        ConfigError: When the file is not trusted.
+        ModelError: When it cannot be read.
+    """
+    path = source.path(folder)
+    if source.format == "skops":
+        import skops.io
+
+        unknown = [one for one in skops.io.get_untrusted_types(file=path) if one not in _KNOWN]
+        if unknown:
+            source.require_trust(f"its file holds objects of {', '.join(unknown[:3])}")
+        trusted = skops.io.get_untrusted_types(file=path)
+        return _loaded(source, lambda: skops.io.load(path, trusted=trusted))
+    source.require_trust(f"its file is a {source.format or 'pickle'}")
+    if source.format == "cloudpickle":
+        import cloudpickle
+
+        return _loaded(source, lambda: cloudpickle.loads(path.read_bytes()))
+    return _loaded(source, lambda: pickle.loads(path.read_bytes()))
+
+
+# Types that hold data alone; skops leaves them to its callers.
+_KNOWN = frozenset(
+    {
+        "collections.OrderedDict",
+        "lightgbm.basic.Booster",
+        "lightgbm.sklearn.LGBMClassifier",
+        "lightgbm.sklearn.LGBMRegressor",
+        "numpy.dtype",
+    }
+)
+
+
+def _loaded(source: SourceModel, load: Any) -> Any:
+    try:
+        return load()
+    except Exception as error:  # what a file of another version raises has no common class
+        raise ModelError(
+            f"model {source.uri!r} must be readable with the packages installed here, but: "
+            f"{type(error).__name__}: {in_one_line(error)}; install the versions of its "
+            "requirements.txt"
+        ) from error
+
+
+def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
+    """Export an estimator that has been read, as :func:`export_sklearn`."""
+    from sklearn.base import is_classifier, is_regressor
+
+    if not hasattr(model, "predict"):
+        raise ModelError(f"the model must have predict, but {type(model).__name__} has none")
+    model = getattr(model, "best_estimator_", model)
+    known = _categories(source, model)
+    if dtype == "float32" and _compares_float64(model) and source.is_wide:
+        dtype = "float64"
+    columns, types = _inputs(source, model, dtype)
+    has_shares = is_classifier(model) and hasattr(model, "predict_proba")
+    classes = None
+    converted = model
+    if is_classifier(model):
+        classes = tuple(_class(value) for value in model.classes_)
+        converted = _with_numbered_classes(model, len(classes))
+    graph = _converted(converted, types)
+    words = without_texts(graph)
+    found = [output.name for output in graph.graph.output]
+    if is_classifier(model):
+        assert classes is not None
+        wanted = [WantedOutput(found[0], LABEL_OUTPUT, "int64")]
+        if has_shares:
+            shares = WantedOutput(found[1], PROBABILITIES_OUTPUT, "float32", len(classes))
+        else:
+            add_one_hot(graph, found[0], len(classes), "one-hot")
+            shares = WantedOutput("one-hot", SCORES_OUTPUT, "float32", len(classes))
+        wanted.insert(0, shares)
+        with_outputs(graph, wanted)
+        asked = source.predict_fn == "predict"
+        references = {PROBABILITIES_OUTPUT: model.predict_proba} if has_shares else {}
+        return Exported(
+            graph,
+            columns,
+            words,
+            LABELS if asked else PROBABILITIES,
+            LABEL_OUTPUT if asked else PROBABILITIES_OUTPUT,
+            classes if asked else None,
+            getattr(model, source.predict_fn),
+            references,
+            known,
+        )
+    if is_regressor(model):
+        width = _targets(graph.graph.output[0])
+        with_outputs(graph, [WantedOutput(found[0], VALUES_OUTPUT, "float32", width)])
+        return Exported(
+            graph, columns, words, VALUES, VALUES_OUTPUT, None, model.predict, categories=known
+        )
+    wanted = [WantedOutput(found[0], LABEL_OUTPUT, "int64")]
+    if len(found) > 1:  # scores of outlier detectors, distances of clusters
+        width = _targets(graph.graph.output[1])
+        wanted.insert(0, WantedOutput(found[1], SCORES_OUTPUT, "float32", width))
+    with_outputs(graph, wanted)
+    scores = getattr(model, "decision_function", None) if len(wanted) > 1 else None
+    references = {}
+    if scores is not None:
+        references[SCORES_OUTPUT] = lambda table: np.asarray(scores(table)).reshape(-1, 1)
+    return Exported(
+        graph, columns, words, LABELS, LABEL_OUTPUT, None, model.predict, references, known
+    )
+
+
+def _inputs(
+    source: SourceModel, model: Any, dtype: str
+) -> tuple[tuple[SourceColumn, ...], list[tuple[str, Any]]]:
+    """Return the columns with their ONNX inputs, and the types of these for skl2onnx.
+
+    Numbers are one matrix, unless a part of the model takes columns by name or there are texts:
+    then every column is an input.
+    """
+    from skl2onnx.common import data_types
+
+    fractions = {"float32": data_types.FloatTensorType, "float64": data_types.DoubleTensorType}
+    if not source.columns:
+        [tensor] = _matrix(source)
+        width = tensor.shape[1]
+        return (), [(tensor.name, fractions[dtype]([None, width]))]
+    if not any(column.is_text for column in source.columns) and not _takes_names(model):
+        found = tuple(
+            SourceColumn(column.name, _INPUT, place) for place, column in enumerate(source.columns)
+        )
+        return found, [(_INPUT, fractions[dtype]([None, len(found)]))]
+    types = []
+    for column in source.columns:
+        if column.is_text:
+            kind = data_types.StringTensorType
+        elif np.dtype(column.dtype).kind in "iu":
+            kind = data_types.Int64TensorType
+        else:
+            kind = fractions[dtype]
+        types.append((column.name, kind([None, 1])))
+    return tuple(SourceColumn(c.name, c.name, 0, c.is_text) for c in source.columns), types
+
+
+def _matrix(source: SourceModel) -> Any:
+    if len(source.tensors) != 1 or len(source.tensors[0].shape) != 2:
+        raise ConfigError(
+            f"the signature of model {source.uri!r} must have columns, or one tensor of shape "
+            "(-1, columns)"
+        )
+    return source.tensors
+
+
+def _takes_names(model: Any) -> bool:
+    """Return whether a ColumnTransformer of the model takes columns by name."""
+    return any(
+        isinstance(name, str)
+        for part in parts_of(model)
+        if type(part).__name__ == "ColumnTransformer"
+        for _, _, columns in part.transformers_
+        for name in (columns if isinstance(columns, list | tuple | np.ndarray) else [columns])
+    )
+
+
+def parts_of(model: Any) -> Iterator[Any]:
+    """Yield an estimator and the estimators that it is composed of."""
+    yield model
+    inner: list[Any] = [part for _, part in getattr(model, "steps", [])]
+    inner += [entry[1] for entry in getattr(model, "transformers_", [])]
+    inner += [part for _, part in getattr(model, "transformer_list", [])]
+    for name in ("estimator", "estimator_", "best_estimator_", "final_estimator_"):
+        inner.append(getattr(model, name, None))
+    for part in inner:
+        if part is not None and not isinstance(part, str):
+            yield from parts_of(part)
+
+
+def _compares_float64(model: Any) -> bool:
+    """Return whether a part compares float64 values with thresholds of its trees."""
+    return any(type(part).__name__.startswith("HistGradientBoosting") for part in parts_of(model))
+
+
+def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float, ...]]:
+    """Return the categories of each column whose encoder refuses any other."""
+    names = [column.name for column in source.columns]
+    taken: list[tuple[Any, list[Any]]] = []
+    for part in parts_of(model):
+        for _, inner, columns in getattr(part, "transformers_", []):
+            taken.append((inner, list(columns) if isinstance(columns, list | tuple) else [columns]))
+    first = model
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    if hasattr(first, "categories_"):  # an encoder of all columns
+        taken.append((first, list(range(len(names)))))
+    found = {}
+    for inner, columns in taken:
+        for part in parts_of(inner):
+            values = getattr(part, "categories_", None)
+            if getattr(part, "handle_unknown", "") != "error" or values is None:
+                continue
+            for column, known in zip(columns, values, strict=False):
+                name = names[column] if isinstance(column, int) and names else column
+                found[str(name)] = tuple(_class(value) for value in known if value is not None)
+    return found
+
+
+def _class(value: Any) -> str | float | bool | int:
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(plain, str | int | float | bool):
+        raise ModelError(f"classes must be numbers or texts, but one is {type(plain).__name__}")
+    return plain
+
+
+def _with_numbered_classes(model: Any, count: int) -> Any:
+    """Return a copy of a classifier whose classes are 0, 1, ..., so that labels are indices."""
+    copied = copy.deepcopy(model)
+    last = copied
+    while hasattr(last, "steps"):
+        last = last.steps[-1][1]
+    try:
+        last.classes_ = np.arange(count, dtype=np.int64)
+    except AttributeError as error:
+        raise ModelError(
+            f"the classes of {type(last).__name__} must be numbered to be exported, but cannot be"
+        ) from error
+    return copied
+
+
+def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
+    from skl2onnx import convert_sklearn
+    from sklearn.base import is_classifier
+
+    from tvmopt.exporters.sklearn_trees import register_converters
+
+    register_converters()
+    options = {"zipmap": False} if is_classifier(model) else None
+    try:
+        return convert_sklearn(
+            model, initial_types=types, options=options, target_opset=_OPSETS, name="model"
+        )
+    except ModelError:
+        raise
+    except Exception as error:  # skl2onnx raises whatever its parts raise
+        raise ModelError(
+            f"skl2onnx must convert {type(model).__name__}, but says: "
+            f"{type(error).__name__}: {in_one_line(error)}"
+        ) from error
+
+
+def _targets(output: onnx.ValueInfoProto) -> int:
+    dims = output.type.tensor_type.shape.dim
+    return dims[1].dim_value or 1 if len(dims) > 1 else 1

@@ -1,0 +1,284 @@
+"""Converters for skl2onnx of forests and histogram gradient boosting, as exact as the source.
+
+skl2onnx divides the leaves of a forest by the number of trees before it adds them in float32, which
+decides ties in another way than scikit-learn; and it has no multi-class histogram boosting of
+float64. These converters add whole leaves first, and compare float64 inputs with float64
+thresholds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvmopt.errors import ModelError
+from tvmopt.exporters.tree_table import Tree, ensemble_attributes
+
+_ML_OPSET = 3
+
+
+def register_converters() -> None:
+    """Make skl2onnx use the converters of this file."""
+    from skl2onnx import update_registered_converter
+    from skl2onnx.common.shape_calculator import (
+        calculate_linear_classifier_output_shapes,
+        calculate_linear_regressor_output_shapes,
+    )
+    from sklearn import ensemble
+
+    options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
+               "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
+    kinds = (
+        (ensemble.RandomForestClassifier, _convert_forest),
+        (ensemble.ExtraTreesClassifier, _convert_forest),
+        (ensemble.HistGradientBoostingClassifier, _convert_histogram_classifier),
+        (ensemble.HistGradientBoostingRegressor, _convert_histogram_regressor),
+        (ensemble.IsolationForest, _convert_isolation_forest),
+    )
+    shapes = {
+        _convert_histogram_regressor: calculate_linear_regressor_output_shapes,
+        _convert_isolation_forest: _shapes_of_outliers,
+    }
+    for kind, convert in kinds:
+        is_classifier = convert not in shapes
+        update_registered_converter(
+            kind,
+            f"Tvmopt{kind.__name__}",
+            shapes.get(convert, calculate_linear_classifier_output_shapes),
+            convert,
+            options=options if is_classifier else None,
+            overwrite=True,
+            parser=_outputs_of_outliers if convert is _convert_isolation_forest else None,
+        )
+
+
+def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
+    """Add the leaves of a forest, divide by the number of trees, take the largest class."""
+    model = operator.raw_operator
+    if getattr(model, "n_outputs_", 1) != 1:
+        raise ModelError("a forest must have one output to be exported, but has several")
+    trees = []
+    for estimator in model.estimators_:
+        tree = estimator.tree_
+        values = tree.value[:, 0, :]
+        trees.append(
+            Tree(
+                tree.feature,
+                tree.threshold,
+                tree.children_left,
+                tree.children_right,
+                np.asarray(tree.missing_go_to_left),
+                tree.children_left < 0,
+                values / values.sum(axis=1, keepdims=True),
+            )
+        )
+    # scikit-learn rounds the inputs of these trees to float32 itself.
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, trees[0].values.shape[1], "float32")
+    count = _constant(scope, container, np.float32(len(trees)))
+    shares = scope.get_unique_variable_name("shares")
+    container.add_node("Div", [total, count], [shares], name=scope.get_unique_operator_name("Div"))
+    _finish_classifier(scope, operator, container, shares, shares)
+
+
+def _convert_histogram_classifier(scope: Any, operator: Any, container: Any) -> None:
+    """Add the trees of all classes; then softmax, or the sigmoid of two classes."""
+    model = operator.raw_operator
+    raw, targets = _histogram_values(scope, operator, container)
+    shares = scope.get_unique_variable_name("shares")
+    if targets > 1:
+        container.add_node(
+            "Softmax", [raw], [shares], op_version=13, axis=1,
+            name=scope.get_unique_operator_name("Softmax"),
+        )  # fmt: skip
+    else:
+        first, second = (scope.get_unique_variable_name(name) for name in ("first", "second"))
+        negative = scope.get_unique_variable_name("negative")
+        named = scope.get_unique_operator_name
+        container.add_node("Neg", [raw], [negative], name=named("Neg"))
+        container.add_node("Sigmoid", [negative], [first], name=named("Sigmoid"))
+        container.add_node("Sigmoid", [raw], [second], name=named("Sigmoid"))
+        container.add_node("Concat", [first, second], [shares], axis=1, name=named("Concat"))
+    if len(model.classes_) != max(2, targets):
+        raise ModelError("histogram boosting must have as many classes as scores to be exported")
+    _finish_classifier(scope, operator, container, shares, shares)
+
+
+def _convert_histogram_regressor(scope: Any, operator: Any, container: Any) -> None:
+    """Add the trees, and apply the inverse link of the loss."""
+    model = operator.raw_operator
+    raw, _ = _histogram_values(scope, operator, container)
+    link = type(model._loss.link).__name__
+    if link not in ("IdentityLink", "LogLink"):
+        raise ModelError(f"the link of the loss must be identity or log, but is {link}")
+    named = scope.get_unique_operator_name("Link")
+    operation = "Exp" if link == "LogLink" else "Identity"
+    container.add_node(operation, [raw], operator.outputs[0].full_name, name=named)
+
+
+def _outputs_of_outliers(
+    scope: Any, model: Any, inputs: Any, custom_parsers: Any = None
+) -> list[Any]:
+    """Declare the outputs of an outlier detector: labels and scores."""
+    from skl2onnx._parse import _get_sklearn_operator_name
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+
+    operator = scope.declare_local_operator(_get_sklearn_operator_name(type(model)), model)
+    operator.inputs = inputs
+    for name, kind in (("label", Int64TensorType), ("scores", FloatTensorType)):
+        operator.outputs.append(scope.declare_local_variable(name, kind()))
+    return operator.outputs
+
+
+def _shapes_of_outliers(operator: Any) -> None:
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type.shape = [rows]
+    operator.outputs[1].type.shape = [rows, 1]
+
+
+def _convert_isolation_forest(scope: Any, operator: Any, container: Any) -> None:
+    """Add the depths of all trees; a row is an outlier if 2 to the minus mean depth is large."""
+    from sklearn.ensemble._iforest import _average_path_length
+
+    model = operator.raw_operator
+    trees = []
+    for number, (estimator, features) in enumerate(
+        zip(model.estimators_, model.estimators_features_, strict=True)
+    ):
+        tree = estimator.tree_
+        depths = model._decision_path_lengths[number] + model._average_path_length_per_tree[number]
+        trees.append(
+            Tree(
+                np.where(tree.feature < 0, 0, np.asarray(features)[np.maximum(tree.feature, 0)]),
+                tree.threshold,
+                tree.children_left,
+                tree.children_right,
+                np.asarray(tree.missing_go_to_left),
+                tree.children_left < 0,
+                (depths - 1.0)[:, None],
+            )
+        )
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, 1, "float32")
+    usual = len(trees) * float(_average_path_length(np.array([model._max_samples]))[0])
+    named, value = scope.get_unique_operator_name, scope.get_unique_variable_name
+    scaled, power, score = value("scaled"), value("power"), value("score")
+    factor = _constant(scope, container, np.float32(-np.log(2.0) / usual if usual else 0.0))
+    container.add_node("Mul", [total, factor], [scaled], name=named("Mul"))
+    container.add_node("Exp", [scaled], [power], name=named("Exp"))
+    offset = _constant(scope, container, np.float32(-model.offset_))
+    container.add_node("Sub", [offset, power], [score], name=named("Sub"))
+    label, scores = (output.full_name for output in operator.outputs[:2])
+    outlier = value("outlier")
+    zero, minus, plus = (
+        _constant(scope, container, one) for one in (np.float32(0), np.int64(-1), np.int64(1))
+    )
+    container.add_node("Less", [score, zero], [outlier], name=named("Less"))
+    whole = value("whole")
+    container.add_node("Where", [outlier, minus, plus], [whole], name=named("Where"))
+    flat = _constant(scope, container, np.array([-1], np.int64))
+    container.add_node("Reshape", [whole, flat], [label], name=named("Reshape"))
+    container.add_node("Identity", [score], [scores], name=named("Identity"))
+
+
+def _histogram_values(scope: Any, operator: Any, container: Any) -> tuple[str, int]:
+    """Add the node that adds the trees; return its output (float32), and the number of targets."""
+    model = operator.raw_operator
+    if getattr(model, "is_categorical_", None) is not None and np.any(model.is_categorical_):
+        raise ModelError(
+            "histogram boosting must have numeric features to be exported, but some are "
+            "categorical; encode them before it, for example with OneHotEncoder"
+        )
+    trees = []
+    for iteration in model._predictors:
+        for target, predictor in enumerate(iteration):
+            nodes = predictor.nodes
+            trees.append(
+                Tree(
+                    nodes["feature_idx"],
+                    nodes["num_threshold"],
+                    nodes["left"],
+                    nodes["right"],
+                    nodes["missing_go_to_left"],
+                    nodes["is_leaf"],
+                    nodes["value"][:, None],
+                    target,
+                )
+            )
+    targets = int(model.n_trees_per_iteration_)
+    kind = type(operator.inputs[0].type).__name__
+    dtype = "float64" if kind == "DoubleTensorType" else "float32"
+    source = operator.inputs[0].full_name
+    if kind not in ("DoubleTensorType", "FloatTensorType"):
+        source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, targets, dtype)
+    baseline = np.asarray(model._baseline_prediction, np.float32).reshape(1, -1)
+    raw = scope.get_unique_variable_name("raw")
+    container.add_node(
+        "Add", [total, _constant(scope, container, baseline)], [raw],
+        name=scope.get_unique_operator_name("Add"),
+    )  # fmt: skip
+    return raw, targets
+
+
+def _add_ensemble(
+    scope: Any, container: Any, source: str, trees: list[Tree], targets: int, dtype: str
+) -> str:
+    total = scope.get_unique_variable_name("total")
+    container.add_node(
+        "TreeEnsembleRegressor",
+        [source],
+        [total],
+        op_domain="ai.onnx.ml",
+        op_version=_ML_OPSET,
+        name=scope.get_unique_operator_name("TreeEnsembleRegressor"),
+        **ensemble_attributes(trees, targets, dtype),
+    )
+    return total
+
+
+def _finish_classifier(
+    scope: Any, operator: Any, container: Any, scores: str, probabilities: str
+) -> None:
+    """Write label and probabilities: the first class with the largest score."""
+    from onnx import TensorProto
+
+    label, shares = (output.full_name for output in operator.outputs[:2])
+    classes = np.asarray(operator.raw_operator.classes_)
+    if classes.dtype.kind not in "iu":
+        raise ModelError(f"classes must be whole numbers here, but are {classes.dtype}")
+    place = scope.get_unique_variable_name("place")
+    named = scope.get_unique_operator_name
+    container.add_node(
+        "ArgMax", [scores], [place], op_version=13, axis=1, keepdims=0, name=named("ArgMax")
+    )
+    table = _constant(scope, container, classes.astype(np.int64))
+    container.add_node("Gather", [table, place], [label], axis=0, name=named("Gather"))
+    kind = type(operator.outputs[1].type).__name__
+    dtype = TensorProto.DOUBLE if kind == "DoubleTensorType" else TensorProto.FLOAT
+    container.add_node("Cast", [probabilities], [shares], to=dtype, name=named("Cast"))
+
+
+def _cast_input(scope: Any, operator: Any, container: Any, dtype: Any) -> str:
+    from onnx import helper
+
+    if type(operator.inputs[0].type).__name__ == "FloatTensorType":
+        return str(operator.inputs[0].full_name)
+    name = scope.get_unique_variable_name("rounded")
+    container.add_node(
+        "Cast", [operator.inputs[0].full_name], [name],
+        to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
+        name=scope.get_unique_operator_name("Cast"),
+    )  # fmt: skip
+    return str(name)
+
+
+def _constant(scope: Any, container: Any, value: Any) -> str:
+    from onnx import helper
+
+    array = np.asarray(value)
+    name = str(scope.get_unique_variable_name("constant"))
+    dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+    container.add_initializer(name, dtype, list(array.shape), array.ravel().tolist())
+    return name
