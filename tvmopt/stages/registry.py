@@ -97,6 +97,11 @@ class Stage:
     depends_on: Callable[[configs.StageConfig], tuple[str, ...]] = lambda config: ()
 
     @property
+    def module(self) -> str:
+        """Return the name of the module of its function."""
+        return self.function.partition(":")[0]
+
+    @property
     def inputs(self) -> tuple[Input | InputGroup, ...]:
         """Return what the stage reads."""
         return tuple(one for one in self.arguments if isinstance(one, Input | InputGroup))
@@ -105,8 +110,8 @@ class Stage:
         """Run the stage in this process; ``call.config`` is what ``to_dict()`` gave."""
         if self.config is not None:
             call = dataclasses.replace(call, config=self.config.from_dict(call.config))
-        module, _, name = self.function.partition(":")
-        function: Callable[..., StageResult] = getattr(importlib.import_module(module), name)
+        name = self.function.partition(":")[2]
+        function: Callable[..., StageResult] = getattr(importlib.import_module(self.module), name)
         return function(*(pick(call) for pick in self.arguments))
 
 
