@@ -15,6 +15,7 @@ The protocol, over a Unix socket; one child at a time::
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -27,6 +28,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tvmopt.errors import TvmoptError
 from tvmopt.stages import child
 from tvmopt.stages.registry import STAGES
 
@@ -45,6 +47,7 @@ def main(fileno: int) -> int:
             message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 1)
             if not message:
                 return 0
+            _compile_once(message.decode())
             pid = os.fork()
             if pid == 0:
                 channel.close()
@@ -59,6 +62,19 @@ def _import_all() -> None:
     for name in [*(stage.module for stage in STAGES.values()), *_PRELOADED]:
         importlib.import_module(name)
     importlib.import_module("tvmopt.kernels.families").by_name()
+
+
+def _compile_once(path: str) -> None:
+    """Compile the runtime's C sources for this machine, which every library holds.
+
+    The server does so before the first stage that links; its children inherit the object files.
+    """
+    if STAGES[json.loads(Path(path).read_text())["stage"]].links:
+        from tvmopt.codegen import native_objects  # after Ctrl-C is ignored: it imports TVM
+        from tvmopt.link import compile_command
+
+        with contextlib.suppress(TvmoptError):  # the stage raises it again, where it can be read
+            native_objects.compiled_objects(compile_command())
 
 
 def _serve(channel: socket.socket, pid: int) -> bool:

@@ -89,6 +89,7 @@ class Request:
         asked: The parameters.
         quantised: Whether the model came quantised.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy; 0 for no limit.
+        latency_time_s: Most seconds for the latency of one contender.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Request:
     asked: Asked
     quantised: bool = False
     accuracy_time_s: float = 0.0
+    latency_time_s: float = EvaluateConfig.time_limit_s
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -199,6 +201,7 @@ class Request:
             threads,
             metric_sha256=self._metric_sha256,
             accuracy_time_s=self.accuracy_time_s,
+            time_limit_s=self.latency_time_s,
             **asked,
         )
 
