@@ -69,7 +69,8 @@ def _compile_once(path: str) -> None:
 
     The server does so before the first stage that links; its children inherit the object files.
     """
-    if STAGES[json.loads(Path(path).read_text())["stage"]].links:
+    stage = STAGES.get(json.loads(Path(path).read_text())["stage"])
+    if stage is not None and stage.links:
         from tvmopt.codegen import native_objects  # after Ctrl-C is ignored: it imports TVM
         from tvmopt.link import compile_command
 
