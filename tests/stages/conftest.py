@@ -19,7 +19,8 @@ if "TVMOPT_TEST_STAGE" in os.environ:
         return scope.get("result")
 
     from tvmopt.stages.registry import STAGES
-    STAGES["build"] = dataclasses.replace(STAGES["build"], function="sitecustomize:build")
+    own = dataclasses.replace(STAGES["build"], function="sitecustomize:build", links=False)
+    STAGES["build"] = own
 """
 
 
