@@ -101,6 +101,8 @@ def _child_of(parent: int) -> int:
             with contextlib.suppress(psutil.Error):
                 # A fork of the server has its command line.
                 if _SERVER in child.cmdline() and _SERVER in child.parent().cmdline():
-                    return child.pid
+                    time.sleep(0.2)  # a compiler that the server starts has its own soon
+                    if _SERVER in child.cmdline():
+                        return child.pid
         time.sleep(0.05)
     raise AssertionError("the stage's process was never seen")

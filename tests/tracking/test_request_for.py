@@ -50,8 +50,17 @@ def test_each_stage_is_asked_what_the_choice_says(
         skip_layers=variant.skip_layers,
     )
     assert asked.tune == TuneConfig(TARGET, **tuning)
-    assert asked.evaluate == EvaluateConfig(2, accuracy_time_s=10.0 if choice == BASELINE else 0.0)
+    limits = (10.0, 10.0) if choice == BASELINE else (3.0, 0.0)  # the finals have no such limit
+    assert asked.evaluate == EvaluateConfig(2, time_limit_s=limits[0], accuracy_time_s=limits[1])
     assert asked.calibrate == REQUEST.calibrate
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "seconds"), [(0.0, 10.0), (1e6, 10.0), (480.0, 4.8), (10.0, 0.5)]
+)
+def test_a_baseline_takes_a_share_of_the_budget(budget_s, seconds) -> None:
+    asked = request_for(REQUEST, BASELINE, budget_s).evaluate
+    assert asked.accuracy_time_s == asked.time_limit_s == pytest.approx(seconds)
 
 
 def test_a_model_without_inputs_is_refused(make_model, tmp_path) -> None:

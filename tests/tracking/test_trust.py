@@ -13,9 +13,12 @@ from mlflow import MlflowClient
 
 from tests.mlflow_runs import client_of
 from tvmopt import host
+from tvmopt.config import TuneConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.digest import code_digest, sha256_text
-from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError
+from tvmopt.errors import ArtifactError, ConfigError, EnvironmentSetupError, LimitError
 from tvmopt.stages.result import StageResult
+from tvmopt.stages.tune_files import KILLED_STAGE
 from tvmopt.tracking.search import finals
 from tvmopt.tracking.store import artifacts, stage_run, trust
 from tvmopt.tracking.store.artifacts import is_intact, write_manifest
@@ -194,6 +197,41 @@ def test_a_foreign_database_is_not_used(place):
     assert (database.name, database.parent.name) == ("database", _run_of(folder))
     (folder / files[0]).write_text("foreign")
     assert (database / "meta.json").read_text() == files[0]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 32], ids=["no key", "a key"])
+def test_a_killed_tune_stage_leaves_its_records_to_the_next(place, monkeypatch, key):
+    if key:
+        monkeypatch.setenv(trust.VARIABLE, key)
+    session = place.session
+
+    def killed(stage, config, inputs, out_dir, log, *_, **__):
+        log.write_text("measured\n")
+        (out_dir / "database").mkdir()
+        (out_dir / "database" / "meta.json").write_text("{}")
+        (out_dir / "candidates").mkdir()
+        (out_dir / "candidates" / "large.so").write_text("not kept")
+        raise LimitError("the tune process was stopped: it may take 1 s", "timeout")
+
+    monkeypatch.setattr(stage_run, "launch", killed)
+    config = TuneConfig(resolve_target("host", 1).to_dict(), strategy="fast")
+    planned = stage_run.Planned("tune", "tune", config, place.digest, {}, {})
+    with pytest.raises(LimitError, match="it may take 1 s"):
+        stage_run.run_stage(session, planned, tags={"tvmopt.granularity": "subgraph"})
+    [database] = earlier_databases(session, "subgraph")
+    assert [file.name for file in database.iterdir()] == ["meta.json"]
+    kept = {file.name for file in database.parent.iterdir()}
+    signature = {"manifest.sig"} if key else set()
+    assert kept == {"database", "log.txt", "manifest.json"} | signature
+    # It is no result of the stage, whatever status somebody gives its run.
+    query = f"tags.`tvmopt.stage` = '{KILLED_STAGE}'"
+    [run] = session.client.search_runs([session.experiment], query)
+    assert run.info.status == "FAILED"
+    session.client.set_terminated(run.info.run_id, "FINISHED")
+    assert stage_run.find_finished(session, planned) is None
+    session.client.set_tag(run.info.run_id, "tvmopt.stage", "tune")
+    if key:
+        assert stage_run.find_finished(session, planned) is None
 
 
 class TestWithAKey:

@@ -18,7 +18,8 @@ _FILES = (
 def write_objects(command: Sequence[str], folder: Path) -> list[Path]:
     """Write the object files into ``folder``; return their paths.
 
-    They depend on no model, so each compiler compiles them once in a process.
+    They depend on no model, so each compiler compiles them once in a process, and the fork server
+    does so for its children.
 
     Args:
         command: Start of the compiler's command, of :func:`tvmopt.link.compile_command`.
@@ -28,7 +29,7 @@ def write_objects(command: Sequence[str], folder: Path) -> list[Path]:
         BuildError: When they do not compile.
     """
     paths = []
-    for name, content in _compiled(tuple(command)).items():
+    for name, content in compiled_objects(tuple(command)).items():
         path = folder / name
         path.write_bytes(content)
         paths.append(path)
@@ -36,7 +37,7 @@ def write_objects(command: Sequence[str], folder: Path) -> list[Path]:
 
 
 @functools.cache
-def _compiled(command: tuple[str, ...]) -> dict[str, bytes]:
+def compiled_objects(command: tuple[str, ...]) -> dict[str, bytes]:
     """Return the object files of one compiler by name."""
     with scratch_folder() as folder:
         objects = compile_objects(command, [_FOLDER / name for name in _FILES], folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -53,8 +54,13 @@ def median_interval(samples: int, confidence: float = 0.95) -> tuple[int, int]:
     The number of samples below the median is binomial(n, 1/2). The result is the narrowest
     symmetric pair with at least ``confidence``, or the extremes when there are too few samples.
     """
-    from scipy.stats import binom
-
-    low = int(binom.ppf((1 - confidence) / 2, samples, 0.5)) - 1
-    low = max(low, 0)
+    # In integers: importing scipy.stats takes longer than the measurement of a small model.
+    tail = Fraction((1 - confidence) / 2) * 2**samples
+    quantile, ways = 0, 1  # number of outcomes with ``quantile`` samples below the median
+    total = ways
+    while total < tail:
+        ways = ways * (samples - quantile) // (quantile + 1)
+        quantile += 1
+        total += ways
+    low = max(quantile - 1, 0)
     return low, samples - 1 - low

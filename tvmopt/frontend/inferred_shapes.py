@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from tvmopt.frontend.matmul_nbits import register_shape_inference
 from tvmopt.frontend.ml_shapes import with_ml_shapes
 from tvmopt.frontend.operator_sets import is_default
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 
 def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) -> onnx.ModelProto:
@@ -54,6 +57,8 @@ def _inferred(
     model: onnx.ModelProto, names: Collection[str], options: ort.SessionOptions
 ) -> list[onnx.ValueInfoProto]:
     """Return the types of those values whose shape ONNX Runtime infers."""
+    import onnxruntime as ort
+
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
     del asked.graph.output[:]

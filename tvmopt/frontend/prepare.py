@@ -11,9 +11,9 @@ import graphlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
-import onnxruntime as ort
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
@@ -27,6 +27,9 @@ from tvmopt.frontend.shapes import Shapes, fix_input_shapes, graph_inputs
 from tvmopt.frontend.support import known_operators
 from tvmopt.frontend.unroll import LOOPS, unroll
 from tvmopt.runtime.metadata import TensorSpec
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +118,8 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
         model: The model, or its path.
         threads: Number of intra-op threads.
     """
+    import onnxruntime as ort
+
     if isinstance(model, str):
         model = onnx.load_model(model, load_external_data=False)
     options = ort.SessionOptions()
@@ -256,6 +261,8 @@ def _unrolled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxruntime as ort
+
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "folded.onnx"
         options = session_options(model)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from tvmopt import host
 from tvmopt.compare import (
@@ -48,6 +47,8 @@ class Reference:
     """
 
     def __init__(self, model: onnx.ModelProto | str, threads: int = 0) -> None:
+        import onnxruntime as ort
+
         source = model if isinstance(model, str) else model.SerializeToString()
         options = session_options(model, threads)
         try:

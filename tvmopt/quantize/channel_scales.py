@@ -24,7 +24,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tvmopt.frontend.operator_sets import is_default, opset
-from tvmopt.quantize.downstream import Arrays, new_session
+from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph, attributes
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.select import JOINING, source
@@ -65,7 +65,7 @@ class ChannelScales:
 
 
 def collect_channel_scales(
-    model: onnx.ModelProto, batches: Iterable[Arrays]
+    model: onnx.ModelProto, batches: Iterable[Mapping[str, np.ndarray]]
 ) -> dict[str, ChannelScales]:
     """Run the float model on calibration data and choose scales, by name of the convolution.
 
@@ -150,7 +150,10 @@ def _is_scalable(graph: Graph, node: onnx.NodeProto) -> bool:
 
 
 def _extremes(
-    model: onnx.ModelProto, names: list[str], graph: Graph, batches: Iterable[Arrays]
+    model: onnx.ModelProto,
+    names: list[str],
+    graph: Graph,
+    batches: Iterable[Mapping[str, np.ndarray]],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the smallest and the largest value of each channel, by tensor."""
     reduced = onnx.ModelProto()

@@ -7,13 +7,16 @@ run. All other values come from one recorded run of the float model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from tvmopt.frontend.prepare import session_options
 from tvmopt.quantize.graph import Graph, reads
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 Arrays = dict[str, np.ndarray]
 
@@ -116,6 +119,8 @@ class _DownstreamRun:
 
 def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
     """Return a quiet ONNX Runtime session on the CPU."""
+    import onnxruntime as ort
+
     source = model.SerializeToString()
     options = session_options(model)
     # Many sessions alternate: spinning threads of one session would slow down the next.

@@ -13,7 +13,6 @@ from collections.abc import Collection
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 
 from tvmopt.device import dtypes
 from tvmopt.quantize.graph import Graph
@@ -42,6 +41,8 @@ def round_weight(value: np.ndarray, node: onnx.NodeProto, dtype: str) -> np.ndar
 
 def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Scheme) -> np.ndarray:
     """Return ``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
+    from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
+
     unsigned = scheme.types == "u8s8"
     kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
     row = dtypes.dtype("uint8" if unsigned else "int8")

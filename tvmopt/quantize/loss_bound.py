@@ -10,8 +10,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
-
 _CONFIDENCE = 0.95
 _LEAST = 3  # batches; fewer do not show a spread
 _SMALLEST = 1e-9  # 1 - cosine that float32 cannot tell from 0
@@ -40,6 +38,8 @@ def loss_bound(losses: Sequence[float]) -> float | None:
     count = len(losses)
     if count < _LEAST:
         return None
+    from scipy import stats  # a stage's process imports it only where it needs it
+
     quantile = float(stats.t.ppf(_CONFIDENCE, count - 1)) * math.sqrt(2 / count)
     mean = statistics.fmean(losses)
     variance = statistics.variance(math.log(max(loss, _SMALLEST)) for loss in losses)

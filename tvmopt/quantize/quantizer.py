@@ -13,13 +13,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnxruntime.quantization import QuantType
-from onnxruntime.quantization.calibrate import TensorData
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from tvmopt.errors import ConfigError
 from tvmopt.quantize.channel_scales import scalable_layers, scale_channels
@@ -37,6 +35,9 @@ from tvmopt.quantize.select import (
     quantised_tensors,
 )
 from tvmopt.quantize.surgery import clean_up
+
+if TYPE_CHECKING:
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 _INFERRED = "onnx.infer", "onnxruntime.quant"  # tells the quantizer that types are inferred
 
@@ -155,6 +156,10 @@ class Quantizer:
         chosen: set[str],
         ranges: Mapping[str, tuple[float, float]],
     ) -> QDQQuantizer:
+        from onnxruntime.quantization import QuantType
+        from onnxruntime.quantization.calibrate import TensorData
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
         unsigned = self._scheme.types == "u8s8"
         tensors = {
             name: TensorData(lowest=np.float32(low), highest=np.float32(high))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.quantization.calibrate import HistogramCollector, MinMaxCalibrater
 
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.quantize.channel_scales import ChannelScales
@@ -132,16 +131,18 @@ def _extremes(
     model: onnx.ModelProto, wanted: list[str], batches: Iterable[Inputs], report: _Report
 ) -> tuple[dict[str, tuple[float, float]], int]:
     """Return extremes from ONNX Runtime's MinMaxCalibrater, and the number of batches."""
+    from tvmopt.quantize.min_max import MinMax, OneBatch
+
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "float.onnx"
         onnx.save_model(model, str(path))
         with _quiet():
-            calibrater = _MinMax(path, wanted, str(Path(folder) / "augmented.onnx"))
+            calibrater = MinMax(path, wanted, str(Path(folder) / "augmented.onnx"))
             calibrater.augment_graph()
             calibrater.create_inference_session()
         for inputs in report.count(batches, "smallest and largest values"):
             with _explained():
-                calibrater.collect_data(_One(inputs))
+                calibrater.collect_data(OneBatch(inputs))
     if not report.done:
         raise ConfigError("calibration needs at least one batch of data, but got none")
     found = calibrater.calibrate_tensors_range if wanted else {}
@@ -164,6 +165,8 @@ def _from_histograms(
     Its own collection keeps the outputs of all batches in memory. It also grows a histogram by the
     ratio of a later batch's width to the first one's, without bound when the first is near zero.
     """
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
     bins = _ENTROPY_BINS if scheme.method == "entropy" else _PERCENTILE_BINS
     collector = HistogramCollector(
         method=scheme.method,
@@ -226,35 +229,6 @@ class _Outputs:
         yield from ((name, inputs[name]) for name in self._inputs)
         for group in self._groups:
             yield from zip(group, self._session.run(group, dict(inputs)), strict=True)
-
-
-class _MinMax(MinMaxCalibrater):
-    """ONNX Runtime's calibrator for given tensors instead of operator types."""
-
-    def __init__(self, path: Path, wanted: list[str], augmented: str) -> None:
-        super().__init__(path, augmented_model_path=augmented)
-        self._wanted = wanted
-
-    def create_inference_session(self) -> None:
-        # By default ONNX Runtime logs and does not optimise.
-        self.infer_session = new_session(self.model)
-
-    def select_tensors_to_calibrate(
-        self, model: onnx.ModelProto
-    ) -> tuple[list[str], dict[str, onnx.ValueInfoProto]]:
-        graph = model.graph
-        values = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
-        return self._wanted, values
-
-
-class _One:
-    """A calibration data reader over one batch."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self._left: list[dict[str, np.ndarray]] = [dict(inputs)]
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return self._left.pop() if self._left else None
 
 
 class _Report:

@@ -24,13 +24,14 @@ from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
 from tvmopt.runtime.parts import part_hashes
 from tvmopt.runtime.sizes import CompiledSize
 from tvmopt.spreadsheet import write_csv
+from tvmopt.stages import kept_library
 from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.size_folders import read_dimensions, read_size, size_folder, size_folders
 from tvmopt.stages.size_times import SIZES_TABLE, with_times, write_sizes
-from tvmopt.stages.tune_files import DATABASE_DIR, PLAN_FILE
+from tvmopt.stages.tune_files import DATABASE_DIR, PACKING_FILE, PLAN_FILE
 from tvmopt.stages.tune_sizes import packed_as_chosen
 from tvmopt.transform.count_segments import count_segments
 from tvmopt.transform.fallback import lower_direct, wants_fallback
@@ -63,21 +64,8 @@ def build(
     progress(0, 3, "lower")
     folders = size_folders(convert_dir) if config.all_sizes else [convert_dir]
     signature = Signature.read(convert_dir)
-    networks = [
-        lowered_network(config, target, convert_dir, tune_dir, number)
-        for number in range(len(folders))
-    ]
-    largest = networks[0]
-    progress(1, 3, "compile")
-    built = build_library(
-        largest.mod,
-        target,
-        bundle / LIBRARY_FILE,
-        database_dir=largest.database_dir,
-        schedule=config.schedule,
-        direct=largest.direct,
-        other_sizes=networks[1:],
-    )
+    made = _compiled(config, target, convert_dir, tune_dir, bundle / LIBRARY_FILE, progress)
+    built = made.library
     join_golden(folders, bundle)
     metadata = ModelMetadata(
         name=config.name,
@@ -94,7 +82,7 @@ def build(
         tolerance=signature.tolerance.limit,
         measure=signature.tolerance.measure,
         instructions=tuple(sorted(set().union(*built.instructions.values()))),
-        segments=max(network.segments for network in networks),
+        segments=made.segments,
         native=built.native,
         any_rows=signature.any_rows,
         library_parts=_parts_of(bundle / LIBRARY_FILE),
@@ -134,7 +122,7 @@ def build(
     lines = []
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag
-        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, largest)}")
+        lines.append(f"{non_finite.line}{_why_elsewhere(non_finite, made)}")
     return StageResult(
         metrics,
         tags,
@@ -144,7 +132,8 @@ def build(
             f"{len(built.instructions)} of them use {', '.join(metadata.instructions)}"
             if built.instructions
             else "none of them uses a tensor instruction",
-            f"library {metrics['library_bytes'] / 1e6:.2f} MB in {built.compile_s:.1f} s",
+            f"library {metrics['library_bytes'] / 1e6:.2f} MB in {built.compile_s:.1f} s"
+            + (", compiled by the convert stage" if made.is_kept else ""),
             *lines,
         ],
     )
@@ -175,13 +164,71 @@ def _non_finite(model: CompiledModel, convert_dir: Path, signature: Signature) -
     )
 
 
-def _why_elsewhere(non_finite: NonFinite, network: SizeModule) -> str:
+def _why_elsewhere(non_finite: NonFinite, made: _Compiled) -> str:
     """Return why NaN and infinities differ; empty if unknown."""
-    names = [var.name_hint for var in network.mod.get_global_vars()]
-    tiles = network.direct is None and any("winograd" in name for name in names)
-    if non_finite.tag.startswith(AGREES) or not tiles:
+    if non_finite.tag.startswith(AGREES) or not made.only_winograd:
         return ""
     return "; Winograd convolutions give NaN for infinities, and for all of a tile that holds NaN"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A compiled model.
+
+    Attributes:
+        library: The library.
+        segments: Number of segments for ONNX Runtime, of the size that has most.
+        only_winograd: Whether it has Winograd convolutions, and no fallback without.
+        is_kept: Whether the convert stage compiled it.
+    """
+
+    library: BuiltLibrary
+    segments: int
+    only_winograd: bool = False
+    is_kept: bool = False
+
+
+def _compiled(
+    config: BuildConfig,
+    target: TargetSpec,
+    convert_dir: Path,
+    tune_dir: Path | None,
+    path: Path,
+    progress: Progress,
+) -> _Compiled:
+    """Compile a converted model to ``path``, or take the library that its check compiled."""
+    count = len(size_folders(convert_dir)) if config.all_sizes else 1
+    kept = kept_library.find(convert_dir, target)
+    if kept is not None and config.schedule == "default" and not _is_tuned(tune_dir):
+        return _Compiled(kept.copy_to(path), kept.segments, is_kept=True)
+    networks = [
+        lowered_network(config, target, convert_dir, tune_dir, number) for number in range(count)
+    ]
+    largest = networks[0]
+    progress(1, 3, "compile")
+    built = build_library(
+        largest.mod,
+        target,
+        path,
+        database_dir=largest.database_dir,
+        schedule=config.schedule,
+        direct=largest.direct,
+        other_sizes=networks[1:],
+    )
+    names = [var.name_hint for var in largest.mod.get_global_vars()]
+    only_winograd = largest.direct is None and any("winograd" in name for name in names)
+    return _Compiled(built, max(network.segments for network in networks), only_winograd)
+
+
+def _is_tuned(tune_dir: Path | None) -> bool:
+    """Return whether a tune stage left records, an implementation plan or chosen tiles."""
+    if tune_dir is None:
+        return False
+    return (
+        (tune_dir / DATABASE_DIR).is_dir()
+        or (tune_dir / PACKING_FILE).is_file()
+        or bool(read_plan(tune_dir / PLAN_FILE))
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx
 import tvm
 
 from tvmopt import host
-from tvmopt.build import build_library
+from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.compare import Tolerance, cosine
 from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import AccuracyError, TvmoptError
@@ -21,6 +22,9 @@ from tvmopt.frontend.reference import Arrays, Reference, check_outputs
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import register_segments
+from tvmopt.stages import kept_library
+from tvmopt.transform.count_segments import count_segments
+from tvmopt.transform.fallback import has_winograd
 from tvmopt.transform.lower import lower
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -75,15 +79,24 @@ class Findings:
     outputs: list[np.ndarray]
 
 
-def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
-    """Compile with the default schedules; return a function from arrays to arrays."""
+def compile_for_check(mod: tvm.IRModule, target: TargetSpec, keep_in: Path | None = None) -> Run:
+    """Compile with the default schedules; return a function from arrays to arrays.
+
+    Args:
+        mod: Module of Relax operators.
+        target: Target to compile for.
+        keep_in: Output folder of the convert stage, to keep the library for the build stage
+            (:mod:`tvmopt.stages.kept_library`), where that would build the same one.
+    """
     set_thread_environment(target.threads)
     register_segments(target.threads)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        path = Path(folder) / "check.so"
-        lowered = lower(mod, target.to_tvm(), winograd=False)
-        built = build_library(lowered, target, path, quick=True)
+        built = None if keep_in is None else _kept(mod, target, keep_in)
+        if built is None:
+            lowered = lower(mod, target.to_tvm(), winograd=False)
+            built = build_library(lowered, target, Path(folder) / "check.so", quick=True)
+        path = built.path
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
         executor = open_library(
             str(path), threads=target.threads, native=built.native, device=device
@@ -99,6 +112,23 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec) -> Run:
         return [executor.read(tensor) for tensor in result]
 
     return run
+
+
+def _kept(mod: tvm.IRModule, target: TargetSpec, keep_in: Path) -> BuiltLibrary | None:
+    """Build what the build stage would build without tuning records; None for another network.
+
+    The check of a conversion has no part for Winograd convolutions, which round otherwise.
+    """
+    path = kept_library.path_in(keep_in)
+    if path.parent.exists():  # of an earlier import, which was wrong
+        shutil.rmtree(path.parent)
+    lowered = lower(mod, target.to_tvm())
+    if has_winograd(lowered):
+        return None
+    path.parent.mkdir()
+    built = build_library(lowered, target, path)
+    kept_library.keep(keep_in, built, target, count_segments(mod))
+    return built
 
 
 def check_conversion(

@@ -94,7 +94,9 @@ def convert(
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
         is_checked = found is None or config.dtype != "float32" or SEGMENTS_TAG in found.tags
-        result = _convert_size(own, *files, is_largest=found is None, is_checked=is_checked)
+        result = _convert_size(
+            own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1
+        )
         found = found or result
     assert found is not None
     if len(folders) == 1:
@@ -137,6 +139,7 @@ def _in_words(given: GivenSizes, dimensions: Sequence[SizeDimension]) -> list[st
 def _convert_size(
     config: ConvertConfig, model: Path, out_dir: Path, progress: Progress, data: Path | None,
     calibrate_dir: Path | None, sensitivity_dir: Path | None, is_largest: bool, is_checked: bool,
+    is_only: bool,
 ) -> StageResult:  # fmt: skip
     """Convert the model in one size.
 
@@ -150,6 +153,7 @@ def _convert_size(
         sensitivity_dir: Output of the sensitivity stage.
         is_largest: Whether it is the largest size.
         is_checked: Whether to compile and run the module here.
+        is_only: Whether the model has no other size; the build stage may then take the library.
     """
     start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
@@ -163,7 +167,10 @@ def _convert_size(
     names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
     source = _quantised(config, read.prepared, names, calibrate_dir)
     import_ = Importer(read.layers, config, target, is_checked)
-    made, check, findings = _checked(config, import_, read, source, skipped, target, progress)
+    keep_in = out_dir if is_only and target.gpu is None else None
+    made, check, findings = _checked(
+        config, import_, read, source, skipped, target, progress, keep_in
+    )
     parted, config = made.parted, made.config
     converted = made.conversions(config.layout)
     tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.dtype}
@@ -199,13 +206,13 @@ def _convert_size(
 
 def _checked(
     config: ConvertConfig, import_: Importer, read: FloatModel, source: onnx.ModelProto,
-    skipped: Skipped, target: TargetSpec, progress: Progress,
+    skipped: Skipped, target: TargetSpec, progress: Progress, keep_in: Path | None,
 ) -> tuple[Made, Check, Findings | None]:  # fmt: skip
     """Convert the model, and compare it with ONNX Runtime where this machine can run it.
 
     A float32 module that is wrong is made again, with more of its nodes in ONNX Runtime.
     """
-    made = converted_module(config, import_, source, skipped, target, progress)
+    made = converted_module(config, import_, source, skipped, target, progress, keep_in)
     layout = made.config.layout
     check = Check(read, source, config.dtype, layout, has_halves=bool(skipped.halves))
     if made.run is None:
@@ -220,7 +227,7 @@ def _checked(
     except AccuracyError as error:
         if config.dtype != "float32" or not import_.leave_out_more(source, error):
             raise
-    return _checked(config, import_, read, source, skipped, target, progress)
+    return _checked(config, import_, read, source, skipped, target, progress, keep_in)
 
 
 def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 import tvm
@@ -200,9 +201,13 @@ class Made:
 
 def converted_module(
     config: ConvertConfig, import_: Importer, source: onnx.ModelProto, skipped: Skipped,
-    target: TargetSpec, progress: Progress,
+    target: TargetSpec, progress: Progress, keep_in: Path | None,
 ) -> Made:  # fmt: skip
-    """Import, convert and compile; leave out nodes that do not compile where the user lets us."""
+    """Import, convert and compile; leave out nodes that do not compile where the user lets us.
+
+    The compiled library is kept in the folder ``keep_in``, if any
+    (:func:`~tvmopt.stages.check.compile_for_check`).
+    """
     try:
         parted = import_(source)
         progress(2, 5, "convert")
@@ -214,9 +219,9 @@ def converted_module(
         run = None
         if import_.runs:
             with compiler_errors("compile"):
-                run = compile_for_check(converted.mod, target)
+                run = compile_for_check(converted.mod, target, keep_in)
         return Made(parted, conversions, chosen, run)
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if not import_.leave_out_more(source, error):
             raise
-    return converted_module(config, import_, source, skipped, target, progress)
+    return converted_module(config, import_, source, skipped, target, progress, keep_in)

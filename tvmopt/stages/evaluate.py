@@ -11,10 +11,10 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from tvmopt.config import EvaluateConfig
 from tvmopt.device import cuda_runtime
@@ -48,6 +48,9 @@ from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.size_latency import SIZES_SERIES, latency_of_sizes, mixed_calls
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 _BASELINE_ACCURACY_S = 5.0
 _BOARD_ACCURACY_S = 120.0
@@ -316,6 +319,8 @@ def _changed(accuracy: Accuracy, latency: LatencySummary, where: str) -> list[st
 
 
 def _session(model: onnx.ModelProto | str, threads: int) -> ort.InferenceSession:
+    import onnxruntime as ort
+
     options = session_options(model, threads)
     # Threads that go on spinning after a call would slow down whoever is measured next.
     options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -1,8 +1,8 @@
-"""Fork server: a process that has imported TVM, and forks a child for each stage.
+"""Fork server: a process that has imported TVM and all stages, and forks a child for each stage.
 
-A stage needs a process of its own, and importing TVM takes a second or two of each. The server
-imports once, runs no stage itself, and has no threads but NumPy's, so a fork of it is as good as a
-new process. It ends when its client closes the socket, however the client ended.
+A stage needs a process of its own, and importing TVM and the modules of the stages takes a second
+or two. The server imports once, runs no stage itself, and has no threads but NumPy's, so a fork of
+it is as good as a new process. It ends when its client closes the socket, however the client ended.
 
 The protocol, over a Unix socket; one child at a time::
 
@@ -15,6 +15,7 @@ The protocol, over a Unix socket; one child at a time::
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -27,23 +28,26 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tvmopt.errors import TvmoptError
 from tvmopt.stages import child
+from tvmopt.stages.registry import STAGES
 
-# What every stage needs, and what starts no threads. ONNX Runtime starts one.
-_PRELOADED = ("numpy", "onnx", "tvm", "tvm.relax", "tvmopt.transform", "tvmopt.kernels.families")
+# What stages import when they run, beside their own modules. Nothing here may start a thread:
+# ONNX Runtime and SciPy start some, so the modules of stages import these where they call them.
+_PRELOADED = ("tvm.relax", "tvmopt.tune")
 _MOST_BYTES = 65536
 
 
 def main(fileno: int) -> int:
     """Serve the socket with file descriptor ``fileno`` until it is closed; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client and the child
-    for name in _PRELOADED:
-        importlib.import_module(name)
+    _import_all()
     with socket.socket(fileno=fileno) as channel:
         while True:
             message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 1)
             if not message:
                 return 0
+            _compile_once(message.decode())
             pid = os.fork()
             if pid == 0:
                 channel.close()
@@ -51,6 +55,27 @@ def main(fileno: int) -> int:
             os.close(files[0])
             if not _serve(channel, pid):
                 return 0
+
+
+def _import_all() -> None:
+    """Import the modules of all stages, and the kernel families."""
+    for name in [*(stage.module for stage in STAGES.values()), *_PRELOADED]:
+        importlib.import_module(name)
+    importlib.import_module("tvmopt.kernels.families").by_name()
+
+
+def _compile_once(path: str) -> None:
+    """Compile the runtime's C sources for this machine, which every library holds.
+
+    The server does so before the first stage that links; its children inherit the object files.
+    """
+    stage = STAGES.get(json.loads(Path(path).read_text())["stage"])
+    if stage is not None and stage.links:
+        from tvmopt.codegen import native_objects  # after Ctrl-C is ignored: it imports TVM
+        from tvmopt.link import compile_command
+
+        with contextlib.suppress(TvmoptError):  # the stage raises it again, where it can be read
+            native_objects.compiled_objects(compile_command())
 
 
 def _serve(channel: socket.socket, pid: int) -> bool:

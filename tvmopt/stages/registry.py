@@ -87,6 +87,7 @@ class Stage:
             ``"host"``, this machine; for GPU targets also ``"gpu"``, this machine's GPU,
             ``"cuda"``, the version of CUDA's compiler, and ``"checked"``, whether this machine can
             run the library.
+        links: Whether it links libraries.
     """
 
     name: str
@@ -95,6 +96,12 @@ class Stage:
     arguments: tuple[Argument, ...]
     measures: Callable[[configs.StageConfig], bool] = lambda config: False
     depends_on: Callable[[configs.StageConfig], tuple[str, ...]] = lambda config: ()
+    links: bool = False
+
+    @property
+    def module(self) -> str:
+        """Return the name of the module of its function."""
+        return self.function.partition(":")[0]
 
     @property
     def inputs(self) -> tuple[Input | InputGroup, ...]:
@@ -105,8 +112,8 @@ class Stage:
         """Run the stage in this process; ``call.config`` is what ``to_dict()`` gave."""
         if self.config is not None:
             call = dataclasses.replace(call, config=self.config.from_dict(call.config))
-        module, _, name = self.function.partition(":")
-        function: Callable[..., StageResult] = getattr(importlib.import_module(module), name)
+        name = self.function.partition(":")[2]
+        function: Callable[..., StageResult] = getattr(importlib.import_module(self.module), name)
         return function(*(pick(call) for pick in self.arguments))
 
 
@@ -157,7 +164,7 @@ STAGES: dict[str, Stage] = {
             "convert", "tvmopt.stages.convert:convert", configs.ConvertConfig,
             (_config, _MODEL, _out_dir, _progress, _DATA, _CALIBRATE,
              Input("sensitivity", optional=True)),
-            depends_on=lambda config: ("checked",),
+            depends_on=lambda config: ("checked",), links=True,
         ),
         Stage(
             "tune", "tvmopt.stages.tune:tune", configs.TuneConfig,
@@ -169,7 +176,7 @@ STAGES: dict[str, Stage] = {
         Stage(
             "build", "tvmopt.stages.build:build", configs.BuildConfig,
             (_config, _CONVERT, Input("tune", optional=True), _digest, _out_dir, _progress),
-            depends_on=lambda config: ("cuda", "checked"),
+            depends_on=lambda config: ("cuda", "checked"), links=True,
         ),
         Stage(
             "evaluate", "tvmopt.stages.evaluate:evaluate", configs.EvaluateConfig,

@@ -13,6 +13,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
 from tvmopt.remote.session import check_tracker
+from tvmopt.stages import kept_library
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.size_folders import read_size, size_folders
 from tvmopt.stages.tune_files import (
@@ -134,6 +135,8 @@ def _tune_largest(
     else:
         lowered = lower(mod, llvm, winograd=config.strategy != "none")
         tasks = extract_tasks(lowered, llvm, config.granularity)
+        if config.strategy == "default" and (kept := kept_library.find(convert_dir, target)):
+            options = dataclasses.replace(options, sources=kept.built.sources)
         result = strategy.tune(tasks, llvm, arch, options, out_dir, progress)
         tuning = LayerTuning(result, {}, lowered)
     result = tuning.result

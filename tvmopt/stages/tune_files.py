@@ -6,5 +6,7 @@ LOG_FILE = "tuning_log.jsonl"
 #: Tile that each weight is packed for, of every size.
 PACKING_FILE = "packing.json"
 PLAN_FILE = "plan.json"
+#: Stage of the run of a tune stage that was killed; its artifacts are the records until then.
+KILLED_STAGE = "tune-killed"
 REGRET_FILE = "regret.csv"
 TASKS_FILE = "tasks.csv"

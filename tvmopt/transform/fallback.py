@@ -30,18 +30,22 @@ _SUFFIX = "_direct"
 
 def wants_fallback(lowered: tvm.IRModule) -> bool:
     """Return whether a lowered CPU module has Winograd convolutions, called only by ``main``."""
+    callers = sum(isinstance(func, relax.Function) for _, func in lowered.functions_items())
+    return callers == 1 and has_winograd(lowered)
+
+
+def has_winograd(lowered: tvm.IRModule) -> bool:
+    """Return whether a lowered CPU module has Winograd convolutions."""
     found: list[s_tir.SBlock] = []
 
     def visit(block: s_tir.SBlock) -> None:
         if WINOGRAD_ATTR in (block.annotations or {}):
             found.append(block)
 
-    callers = 0
     for _, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc):
             tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="post")
-        callers += isinstance(func, relax.Function)
-    return bool(found) and callers == 1
+    return bool(found)
 
 
 def lower_direct(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> tvm.IRModule:

@@ -44,7 +44,9 @@ def prepack(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, tirx.PrimFunc) and _SUFFIX in var.name_hint
     }
     with tvm.transform.PassContext(opt_level=3):
-        compiled = tvm.compile(tvm.IRModule(packers), tvm.target.Target({"kind": "llvm"}))
+        # Each packing function runs once: optimising it takes longer than it runs.
+        once = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+        compiled = tvm.compile(tvm.IRModule(packers), once)
     folded = _FoldWeights(split, compiled, packers)
     entries = []
     for var, func in split.functions_items():

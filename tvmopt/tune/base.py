@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class TuneOptions:
             layer's weights from the caches between two calls.
         alternatives: Groups of names of alternative tasks. Tasks of one group are timed again in
             interleaved rounds, so that their latencies are comparable.
+        sources: Known ``source`` of the default schedule by task name; ``default`` takes it over.
     """
 
     trials: int
@@ -60,6 +61,7 @@ class TuneOptions:
     granularity: str = "subgraph"
     network_bytes: int = 0
     alternatives: tuple[tuple[str, ...], ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def key(self, target: Target) -> DatabaseKey:
         """Return the key of a database tuned with these options."""

@@ -32,7 +32,8 @@ class DefaultStrategy(TuneStrategy):
         start = time.perf_counter()
         rows = []
         for done, task in enumerate(tasks, start=1):
-            rows.append(untuned(task, default_source(default_rule(task, arch))))
+            source = options.sources.get(task.name) or default_source(default_rule(task, arch))
+            rows.append(untuned(task, source))
             progress(done, len(tasks), task.name)
         return TuneResult(
             strategy=self.name,

@@ -62,8 +62,8 @@ class FastStrategy(TuneStrategy):
     ) -> TuneResult:
         """Measure until every task has used its share of candidates or the time is spent.
 
-        The database is ``work_dir/database``. After an interrupt it holds all tasks finished so
-        far.
+        The database is ``work_dir/database``. When the process is interrupted or killed, it holds
+        all tasks finished so far.
 
         Raises:
             ConfigError: When the options or the target are not supported.
@@ -153,6 +153,7 @@ class _Run:
         task = next(task for task in self.tasks if task.name == name)
         if best is not None and best.latency_us is not None:
             self._commit(task, tuned)
+            self.write()
         done = len(self._tuned)
         text = f"{name}: " + (
             f"{best.latency_us:.1f} us, best of {len(tuned.measured)} ({best.hint.template})"

@@ -93,6 +93,7 @@ class Request:
         accuracy_time_s: Most seconds that the candidate computes for its accuracy; 0 for no limit.
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
+        latency_time_s: Most seconds for the latency of one contender.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Request:
     accuracy_time_s: float = 0.0
     interface: SourceInterface | None = None
     source_model_id: str = ""
+    latency_time_s: float = EvaluateConfig.time_limit_s
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -205,6 +207,7 @@ class Request:
             threads,
             metric_sha256=self._metric_sha256,
             accuracy_time_s=self.accuracy_time_s,
+            time_limit_s=self.latency_time_s,
             **asked,
         )
 

@@ -87,7 +87,7 @@ def work(it: SearchWork) -> str:
                 if budget.trials and study.ended_trials() >= budget.trials:
                     return SPENT_TRIALS.format(budget.trials)
                 return EXHAUSTED
-            limits = TrialLimits(it.trial_timeout_s, it.memory_limit_mb, watch.left)
+            limits = TrialLimits(it.trial_timeout_s, it.memory_limit_mb, watch.left, budget.time_s)
             start = time.perf_counter()
             try:
                 words = run_trial(it.session, it.request, claimed, it.rules(), limits, it.parent)

@@ -32,7 +32,12 @@ from tvmopt.tracking.store.trust import drop_private
 
 # Logged first, because the compare view of the UI opens with what comes first.
 _FIRST = ("latency_ms_p50", "accuracy_drop", "speedup_vs_baseline")
-_BASELINE_ACCURACY_S = 10.0
+# Of the baseline: most seconds for its accuracy, for its latency, and for ONNX Runtime's, each; and
+# the share of the study's time budget that each may take, 3% in all.
+_BASELINE_MOST_S, _BASELINE_LEAST_S, _BASELINE_SHARE = 10.0, 0.5, 0.01
+# Of every other trial: most seconds for the latency of the candidate, and of ONNX Runtime. Finals
+# measure the best again, with all repeats.
+_TRIAL_LATENCY_S = 3.0
 _MOST_ADJUSTED = 1.25
 
 
@@ -61,12 +66,24 @@ class Rules:
         return [of[name] for name in self.objectives]
 
 
-def request_for(request: Request, choice: Choice) -> Request:
-    """Return the request for one choice of a search."""
+def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Request:
+    """Return the request for one choice of a search.
+
+    Untuned TVM may be a hundred times as slow as what the search is about: it gets a share of the
+    budget, at least three calls.
+
+    Args:
+        request: Of the search.
+        choice: The choice.
+        budget_s: Seconds of the study's budget; 0 for no limit.
+    """
     found = request.changed(**choice.settings())
-    if choice == BASELINE:
-        return dataclasses.replace(found, accuracy_time_s=_BASELINE_ACCURACY_S)
-    return found
+    if choice != BASELINE:
+        return dataclasses.replace(found, latency_time_s=_TRIAL_LATENCY_S)
+    most = _BASELINE_MOST_S
+    if budget_s:
+        most = min(most, max(_BASELINE_LEAST_S, _BASELINE_SHARE * budget_s))
+    return dataclasses.replace(found, accuracy_time_s=most, latency_time_s=most)
 
 
 def run_trial(
@@ -132,7 +149,7 @@ def _run(
             )  # fmt: skip
             start = time.perf_counter()
             try:
-                stages = _stages(within, request_for(request, choice))
+                stages = _stages(within, request_for(request, choice, trial_limits.budget_s))
             except LimitError as error:
                 raise trial_limits.explain(error) from error
             finally:  # large, and no other trial reads them

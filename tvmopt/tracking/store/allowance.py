@@ -22,11 +22,13 @@ class TrialLimits:
         seconds: Wall time of one of its stages.
         memory_mb: Resident memory of one of its stages in megabytes; 0 for 80% of the machine's.
         left: Seconds left of the study's budget; infinite when it has none.
+        budget_s: Seconds of the study's whole budget; 0 when it has none.
     """
 
     seconds: float
     memory_mb: float
     left: Callable[[], float]
+    budget_s: float = 0.0
 
     def allow(self) -> Allowance:
         """Return the limits of the next stage.

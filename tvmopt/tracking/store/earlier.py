@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -11,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from tvmopt import host
 from tvmopt.digest import code_digest
 from tvmopt.errors import ArtifactError
-from tvmopt.stages.tune_files import DATABASE_DIR
+from tvmopt.stages.tune_files import DATABASE_DIR, KILLED_STAGE
 from tvmopt.tracking.store.stage_run import Session
 from tvmopt.tracking.store.trust import checked_artifacts, experiments_to_search, is_own
 
@@ -21,24 +22,29 @@ _MOST = 4
 def earlier_databases(session: Session, granularity: str) -> list[Path]:
     """Return folders of the newest databases of one granularity, this experiment's first.
 
-    Each was begun from those before it, so that a few hold what all know. Whether one is for the
-    same target and threads is checked where it is read, and the granularity once more.
+    Each was begun from those before it, so that a few hold what all know. A stage that was killed
+    leaves what it had measured. Whether a database is for the same target and threads is checked
+    where it is read, and the granularity once more.
     """
-    query = (
-        "attributes.status = 'FINISHED' and tags.`tvmopt.stage` = 'tune' "
+    asked = (
         f"and tags.`tvmopt.fingerprint` = '{host.fingerprint()}' "
         f"and tags.`tvmopt.code` = '{code_digest()}' "
         f"and tags.`tvmopt.granularity` = '{granularity}'"
     )
+    queries = (
+        f"attributes.status = 'FINISHED' and tags.`tvmopt.stage` = 'tune' {asked}",
+        f"attributes.status != 'RUNNING' and tags.`tvmopt.stage` = '{KILLED_STAGE}' {asked}",
+    )
     client = session.client
-    own = _newest(client, [session.experiment], query)
-    every = _newest(client, experiments_to_search(client, session.experiment), query)
+    own = _newest(client, [session.experiment], queries)
+    every = _newest(client, experiments_to_search(client, session.experiment), queries)
     found: list[Path] = []
     for run in {run.info.run_id: run for run in [*own, *every]}.values():
         if len(found) == _MOST:
             break
         try:
-            folder = checked_artifacts(client, run, "tune", session.work_dir)
+            stage = run.data.tags["tvmopt.stage"]
+            folder = checked_artifacts(client, run, stage, session.work_dir)
         except (MlflowException, ArtifactError):  # deleted meanwhile, damaged, or not signed
             continue
         if (folder / DATABASE_DIR).is_dir():
@@ -46,7 +52,12 @@ def earlier_databases(session: Session, granularity: str) -> list[Path]:
     return found
 
 
-def _newest(client: MlflowClient, experiments: list[str], query: str) -> list[Run]:
+def _newest(client: MlflowClient, experiments: list[str], queries: Sequence[str]) -> list[Run]:
     order = ["attributes.start_time DESC"]
-    runs = client.search_runs(experiments, query, max_results=2 * _MOST, order_by=order)
-    return [run for run in runs if is_own(run)]
+    runs = [
+        run
+        for query in queries
+        for run in client.search_runs(experiments, query, max_results=2 * _MOST, order_by=order)
+        if is_own(run)
+    ]
+    return sorted(runs, key=lambda run: -run.info.start_time)

@@ -21,6 +21,7 @@ from tvmopt.errors import ArtifactError, EnvironmentSetupError
 from tvmopt.stages.launch import UNLIMITED, launch
 from tvmopt.stages.registry import STAGES
 from tvmopt.stages.result import StageResult
+from tvmopt.stages.tune_files import DATABASE_DIR, KILLED_STAGE
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.store.artifacts import write_manifest
 from tvmopt.tracking.store.console import StageBar, say
@@ -211,9 +212,7 @@ def _do(session: Session, planned: Planned, own: bool, more: Mapping[str, str]) 
                 )
                 ended = time.perf_counter()
         except BaseException:
-            if log.exists():
-                shutil.copyfile(log, session.work_dir / LOG_FILE)
-                client.log_artifact(run_id, str(session.work_dir / LOG_FILE))
+            _log_failed(session, run_id, planned, out_dir, log)
             raise
         folder = _log(session, run_id, planned, result, out_dir, log)
     session.say(f"{name:<18} {ended - start:6.1f} s {'; '.join(result.changed)}")
@@ -226,6 +225,23 @@ def _do(session: Session, planned: Planned, own: bool, more: Mapping[str, str]) 
         cached=False,
         busy_s=ended - asked,
     )
+
+
+def _log_failed(session: Session, run_id: str, planned: Planned, out_dir: Path, log: Path) -> None:
+    """Log what a stage that failed or was killed leaves: its log, and a tuning database.
+
+    The run gets another stage, which is signed, so that nobody takes it for a finished one.
+    """
+    left = Path(tempfile.mkdtemp(prefix="failed-", dir=session.work_dir))
+    if log.exists():
+        shutil.copyfile(log, left / LOG_FILE)
+    if (out_dir / DATABASE_DIR).is_dir():
+        shutil.copytree(out_dir / DATABASE_DIR, left / DATABASE_DIR)
+        write_manifest(left)
+        sign(left, KILLED_STAGE, planned.digest)
+        log_tags(session.client, run_id, {"tvmopt.stage": KILLED_STAGE})
+    session.client.log_artifacts(run_id, str(left))
+    shutil.rmtree(left)
 
 
 def _check_space(folder: Path, stage: str, inputs: Mapping[str, Path]) -> None:

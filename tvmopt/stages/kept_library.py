@@ -1,0 +1,85 @@
+"""Library that the convert stage compiles for its check, and the build stage takes over.
+
+Without tuning records the build stage would compile the same module in the same way, to the same
+bytes: half of a trial's time. It lies in the convert stage's output, so that the manifest of hashes
+and the signature of that output cover it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tvmopt.build import BuiltLibrary
+from tvmopt.device.target import TargetSpec
+from tvmopt.digest import sha256_file
+from tvmopt.errors import ArtifactError
+
+FOLDER = "check"
+LIBRARY, FACTS = "library.so", "library.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptLibrary:
+    """A library with default schedules and direct convolutions, for one size of a model.
+
+    Attributes:
+        built: What :func:`tvmopt.build.build_library` returned.
+        target: ``TargetSpec.to_dict()`` that it was compiled for.
+        sha256: Of the library.
+        segments: Number of segments that ONNX Runtime runs.
+    """
+
+    built: BuiltLibrary
+    target: dict[str, Any]
+    sha256: str
+    segments: int
+
+    def copy_to(self, path: Path) -> BuiltLibrary:
+        """Copy the library to ``path``; return what is known of it.
+
+        Raises:
+            ArtifactError: When its content has changed.
+        """
+        shutil.copyfile(self.built.path, path)
+        if (found := sha256_file(path)) != self.sha256:
+            raise ArtifactError(
+                f"'{self.built.path}' must have sha256 {self.sha256}, but has {found}; run the "
+                "convert stage again, with no_cache=true"
+            )
+        return dataclasses.replace(self.built, path=path)
+
+
+def path_in(convert_dir: Path) -> Path:
+    """Return the path of the library in a convert stage's output."""
+    return convert_dir / FOLDER / LIBRARY
+
+
+def keep(convert_dir: Path, built: BuiltLibrary, target: TargetSpec, segments: int) -> None:
+    """Describe the library at :func:`path_in` in a file beside it."""
+    facts = {
+        "built": {**dataclasses.asdict(built), "path": LIBRARY},
+        "target": target.to_dict(),
+        "sha256": sha256_file(built.path),
+        "segments": segments,
+    }
+    (convert_dir / FOLDER / FACTS).write_text(json.dumps(facts, indent=2, sort_keys=True))
+
+
+def find(convert_dir: Path, target: TargetSpec) -> KeptLibrary | None:
+    """Return the library that is kept for a target; None when there is none."""
+    folder = convert_dir / FOLDER
+    if not (folder / FACTS).is_file():
+        return None
+    facts = json.loads((folder / FACTS).read_text())
+    if facts["target"] != json.loads(json.dumps(target.to_dict())):
+        return None
+    built = facts["built"]
+    built["path"] = folder / LIBRARY
+    built["instructions"] = {name: tuple(used) for name, used in built["instructions"].items()}
+    return KeptLibrary(
+        BuiltLibrary(**built), facts["target"], facts["sha256"], int(facts["segments"])
+    )
