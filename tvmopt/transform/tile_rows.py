@@ -45,11 +45,11 @@ class FillTileRows:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all Relax functions."""
-        return rewrite_functions(mod, _Rewrite(mod, self.pairs)) if self.pairs else mod
+        return rewrite_functions(mod, _TileRows(mod, self.pairs)) if self.pairs else mod
 
 
 @mutator
-class _Rewrite(PyExprMutator):
+class _TileRows(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: frozenset[tuple[str, str]]) -> None:
         super().__init__(mod)
         self._pairs = pairs
@@ -89,7 +89,7 @@ class _Rewrite(PyExprMutator):
                 data_layout="NHWC",
                 kernel_layout="HWIO",
                 out_layout="NHWC",
-                out_dtype=str(attrs.out_dtype),
+                out_dtype=attrs.out_dtype,
             )
         )
         if surplus:
