@@ -30,7 +30,35 @@ def test_a_program_of_operators_is_safe(tmp_path, size):
 
 
 @pytest.mark.parametrize(
-    "target", ["torch.serialization.os.system", "torch.load", "torch.ops.mine.run", "os.system"]
+    "target",
+    [
+        "torch.ops.aten.__and__.Tensor",
+        "torch.ops.aten._softmax.default",
+        "torch.ops.torchvision.nms",
+        "_operator.floordiv",
+        "math.ceil",
+        "torch.sym_max",
+    ],
+)
+def test_operators_and_arithmetic_on_sizes_are_safe(tmp_path, target):
+    assert why_not_safe(_file(tmp_path, **{"m/models/model.json": _program(target)})) is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.serialization.os.system",
+        "torch.load",
+        "torch.ops.mine.run",
+        "os.system",
+        "operator.call",
+        "_operator.attrgetter",
+        "operator.methodcaller",
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.__class__.mro",
+        "torch.ops.aten.linear.__init__",
+        "torch.ops.aten.linear.default.__init__",
+    ],
 )
 def test_another_call_needs_trust(tmp_path, target):
     path = _file(tmp_path, **{"m/models/model.json": _program(target)})

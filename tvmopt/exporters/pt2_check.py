@@ -20,9 +20,13 @@ from tvmopt.errors import ModelError, in_one_line
 _MOST_JSON_BYTES = 1 << 28
 # Members with compiled code, or with objects that only unpickling makes.
 _REFUSED_MEMBER = re.compile(r"aotinductor|\.so$|\.dll$|custom_obj|opaque_obj|executorch|mtia")
+# Of Python's operators only arithmetic on sizes: operator.call and attrgetter reach any object. Of
+# PyTorch's not those that map a file of the machine.
 _OPERATOR = re.compile(
-    r"torch\.ops\.(aten|prim|prims|torchvision)(\.\w+)+|_?operator\.\w+|math\.\w+|"
-    r"torch\.(sym_\w+|_sym_\w+)"
+    r"torch\.ops\.(aten|prim|prims|torchvision)"
+    r"\.(__i?(and|or|xor|lshift|rshift)__|(?!__|from_file)\w+)(\.(?!_)\w+)?|"
+    r"_?operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|"
+    r"not_|lshift|rshift|getitem)|math\.\w+|torch\.(sym_\w+|_sym_\w+)"
 )
 # Sizes: whole numbers, symbols such as s0 and u1, and functions of sizes.
 _NAME = re.compile(
