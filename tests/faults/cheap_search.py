@@ -90,7 +90,7 @@ def _finish(session: Session, request: object, study: object, limits: Limits, wh
 def search(folder: Path, name: str) -> None:
     """Do what ``tvmopt.tracking.search.entry_points.search`` does, without a model."""
     trial._stages = _stages
-    trial.request_for = lambda request, choice: request
+    trial.request_for = lambda request, choice, _: request
     search_module.finish_search, search_module.leave_report = _finish, lambda *args: ""
     budget = Budget(0, 0.0)
     with command("search", "stub", {"study": name}) as session:

@@ -173,8 +173,8 @@ class TestNotOpened:
         assert "it is damaged" in _refusal(copied)
 
     def test_other_format(self, copied):
-        _edit(copied, format=2)
-        assert "it is damaged (format must be 1)" in _refusal(copied)
+        _edit(copied, format=3)
+        assert "it is damaged (format must be 1 or 2)" in _refusal(copied)
 
     @pytest.mark.parametrize(
         "changes",

@@ -145,6 +145,8 @@ class OnCpu:
     def __call__(self, inputs):
         return self._model(inputs)
 
+    coded = __call__
+
     def gpu_seconds(self, calls: int = 1) -> float:
         return self._seconds if calls == 1 else self._seconds / 2
 

@@ -53,7 +53,7 @@ class Worker:
         )  # fmt: skip
         self.ends: list[Exception | None] = []
         self.said: list[str] = []
-        monkeypatch.setattr(trial, "request_for", lambda request, choice: request)
+        monkeypatch.setattr(trial, "request_for", lambda request, choice, _: request)
         monkeypatch.setattr(trial, "_stages", self._stages)
         monkeypatch.setattr(search_loop, "say", self.said.append)
 
