@@ -42,7 +42,7 @@ def quantised_by_nncf(
 
 
 def integer_layers(quantised: onnx.ModelProto, names: Iterable[str]) -> list[str]:
-    """Return those of the layers ``names`` whose operands are dequantized."""
+    """Return the layers, of ``names``, whose operands are dequantized."""
     graph = Graph(quantised.graph)
     nodes = {node.name: node for node in graph.nodes}
     return [

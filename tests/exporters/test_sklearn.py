@@ -140,8 +140,8 @@ def test_columns_of_numbers_and_texts(tmp_path):
     np.testing.assert_array_equal(found.run(rows), model.predict(rows))
     kinds = {value.type.tensor_type.elem_type for value in found.model.graph.input}
     assert 8 not in kinds  # texts are codes
-    turned = rows[["city", "age", "rooms"]]
-    np.testing.assert_array_equal(found.run(turned), model.predict(rows))
+    reordered = rows[["city", "age", "rooms"]]
+    np.testing.assert_array_equal(found.run(reordered), model.predict(rows))
     strange = rows.assign(city="Oslo", rooms=99)
     np.testing.assert_array_equal(found.run(strange), model.predict(strange))
 

@@ -6,7 +6,6 @@ all numeric are written here instead; categorical splits go through onnxmltools.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
 from tvmopt.exporters.exported import ROWS, Exported
+from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.sklearn import load_object
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
@@ -41,12 +41,7 @@ def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
         ModelError: When it cannot be read or converted.
         EnvironmentSetupError: Without lightgbm or onnxmltools.
     """
-    for package in ("lightgbm", "onnxmltools"):
-        if importlib.util.find_spec(package) is None:
-            raise EnvironmentSetupError(
-                f"{package} must be installed to compile models of LightGBM, but it is not; run: "
-                "pip install lightgbm 'tvmopt[sklearn]'"
-            )
+    require_packages(("lightgbm", "onnxmltools"), "LightGBM", "lightgbm 'tvmopt[sklearn]'")
     import lightgbm
 
     kind = source.model_class.rpartition(".")[2] or "Booster"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.exported import (
     LABEL_OUTPUT,
     PROBABILITIES_OUTPUT,
@@ -21,6 +20,7 @@ from tvmopt.exporters.exported import (
     Exported,
 )
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
+from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.texts import without_texts
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
@@ -44,11 +44,7 @@ def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
         ModelError: When skl2onnx cannot convert it.
         EnvironmentSetupError: Without skl2onnx.
     """
-    if importlib.util.find_spec("skl2onnx") is None:
-        raise EnvironmentSetupError(
-            "skl2onnx must be installed to compile models of scikit-learn, but it is not; run: "
-            "pip install 'tvmopt[sklearn]'"
-        )
+    require_packages(("skl2onnx",), "scikit-learn", "'tvmopt[sklearn]'")
     if source.predict_fn not in _METHODS:
         raise ConfigError(
             f"pyfunc_predict_fn of the source must be {' or '.join(_METHODS)}, but is "
@@ -71,10 +67,10 @@ def load_object(source: SourceModel, folder: Path) -> Any:
     if source.format == "skops":
         import skops.io
 
-        unknown = [one for one in skops.io.get_untrusted_types(file=path) if one not in _KNOWN]
+        trusted = skops.io.get_untrusted_types(file=path)
+        unknown = [one for one in trusted if one not in _KNOWN]
         if unknown:
             source.require_trust(f"its file holds objects of {', '.join(unknown[:3])}")
-        trusted = skops.io.get_untrusted_types(file=path)
         return _loaded(source, lambda: skops.io.load(path, trusted=trusted))
     source.require_trust(f"its file is a {source.format or 'pickle'}")
     if source.format == "cloudpickle":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.boosted import matrix_columns
 from tvmopt.exporters.exported import ROWS, Exported
+from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.pt2_check import plain_tensors_only, why_not_safe
 from tvmopt.exporters.source import InputTensor, SourceModel
 from tvmopt.runtime.interface import TENSOR, SourceColumn
@@ -36,12 +36,7 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
         ModelError: When it cannot be read or exported.
         EnvironmentSetupError: Without torch or onnxscript.
     """
-    for package in ("torch", "onnxscript"):
-        if importlib.util.find_spec(package) is None:
-            raise EnvironmentSetupError(
-                f"{package} must be installed to compile models of PyTorch, but it is not; run: "
-                "pip install 'tvmopt[pytorch]'"
-            )
+    require_packages(("torch", "onnxscript"), "PyTorch", "'tvmopt[pytorch]'")
     import torch
 
     path = source.path(folder)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, in_one_line
+from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
 from tvmopt.exporters.exported import Exported
+from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.source import SourceModel
 
 _OPSET = 15
@@ -31,12 +31,7 @@ def export_xgboost(source: SourceModel, folder: Path, dtype: str) -> Exported:
         ModelError: When it cannot be read or converted.
         EnvironmentSetupError: Without xgboost or onnxmltools.
     """
-    for package in ("xgboost", "onnxmltools"):
-        if importlib.util.find_spec(package) is None:
-            raise EnvironmentSetupError(
-                f"{package} must be installed to compile models of XGBoost, but it is not; run: "
-                "pip install xgboost 'tvmopt[sklearn]'"
-            )
+    require_packages(("xgboost", "onnxmltools"), "XGBoost", "xgboost 'tvmopt[sklearn]'")
     import xgboost
 
     kind = source.model_class.rpartition(".")[2] or "Booster"

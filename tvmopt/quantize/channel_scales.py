@@ -26,7 +26,7 @@ from onnx import helper, numpy_helper
 from tvmopt.frontend.operator_sets import is_default, opset
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph, attributes
-from tvmopt.quantize.normalise import normalise
+from tvmopt.quantize.normalise import normalise, unused_name
 from tvmopt.quantize.select import JOINING, source
 
 # A channel whose values are below one step of the largest channel's is 0 without scales. Data of
@@ -116,8 +116,8 @@ def scale_channels(
             found = scales[node.name]
             x, w = node.input[0], node.input[1]
             weight = index.array(w)
-            scaled = _unused(f"{x}.scaled", taken)
-            inverse = _unused(f"{x}.scales", taken)
+            scaled = unused_name(f"{x}.scaled", taken)
+            inverse = unused_name(f"{x}.scales", taken)
             factors = found.along(weight.ndim)
             graph.initializer.append(numpy_helper.from_array(1 / factors, inverse))
             repeats = len(weight) // factors.size
@@ -212,10 +212,3 @@ def _scales(low: np.ndarray, high: np.ndarray, weight: np.ndarray) -> ChannelSca
 def _over(values: np.ndarray, part: float) -> np.ndarray:
     """Return ``values / part``: infinite where a value is left of a part of 0."""
     return values / part if part else np.where(values > 0, np.inf, 0.0)
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

@@ -143,8 +143,15 @@ def _add(graph: onnx.GraphProto, name: str, value: np.ndarray) -> str:
     """Add a constant under an unused name; return the name."""
     taken = {i.name for i in graph.initializer}
     taken.update(output for node in graph.node for output in node.output)
-    while name in taken:
-        name += "_"
+    name = unused_name(name, taken)
     tensor = numpy_helper.from_array(np.ascontiguousarray(value, dtype=np.float32), name)
     graph.initializer.append(tensor)
+    return name
+
+
+def unused_name(name: str, taken: set[str]) -> str:
+    """Return ``name``, with underscores behind it until it is not in ``taken``; add it there."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
     return name

@@ -100,16 +100,15 @@ def sensitivity(
         ranges = collect_ranges(proto, [b.inputs for b in few.batches()], scheme, progress)
     graph = Graph(proto.graph)
     setting = Setting(proto, graph, scheme, ranges)
+    layers, nodes = layer_table(proto), {node.name: node for node in graph.nodes}
+    session = new_session(proto)
+    scores = find_class_scores(proto).on(random_inputs=data.is_random)
 
     def begin(chosen: Dataset) -> tuple[Analysis, str]:
         """Return an analysis on some samples, and why it does not use the user's metric."""
         batches = list(chosen.batches())
-        session = new_session(proto)
         expected = [session.run(None, b.inputs) for b in batches]
-        scores = find_class_scores(proto).on(random_inputs=data.is_random)
         judge, why_not_asked = _judge(batches, expected, bar, scores, metric)
-        nodes = {node.name: node for node in graph.nodes}
-        layers = layer_table(proto)
         parts = setting, layers, nodes, dtypes, batches, bar, judge, progress
         return Analysis(*parts), why_not_asked
 

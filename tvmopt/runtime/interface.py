@@ -18,14 +18,13 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
+from tvmopt.runtime.categories import UNKNOWN
 
 #: Key of the interface in the metadata of an ONNX file.
 INTERFACE_KEY = "tvmopt.interface"
 #: What an answer is: classes, scores of classes, values of a regression, or the tensor as it is.
 LABELS, PROBABILITIES, VALUES, TENSOR = "labels", "probabilities", "values", "tensor"
 ANSWERS = (LABELS, PROBABILITIES, VALUES, TENSOR)
-#: Code of a text that the model does not know.
-UNKNOWN = -1
 _SHOWN = 5
 
 

@@ -4,9 +4,9 @@ A tile of AMX has up to 16 rows, which are pixels of one image line. Two kinds o
 of a tile empty:
 
 1. A convolution over a sequence is often exported as one over an image of width 1. Height and width
-   are exchanged; no data moves, because one of them is 1.
+   are transposed; no data moves, because one of them is 1.
 2. A line of 508 pixels has no divisor between 5 and 16. The line is padded, and the surplus pixels
-   are cut off: a copy costs less than three quarters of each tile.
+   are sliced off: a copy costs less than three quarters of each tile.
 
 before -> after, for x (1, 512, 1, 256) in NHWC and a kernel of 5 x 1::
 
@@ -34,7 +34,7 @@ _NHWC = ["NHWC", "HWIO", "NHWC"]
 
 @tvm.transform.module_pass(opt_level=0, name="FillTileRows")
 class FillTileRows:
-    """Turn and pad images whose lines do not fill tiles; see the module docstring.
+    """Transpose and pad images whose lines do not fill tiles; see the module docstring.
 
     Args:
         target: Target to compile for; one without tile instructions needs no change.
