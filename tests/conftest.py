@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-@pytest.fixture(autouse=True)
+@contextmanager
 def _mlflow_as_before() -> Iterator[None]:
-    """Undo what a test sets in MLflow for the process: the store, the experiment, its variables."""
+    """Undo what is set in MLflow for the process: the store, the experiment, its variables."""
 
     def variables() -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
@@ -128,6 +129,18 @@ def _mlflow_as_before() -> Iterator[None]:
     for name in set(variables()) - set(before):
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _mlflow_as_before_the_test() -> Iterator[None]:
+    with _mlflow_as_before():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mlflow_as_before_the_module() -> Iterator[None]:
+    with _mlflow_as_before():
+        yield
 
 
 def _make_model(nodes, inputs, outputs, constants=None, opset=17, domains=()):  # type: ignore[no-untyped-def]

@@ -52,7 +52,6 @@ def compiled(tmp_path_factory, run_flow):
     rows = _rows(300, 0)
     wanted = np.where((rows.city == "Bern") ^ (rows.rooms > 2), "yes", "no")
     model = _fitted(rows, wanted)
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(client.tracking_uri)
     with mlflow.start_run(experiment_id=experiment_id(client, "sources")):
         mlflow.sklearn.log_model(
@@ -66,7 +65,7 @@ def compiled(tmp_path_factory, run_flow):
     done = run_flow(folder, "main", trust="true", **asked)
     assert done.returncode == 0, done.stderr
     yield client, model, refused, done
-    mlflow.set_tracking_uri(before)
+    mlflow.set_tracking_uri(None)
 
 
 def test_a_pickle_is_not_read_without_trust(compiled):
