@@ -64,7 +64,7 @@ class Case:
             outputs = [value.name for value in self.prepared.reference.graph.output]
             with tempfile.TemporaryDirectory() as folder:
                 alphabet = Path(folder) / "alphabet.txt"
-                alphabet.write_text(_alphabet(self.prepared.reference), encoding="utf-8")
+                alphabet.write_text(alphabet(self.prepared.reference), encoding="utf-8")
                 found = find_metric("cer", "", outputs, str(alphabet), 0)
             assert found is not None
             self.metric = found
@@ -113,7 +113,7 @@ class Case:
         )
 
 
-def _alphabet(model: onnx.ModelProto) -> str:
+def alphabet(model: onnx.ModelProto) -> str:
     """Return the alphabet of PP-OCR's recogniser: its own characters, and the space at the end."""
     [text] = [entry.value for entry in model.metadata_props if entry.key == "character"]
     return "\n".join([*text.split("\n"), " "]) + "\n"

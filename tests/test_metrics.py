@@ -146,8 +146,8 @@ def test_own_function_gets_all_outputs_and_labels(own) -> None:
         ("return float('nan')", "must return a finite number, but returned nan for 60 samples"),
         ("return 'good'", "must return a number, but returned 'good'"),
         ("return None", "must return a number, but returned None"),
-        ("raise ValueError('no\\n such')", "but it says: ValueError: no such"),
-        ("return outputs['y']", "but it says: IndexError: only integers"),
+        ("raise ValueError('no\\n such')", "but it says in line 3: ValueError: no such"),
+        ("return outputs['y']", "but it says in line 3: IndexError: only integers"),
     ],
 )
 def test_own_function_that_fails_is_one_line(own, body, message) -> None:

@@ -15,10 +15,10 @@ from onnx import helper
 from tvmopt import host
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import resolve_target
-from tvmopt.errors import AccuracyError, ConfigError, ModelError
+from tvmopt.errors import AccuracyError, BuildError, ConfigError, ModelError
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
-from tvmopt.stages import convert_module
+from tvmopt.stages import convert_module, kept_library
 from tvmopt.stages.convert import convert
 from tvmopt.stages.module_files import REFERENCE_FILE, read_module
 from tvmopt.stages.signature import Signature
@@ -110,8 +110,20 @@ def test_scalar_output(run, make_model):
     assert Signature.read(out).outputs[0].shape == ()
 
 
-def test_wrong_import_is_refused(run, conv_model, monkeypatch):
-    """A kernel with wrong results must be detected."""
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Make every target one of another machine; return its name."""
+    spec = resolve_target("host")
+    assert spec.missing_on_host() == ()
+    monkeypatch.setattr(convert_module.TargetSpec, "missing_on_host", lambda self: ("amx",))
+    return spec.device
+
+
+@pytest.mark.parametrize("where", ["host", "elsewhere"])
+def test_wrong_import_is_refused(run, conv_model, monkeypatch, request, where):
+    """A kernel with wrong results must be detected, also in a model for another machine."""
+    if where == "elsewhere":
+        request.getfixturevalue(where)
     original = convert_module.import_with_segments
 
     def other_bias(model, layers, others):
@@ -128,15 +140,28 @@ def test_wrong_import_is_refused(run, conv_model, monkeypatch):
         run(conv_model, layout="NCHW")
 
 
-def test_target_of_another_machine_is_not_checked(run, conv_model, monkeypatch):
-    real = convert_module.TargetSpec.missing_on_host
-    assert real(resolve_target("host")) == ()
-    monkeypatch.setattr(convert_module.TargetSpec, "missing_on_host", lambda self: ("amx",))
-    monkeypatch.setattr(convert_module, "compile_for_check", lambda *a: pytest.fail("was run"))
-    result, _ = run(conv_model)
-    assert "does not run on this machine" in result.tags["tvmopt.unchecked"]
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_conversion_for_another_machine_is_checked_on_this_cpu(run, conv_model, elsewhere, dtype):
+    result, folder = run(conv_model, dtype=dtype)
+    said = f"{elsewhere} does not run on this machine: its CPU checked the conversion"
+    assert result.tags["tvmopt.unchecked"].startswith(said)
+    assert result.metrics["cosine_vs_float"] > 0.999
+    assert result.changed[-2].startswith("checked on random inputs")
+    assert result.changed[-1].startswith(f"not proven: {said}")
+    assert "tvmopt.non_finite" not in result.tags
+    assert not kept_library.path_in(folder).exists()
+
+
+def test_what_this_cpu_cannot_compile_is_not_checked(run, conv_model, elsewhere, monkeypatch):
+    def fail(*_):
+        raise BuildError("no such instruction")
+
+    monkeypatch.setattr(convert_module, "compile_for_check", fail)
+    result, _ = run(conv_model, fallback="refuse")
+    said = "and this machine's CPU cannot run it either: no such instruction"
+    assert result.tags["tvmopt.unchecked"].endswith(said)
     assert "import_max_deviation" not in result.metrics
-    assert result.changed[-1].startswith("not checked")
+    assert result.changed[-1].startswith("not proven: ")
 
 
 def test_data_that_does_not_fit(run, conv_model):

@@ -59,7 +59,7 @@ def test_the_run_finishes_without_measurements(built) -> None:
     assert parent.info.status == "FINISHED"
     assert "latency_ms_p50" not in parent.data.metrics
     tags = {stage: _run(folder, stage).data.tags for stage in ("convert", "tune", "build")}
-    assert tags["convert"]["tvmopt.unchecked"] == f"target {name} does not run on this machine"
+    assert f"{name} does not run on this machine: its CPU" in tags["convert"]["tvmopt.unchecked"]
     assert tags["convert"]["tvmopt.layout"] == "NHWC"
     assert tags["tune"]["tvmopt.unmeasured.tuning"].startswith(f"{lacks}: top-1 of")
     assert tags["build"]["tvmopt.unchecked"] == lacks

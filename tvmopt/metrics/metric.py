@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,7 @@ from tvmopt.errors import ConfigError, in_one_line
 from tvmopt.metrics.check import BUILT_IN, ERROR_RATES, check_metric
 from tvmopt.metrics.error_rates import error_rate
 from tvmopt.metrics.named import NAMED
-from tvmopt.metrics.own import is_own, load_own
+from tvmopt.metrics.own import file_of, is_own, load_own
 
 Keep = Callable[[Sequence[np.ndarray], np.ndarray], Sequence[np.ndarray]]
 Score = Callable[[Sequence[np.ndarray], np.ndarray], object]
@@ -137,6 +138,14 @@ def _called(name: str, call: Callable[[], _T]) -> _T:
         raise
     except Exception as error:
         raise ConfigError(
-            f"metric {name} must take the outputs and labels of the data, but it says: "
-            f"{type(error).__name__}: {in_one_line(error)}"
+            f"metric {name} must take the outputs and labels of the data, but it says"
+            f"{_line_of(name, error)}: {type(error).__name__}: {in_one_line(error)}"
         ) from error
+
+
+def _line_of(name: str, error: Exception) -> str:
+    """Return where in the user's own file an error arose, as words; empty for other metrics."""
+    file = file_of(name)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if file and Path(frame.filename) == file]
+    return f" in line {lines[-1]}" if lines else ""

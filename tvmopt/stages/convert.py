@@ -167,7 +167,7 @@ def _convert_size(
     names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
     source = _quantised(config, read.prepared, names, calibrate_dir)
     import_ = Importer(read.layers, config, target, is_checked)
-    keep_in = out_dir if is_only and target.gpu is None else None
+    keep_in = out_dir if is_only and target.gpu is None and not import_.is_foreign else None
     made, check, findings = _checked(
         config, import_, read, source, skipped, target, progress, keep_in
     )
@@ -175,9 +175,10 @@ def _convert_size(
     converted = made.conversions(config.layout)
     tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.dtype}
     non_finite: NonFinite | None = None
-    if made.run is None:
-        tags["tvmopt.unchecked"] = f"target {target.device} does not run on this machine"
-    else:
+    unproven = _unproven(import_, made, target)
+    if unproven:
+        tags["tvmopt.unchecked"] = unproven
+    elif made.run is not None:
         non_finite = check.non_finite(made.run)
 
     apart = _in_segments(read.layers, parted)
@@ -189,7 +190,8 @@ def _convert_size(
         onnx.save_model(source, str(out_dir / QUANTIZED_FILE))
     write_layers(out_dir / LAYERS_FILE, rows)
     write_changes(out_dir / CHANGES_FILE, converted)
-    write_golden(out_dir, read.trials[-1].inputs, check.golden_outputs(findings))
+    own = None if import_.is_foreign else findings
+    write_golden(out_dir, read.trials[-1].inputs, check.golden_outputs(own))
     check.signature().write(out_dir)
     progress(5, 5, "done")
     if non_finite is not None:
@@ -198,6 +200,8 @@ def _convert_size(
     metrics = conversion_metrics(rows, converted, findings, apart)
     metrics |= {"convert_s": time.perf_counter() - start, "params_bytes": float(params_bytes)}
     lines = conversion_lines(config, read, rows, converted, findings, params_bytes)
+    if unproven:
+        lines.append(f"not proven: {unproven}")
     lines += [segment.line for segment in parted.segments]
     if non_finite is not None:
         lines.append(non_finite.line)
@@ -215,7 +219,7 @@ def _checked(
     made = converted_module(config, import_, source, skipped, target, progress, keep_in)
     layout = made.config.layout
     check = Check(read, source, config.dtype, layout, has_halves=bool(skipped.halves))
-    if made.run is None:
+    if made.run is None or import_.checked_on is None:
         return made, check, None
     progress(4, 5, "check")
 
@@ -223,11 +227,21 @@ def _checked(
         return made.conversions.convert(import_(tapped).mod, layout).mod
 
     try:
-        return made, check, check(made.run, convert_tapped, target)
+        return made, check, check(made.run, convert_tapped, import_.checked_on)
     except AccuracyError as error:
         if config.dtype != "float32" or not import_.leave_out_more(source, error):
             raise
     return _checked(config, import_, read, source, skipped, target, progress, keep_in)
+
+
+def _unproven(import_: Importer, made: Made, target: TargetSpec) -> str:
+    """Return what the check does not show about another machine's target; empty for this one's."""
+    if not import_.is_foreign:
+        return ""
+    elsewhere = f"{target.device} does not run on this machine"
+    if made.run is None:
+        return f"{elsewhere}, and {made.unchecked or 'the conversion was not checked'}"
+    return f"{elsewhere}: its CPU checked the conversion, but the kernels are compiled anew"
 
 
 def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:

