@@ -235,7 +235,10 @@ def _champion(name: str) -> str:
     client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
     [model] = [m for m in client.search_registered_models() if "champion" in m.aliases]
     version = client.get_model_version_by_alias(model.name, "champion")
-    metrics = client.get_run(version.run_id or "").data.metrics
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    chosen = "tags.`tvmopt.entry_point` = 'main'"
+    [run] = client.search_runs(experiments, chosen)
+    metrics = run.data.metrics
     shown = ("reference_accuracy", "accuracy", "accuracy_drop")
     values = [f"{metrics[key]:.4f}" if key in metrics else "-" for key in shown]
     return " | ".join([model.name, str(version.version), *values])

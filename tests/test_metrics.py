@@ -165,6 +165,16 @@ def test_own_file_that_does_not_run(tmp_path, own) -> None:
         find_metric(text, "larger", ("y",))
     with pytest.raises(ConfigError, match="must name an existing file, but there is none at"):
         with_whole_path(f"{tmp_path}/gone.py:score")
+    file = tmp_path / "bad.py"
+    file.write_text("def score(:")
+    with pytest.raises(ConfigError, match=r"a Python file, but '.*bad.py' says: invalid syntax"):
+        with_whole_path(f"{file}:score")
+    file.write_text("import os\nvalue = [1 for row in ()]\ndef other(): ...")
+    with pytest.raises(ConfigError, match=r"it has no 'score'; it has os, other, row, value"):
+        with_whole_path(f"{file}:score")
+    for code in ("from os.path import *", "try:\n  import score\nexcept OSError: pass"):
+        file.write_text(code)
+        assert with_whole_path(f"{file}:score") == f"{file}:score"
     assert file_of(text) == tmp_path / "own.py"
     assert (file_of("f1"), with_whole_path("f1")) == (None, "f1")
     assert not is_own("own.txt:score")

@@ -12,13 +12,13 @@ from tvmopt.quantize.loss_bound import batches_for_mean, loss_bound
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("count", [8, 32, 128])
-def test_the_bound_holds_for_most_new_samples(spread, count):
+def test_the_bound_holds_for_most_new_samples_of_the_best_of_twenty_sets(spread, count):
     rng = np.random.default_rng(0)
-    draws = 1e-3 * rng.lognormal(0, spread, (2000, 2, count))
-    held = [
-        float(new.mean()) <= loss_bound(seen)  # type: ignore[operator]
-        for seen, new in ((list(pair[0]), pair[1]) for pair in draws)
-    ]
+    held = []
+    for _ in range(400):
+        seen = 1e-3 * rng.lognormal(0, spread, (20, count))
+        best = min(seen, key=np.mean)
+        held.append(1e-3 * rng.lognormal(0, spread, count).mean() <= loss_bound(list(best)))
     assert np.mean(held) >= 0.92
 
 

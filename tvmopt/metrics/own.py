@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ def is_own(text: str) -> bool:
 
 
 def with_whole_path(text: str) -> str:
-    """Return the text with the file's absolute path; any other text as it is.
+    """Return the text with the file's absolute path; any other text as it is. No code is run.
 
     Raises:
-        ConfigError: When there is no such file.
+        ConfigError: When there is no such file, or is not Python, or has no such name.
     """
     found = _OWN.fullmatch(text)
     if found is None:
@@ -30,7 +31,37 @@ def with_whole_path(text: str) -> str:
     path = Path(found[1]).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"metric must name an existing file, but there is none at '{path}'")
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"metric must name a Python file, but '{path}' says: {in_one_line(error)}"
+        ) from error
+    names = _names_in(tree)
+    if names.isdisjoint({found[2], "*"}):
+        raise _no_such_function(path, found[2], names)
     return f"{path}:{found[2]}"
+
+
+def _names_in(tree: ast.Module) -> set[str]:
+    """Return all names that a file defines or imports anywhere; ``*`` for those of a module."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
+
+
+def _no_such_function(path: Path, name: str, names: Iterable[str]) -> ConfigError:
+    defined = sorted(one for one in names if not one.startswith("_"))
+    return ConfigError(
+        f"metric must name a function of '{path}', but it has no {name!r}; it has "
+        f"{', '.join(defined)[:200] or 'nothing'}"
+    )
 
 
 def file_of(text: str) -> Path | None:
@@ -61,9 +92,5 @@ def load_own(text: str) -> Callable[[Any, Any], Any]:
         ) from error
     function = getattr(module, found[2], None)
     if not callable(function):
-        defined = sorted(name for name in vars(module) if not name.startswith("_"))
-        raise ConfigError(
-            f"metric must name a function of '{path}', but it has no {found[2]!r}; it has "
-            f"{', '.join(defined)[:200] or 'nothing'}"
-        )
+        raise _no_such_function(path, found[2], vars(module))
     return function
