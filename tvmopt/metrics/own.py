@@ -23,7 +23,7 @@ def with_whole_path(text: str) -> str:
     """Return the text with the file's absolute path; any other text as it is. No code is run.
 
     Raises:
-        ConfigError: When there is no such file, or is not Python, or has no such name.
+        ConfigError: When the file is none, is not Python, or has no such name.
     """
     found = _OWN.fullmatch(text)
     if found is None:

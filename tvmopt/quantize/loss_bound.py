@@ -23,8 +23,8 @@ _PRECISION = 0.1  # standard error of the mean loss, relative to it
 def loss_bound(losses: Sequence[float]) -> float | None:
     """Return the 95% upper bound of the mean loss on as many other batches of the same kind.
 
-    The bound is the upper end of the prediction interval of the mean's logarithm, by Student's t. It
-    holds for the best of twenty sets of layers, whose measured loss is small in part by chance.
+    The bound is the upper end of the prediction interval of the mean's logarithm, by Student's t.
+    It holds for the best of twenty sets of layers, whose measured loss is small in part by chance.
     The spread of the losses relative to their mean is the sample's, or that of the log-normal
     distribution with the sample's spread of logarithms, whichever is larger: a few batches may not
     hold the large losses that dominate the mean. It is at least 1e-4: where outputs saturate, most
