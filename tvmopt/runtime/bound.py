@@ -36,12 +36,18 @@ class BoundCall:
 
     Attributes:
         inputs: Input arrays by name; write into them before a call.
+        input_arrays: The same arrays, in order.
         outputs: Output arrays, which the next call overwrites.
         has_fallback: Whether the library has direct convolutions for Winograd ones.
 
     Raises:
         ConfigError: When an array has another name, shape or dtype, or the kernels cannot use it.
     """
+
+    __slots__ = (
+        "_arguments", "_fallback", "_function", "_run", "_specs", "has_fallback", "input_arrays",
+        "inputs", "outputs",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -54,10 +60,12 @@ class BoundCall:
         metadata = metadata.at(size)
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
+        self.input_arrays = tuple(self.inputs.values())
         self.outputs = Outputs(results.values(), tuple(results))
         self._specs = metadata.outputs
         tensors = [list(self.inputs.values()), list(results.values())]
         self._run = executor.bind(of_size(MAIN, size), *tensors)
+        self._function, self._arguments = self._run.function, self._run.arguments
         direct = of_size(FALLBACK, size)
         self.has_fallback = executor.has(direct)
         self._fallback = executor.bind(direct, *tensors) if self.has_fallback else None
@@ -76,8 +84,8 @@ class BoundCall:
         Args:
             direct: Whether to run only the fallback, which must exist.
         """
-        if not direct:
-            self._run()
+        if not direct and self._function(self._arguments):
+            raise self._run.failure()
         if self._fallback is not None and (direct or holds_nan(self.outputs)):
             self._fallback()
         return self.outputs

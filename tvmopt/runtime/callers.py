@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from tvmopt.versions import require_tvm
 
 # Bytes of an output from which on a new array for each call takes less time than a copy.
 _LEAST_RENEWED_BYTES = 64 * 1024
+_COPY = np.ndarray.copy
 
 
 class NativeCaller:
@@ -38,11 +40,13 @@ class NativeCaller:
 
     def __init__(self, executor: NativeExecutor, metadata: ModelMetadata, size: int = 0) -> None:
         self.executor, self._metadata, self._size = executor, metadata, size
-        self._permits = threading.Semaphore(usable_cores())
-        self._idle = [BoundCall(executor, metadata, size=size)]
-        self.has_fallback = self._idle[0].has_fallback
-        sizes = [array.nbytes for array in self._idle[0].outputs]
-        self._is_renewed = [size >= _LEAST_RENEWED_BYTES for size in sizes]
+        first = BoundCall(executor, metadata, size=size)
+        self.has_fallback = first.has_fallback
+        large = [array.nbytes >= _LEAST_RENEWED_BYTES for array in first.outputs]
+        self._is_renewed = large if any(large) else []
+        self._idle: queue.SimpleQueue[BoundCall] = queue.SimpleQueue()
+        self._idle.put(first)
+        self._left, self._lock = usable_cores() - 1, threading.Lock()
 
     def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
         """Return new arrays with the outputs.
@@ -51,21 +55,35 @@ class NativeCaller:
             arrays: Inputs of the shapes and dtypes of the model, in order.
             direct: Whether to run only the fallback, which must exist.
         """
-        with self._permits:
-            try:
-                call = self._idle.pop()
-            except IndexError:
+        try:
+            call = self._idle.get_nowait()
+        except queue.Empty:
+            call = self._another()
+        try:
+            for buffer, array in zip(call.input_arrays, arrays, strict=True):
+                buffer[...] = array
+            if self._is_renewed:
+                return self._renewed(call, direct)
+            return list(map(_COPY, call(direct=direct)))
+        finally:
+            self._idle.put(call)
+
+    def _another(self) -> BoundCall:
+        """Return a new call, or when there are as many as cores, the next one that is idle."""
+        with self._lock:
+            if self._left > 0:
                 call = BoundCall(self.executor, self._metadata, size=self._size)
-            try:
-                for buffer, array in zip(call.inputs.values(), arrays, strict=True):
-                    buffer[...] = array
-                for number, is_renewed in enumerate(self._is_renewed):
-                    if is_renewed:
-                        call.renew_output(number)
-                results = zip(call(direct=direct), self._is_renewed, strict=True)
-                return [array if is_renewed else array.copy() for array, is_renewed in results]
-            finally:
-                self._idle.append(call)
+                self._left -= 1
+                return call
+        return self._idle.get()
+
+    def _renewed(self, call: BoundCall, direct: bool) -> list[np.ndarray]:
+        """Run a call that writes its large outputs into new arrays."""
+        for number, is_renewed in enumerate(self._is_renewed):
+            if is_renewed:
+                call.renew_output(number)
+        results = zip(call(direct=direct), self._is_renewed, strict=True)
+        return [array if is_renewed else array.copy() for array, is_renewed in results]
 
 
 class TvmCaller:

@@ -14,6 +14,7 @@ from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.bundle import golden_name
 from tvmopt.runtime.callers import Callers, NativeCaller, TvmCaller
 from tvmopt.runtime.categories import Categories
+from tvmopt.runtime.exact import ExactCalls
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
@@ -45,6 +46,11 @@ class CompiledModel:
             [Categories(spec.name, spec.categories) if spec.categories else None for spec in side]
             for side in (metadata.inputs, metadata.outputs)
         )
+        self._decodes = any(self._output_categories)
+        self._exact = ExactCalls(metadata.inputs)
+        self._may_be_exact = not any(self._input_categories)
+        if self._planner is None and self._may_be_exact:
+            self._exact.add(tuple(spec.shape for spec in metadata.inputs), self._caller)
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model.
@@ -65,6 +71,8 @@ class CompiledModel:
                 Runtime refuses the values.
         """
         outputs = self.coded(inputs)
+        if not self._decodes:
+            return outputs
         for number, categories in enumerate(self._output_categories):
             if categories is not None:
                 outputs[number] = categories.decode(outputs[number])
@@ -72,14 +80,24 @@ class CompiledModel:
 
     def coded(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model as a call does, and return the codes of strings, as compiled code does."""
+        caller, arrays = self._exact.find(inputs)
+        if caller is not None:
+            return Outputs(caller.run(arrays), self._output_names)
         arrays = self._arrays(inputs)
         if self._planner is not None:
             outputs = self._planner.run(self.run_size, arrays)
+            self._remember(arrays)
             return Outputs(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
             return Outputs(self._caller.run(arrays), self._output_names)
         outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
         return Outputs(outputs, self._output_names)
+
+    def _remember(self, arrays: Sequence[np.ndarray]) -> None:
+        """Let the next inputs of the same shapes find their size at once, if they are its own."""
+        shapes = tuple(array.shape for array in arrays)
+        if self._may_be_exact and (size := self._planner.exact(shapes)) is not None:
+            self._exact.add(shapes, self._callers[size])
 
     def bind(
         self,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import SupportsIndex, overload
 
 import numpy as np
 
 
 class Outputs(list[np.ndarray]):
-    """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``."""
+    """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``.
 
-    def __init__(self, values: Iterable[np.ndarray], names: Sequence[str]) -> None:
-        super().__init__(values)
-        self._names = tuple(names)
+    Args:
+        values: The arrays.
+        names: Name of each.
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self, values: Iterable[np.ndarray], names: tuple[str, ...]) -> None:
+        list.__init__(self, values)  # super() takes as long as the rest of a call's outputs
+        self._names = names
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> np.ndarray: ...

@@ -112,6 +112,17 @@ class SizePlanner:
             self._plans[shapes] = self._planned(shapes)
         return self._plans[shapes]
 
+    def exact(self, shapes: Shapes) -> int | None:
+        """Return the size that computes inputs of ``shapes`` as they are; None if none does.
+
+        Raises:
+            ConfigError: When no size fits.
+        """
+        calls = self.plan(shapes)
+        if len(calls) == 1 and self.sizes[calls[0].size].inputs == shapes:
+            return calls[0].size
+        return None
+
     def run(self, run: Run, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of inputs of any size.
 
@@ -123,10 +134,10 @@ class SizePlanner:
             ConfigError: When no size fits.
         """
         shapes = tuple(array.shape for array in arrays)
-        calls = self.plan(shapes)
-        if len(calls) == 1 and self.sizes[calls[0].size].inputs == shapes:
-            return run(calls[0].size, arrays)
-        parts = []
+        exact = self.exact(shapes)
+        if exact is not None:
+            return run(exact, arrays)
+        calls, parts = self.plan(shapes), []
         for call in calls:
             size = self.sizes[call.size]
             given = [
