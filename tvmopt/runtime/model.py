@@ -70,7 +70,7 @@ class CompiledModel:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
-        outputs = self.coded(inputs)
+        outputs = self._exact.run(inputs) or self.coded(inputs)
         if not self._decodes:
             return outputs
         for number, categories in enumerate(self._output_categories):
@@ -80,18 +80,15 @@ class CompiledModel:
 
     def coded(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model as a call does, and return the codes of strings, as compiled code does."""
-        caller, arrays = self._exact.find(inputs)
-        if caller is not None:
-            return Outputs(caller.run(arrays), self._output_names)
         arrays = self._arrays(inputs)
         if self._planner is not None:
             outputs = self._planner.run(self.run_size, arrays)
             self._remember(arrays)
-            return Outputs(outputs, self._output_names)
+            return Outputs.of(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
-            return Outputs(self._caller.run(arrays), self._output_names)
+            return self._caller.run(arrays)
         outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
-        return Outputs(outputs, self._output_names)
+        return Outputs.of(outputs, self._output_names)
 
     def _remember(self, arrays: Sequence[np.ndarray]) -> None:
         """Let the next inputs of the same shapes find their size at once, if they are its own."""

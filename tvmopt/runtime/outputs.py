@@ -11,16 +11,24 @@ import numpy as np
 class Outputs(list[np.ndarray]):
     """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``.
 
-    Args:
-        values: The arrays.
-        names: Name of each.
+    Made by :meth:`of`: an ``__init__`` of Python would add a tenth to the call of a small model.
     """
 
     __slots__ = ("_names",)
 
-    def __init__(self, values: Iterable[np.ndarray], names: tuple[str, ...]) -> None:
-        list.__init__(self, values)  # super() takes as long as the rest of a call's outputs
-        self._names = names
+    _names: tuple[str, ...]
+
+    @staticmethod
+    def of(values: Iterable[np.ndarray], names: tuple[str, ...]) -> Outputs:
+        """Return outputs.
+
+        Args:
+            values: The arrays.
+            names: Name of each.
+        """
+        outputs = Outputs(values)
+        outputs._names = names
+        return outputs
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> np.ndarray: ...
