@@ -46,9 +46,8 @@ class CompiledModel:
             [Categories(spec.name, spec.categories) if spec.categories else None for spec in side]
             for side in (metadata.inputs, metadata.outputs)
         )
-        self._decodes = any(self._output_categories)
         self._exact = ExactCalls(metadata.inputs)
-        self._may_be_exact = not any(self._input_categories)
+        self._may_be_exact = not any((*self._input_categories, *self._output_categories))
         if self._planner is None and self._may_be_exact:
             self._exact.add(tuple(spec.shape for spec in metadata.inputs), self._caller)
 
@@ -70,9 +69,12 @@ class CompiledModel:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
-        outputs = self._exact.run(inputs) or self.coded(inputs)
-        if not self._decodes:
-            return outputs
+        outputs = self._exact.run(inputs)
+        return self._converted(inputs) if outputs is None else outputs
+
+    def _converted(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
+        """Run the model on inputs that need checks and conversions."""
+        outputs = self.coded(inputs)
         for number, categories in enumerate(self._output_categories):
             if categories is not None:
                 outputs[number] = categories.decode(outputs[number])
