@@ -22,6 +22,7 @@ _WARMUP_CALLS, _WARMUP_S = 2, 0.010
 _BLOCK_S = 0.080
 _MIN_CALLS = 3  # per block, unless one call takes longer than a block
 _ROUNDS = 30
+_CPU_TURNS, _CPU_TURN_S = 100, 0.0003
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,51 @@ def interleave(
             blocks[name].append(_block(contenders[name], clock))
             spent[name] += clock() - began
     return {name: _timing(found) for name, found in blocks.items()}
+
+
+def least_cpu_ms(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    turns: int = _CPU_TURNS,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Return the least CPU time of a call of each contender in milliseconds, over many short turns.
+
+    Other processes that hold the cores do not count, but share caches and memory bandwidth with
+    the contender. The threads of a pool that spin count: give the contenders one thread each.
+
+    Args:
+        contenders: Functions to call, by name; each makes one turn after the other.
+        turns: Turns of each contender, of at least one call and 0.3 ms.
+        clock: CPU time of the process in seconds.
+
+    Raises:
+        ValueError: When ``turns`` is not positive.
+    """
+    if turns < 1:
+        raise ValueError(f"turns must be at least 1, but got {turns}")
+    least = dict.fromkeys(contenders, math.inf)
+    calls = {name: _calls_of_turn(call, clock) for name, call in contenders.items()}
+    for _ in range(turns):
+        for name, call in contenders.items():
+            call()
+            begin = clock()
+            for _ in range(calls[name]):
+                call()
+            least[name] = min(least[name], (clock() - begin) / calls[name] * 1e3)
+    return least
+
+
+def _calls_of_turn(call: Callable[[], object], clock: Callable[[], float]) -> int:
+    """Return the number of calls that take ``_CPU_TURN_S``."""
+    calls = 1
+    while True:
+        begin = clock()
+        for _ in range(calls):
+            call()
+        if clock() - begin >= _CPU_TURN_S:
+            return calls
+        calls *= 2
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:

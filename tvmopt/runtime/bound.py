@@ -81,7 +81,7 @@ class BoundCall:
         """Let all further calls write an output into a new array, and leave the old one alone."""
         array = aligned_empty(self._specs[number].shape, self._specs[number].dtype)
         self.outputs[number] = array
-        self.first_output = list(self.outputs)[0]
+        self.first_output = next(iter(self.outputs))
         for run in (self._run, self._fallback):
             if run is not None:
                 run.replace_output(number, array)

@@ -14,8 +14,8 @@ from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.bundle import golden_name
 from tvmopt.runtime.callers import Callers, NativeCaller, TvmCaller
 from tvmopt.runtime.categories import Categories
-from tvmopt.runtime.exact import ExactCalls
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
+from tvmopt.runtime.exact import ExactCalls
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
 from tvmopt.runtime.rows import run_rows
@@ -84,19 +84,19 @@ class CompiledModel:
         """Run the model as a call does, and return the codes of strings, as compiled code does."""
         arrays = self._arrays(inputs)
         if self._planner is not None:
+            shapes = tuple(array.shape for array in arrays)
+            size = self._planner.exact(shapes)
+            if size is not None:
+                caller = self._callers[size]
+                if self._may_be_exact:  # the next inputs of these shapes find it at once
+                    self._exact.add(shapes, caller)
+                return caller.run(arrays)
             outputs = self._planner.run(self.run_size, arrays)
-            self._remember(arrays)
             return Outputs.of(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
             return self._caller.run(arrays)
         outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
         return Outputs.of(outputs, self._output_names)
-
-    def _remember(self, arrays: Sequence[np.ndarray]) -> None:
-        """Let the next inputs of the same shapes find their size at once, if they are its own."""
-        shapes = tuple(array.shape for array in arrays)
-        if self._may_be_exact and (size := self._planner.exact(shapes)) is not None:
-            self._exact.add(shapes, self._callers[size])
 
     def bind(
         self,

@@ -157,10 +157,12 @@ class SizePlanner:
 
     def _filled(self, array: np.ndarray, shape: tuple[int, ...], call: SizedCall) -> np.ndarray:
         """Return the rows of a call; missing rows repeat the last one, other axes get zeros."""
-        if self._any_rows and shape[0] == call.stop - call.start:
-            array = array[call.start : call.stop]
-        elif self._any_rows:
-            array = array[np.minimum(np.arange(call.start, call.start + shape[0]), call.stop - 1)]
+        if self._any_rows:
+            own, rows = array[call.start : call.stop], call.stop - call.start
+            array = own
+            if rows < shape[0]:
+                array = np.empty((shape[0], *own.shape[1:]), own.dtype)
+                array[:rows], array[rows:] = own, own[-1]
         return array if array.shape == shape else zero_padded(array, shape)
 
     def _kept(self, shapes: Shapes, output: int, rank: int, call: SizedCall) -> tuple[slice, ...]:
