@@ -22,7 +22,7 @@ _WARMUP_CALLS, _WARMUP_S = 2, 0.010
 _BLOCK_S = 0.080
 _MIN_CALLS = 3  # per block, unless one call takes longer than a block
 _ROUNDS = 30
-_CPU_TURNS, _CPU_TURN_S = 100, 0.0003
+_TURNS, _TURN_MS = 100, 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,49 +92,62 @@ def interleave(
     return {name: _timing(found) for name, found in blocks.items()}
 
 
-def least_cpu_ms(
-    contenders: Mapping[str, Callable[[], object]],
-    *,
-    turns: int = _CPU_TURNS,
-    clock: Callable[[], float] = time.process_time,
-) -> dict[str, float]:
-    """Return the least CPU time of a call of each contender in milliseconds, over many short turns.
+@dataclasses.dataclass(frozen=True)
+class ShortTurns:
+    """Times of a call over many short turns, in milliseconds.
 
-    Other processes that hold the cores do not count, but share caches and memory bandwidth with
-    the contender. The threads of a pool that spin count: give the contenders one thread each.
+    Attributes:
+        median: Median of the wall times. Most turns end before the system gives the core away.
+        least_cpu: Least CPU time of the process. Other processes that hold the cores do not count,
+            but share caches and memory bandwidth. The spinning threads of a pool count: give each
+            contender one thread.
+    """
+
+    median: float
+    least_cpu: float
+
+
+def short_turns(
+    contenders: Mapping[str, Callable[[], object]], *, turns: int = _TURNS
+) -> dict[str, ShortTurns]:
+    """Time every contender in turns of at least one call and 0.3 ms, one contender after the other.
 
     Args:
-        contenders: Functions to call, by name; each makes one turn after the other.
-        turns: Turns of each contender, of at least one call and 0.3 ms.
-        clock: CPU time of the process in seconds.
+        contenders: Functions to call, by name.
+        turns: Turns of each contender.
 
     Raises:
         ValueError: When ``turns`` is not positive.
     """
     if turns < 1:
         raise ValueError(f"turns must be at least 1, but got {turns}")
-    least = dict.fromkeys(contenders, math.inf)
-    calls = {name: _calls_of_turn(call, clock) for name, call in contenders.items()}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    calls = {name: _calls_of_turn(call) for name, call in contenders.items()}
     for _ in range(turns):
         for name, call in contenders.items():
             call()
-            begin = clock()
-            for _ in range(calls[name]):
-                call()
-            least[name] = min(least[name], (clock() - begin) / calls[name] * 1e3)
-    return least
+            found[name].append(_turn(call, calls[name]))
+    return {
+        name: ShortTurns(float(np.median([wall for wall, _ in each])), min(c for _, c in each))
+        for name, each in found.items()
+    }
 
 
-def _calls_of_turn(call: Callable[[], object], clock: Callable[[], float]) -> int:
-    """Return the number of calls that take ``_CPU_TURN_S``."""
+def _calls_of_turn(call: Callable[[], object]) -> int:
+    """Return a number of calls that take ``_TURN_MS``."""
     calls = 1
-    while True:
-        begin = clock()
-        for _ in range(calls):
-            call()
-        if clock() - begin >= _CPU_TURN_S:
-            return calls
+    while _turn(call, calls)[0] * calls < _TURN_MS:
         calls *= 2
+    return calls
+
+
+def _turn(call: Callable[[], object], calls: int) -> tuple[float, float]:
+    """Return wall time and CPU time of a call in milliseconds, the mean of ``calls``."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        call()
+    cpu = time.process_time() - cpu
+    return (time.perf_counter() - wall) / calls * 1e3, cpu / calls * 1e3
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.interleave import interleave, least_cpu_ms
+from benchmarks.interleave import interleave, short_turns
 from benchmarks.report import environment, print_environment
 from benchmarks.tree_models import LIBRARIES, TreeModel, sample, tree_model
 
@@ -81,8 +81,9 @@ def _row(name: str, model: TreeModel, rows: int, threads: int, seconds: float) -
     timings = interleave(contenders, time_limit_s=seconds)
     cells = [str(timings[peer]) if peer in timings else "-" for peer in _PEERS]
     best = min(timings[peer].median for peer in model.peers)
-    calls = min(100, max(3, int(seconds / max(each.median for each in timings.values()) * 1e3)))
-    cpu = least_cpu_ms(contenders, turns=calls)
+    slowest_s = max(timing.median for timing in timings.values()) / 1e3
+    turns = short_turns(contenders, turns=min(100, max(3, int(seconds / slowest_s))))
+    cpu = {peer: each.least_cpu for peer, each in turns.items()}
     best_cpu = min(cpu[peer] for peer in model.peers)
     print(
         f"| {name} | {rows} | {timings['ours']} | {' | '.join(cells)} "
