@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def _row(name: str, model: onnx.ModelProto, sizes: str | None, threads: int, tur
         "function": lambda: bound.function(bound.arguments),
     }
     for each, session in sessions.items():
-        contenders[each] = lambda session=session: session.run(None, {key: x})
+        contenders[each] = partial(session.run, None, {key: x})
     times = short_turns(contenders, turns=turns)
     us = {each: f"{found.median * 1e3:.1f}" for each, found in times.items()}
     best = min(sessions, key=lambda each: times[each].median)

@@ -37,7 +37,7 @@ class BoundCall:
     Attributes:
         inputs: Input arrays by name; write into them before a call.
         input_arrays: The same arrays, in order.
-        first_input: The first of them; None for a model without inputs.
+        first_input: The first of them; absent for a model without inputs.
         function: Runs the network without its fallback on ``arguments``; returns whether it failed.
         arguments: Pointer to the addresses of all arrays.
         failure: Returns the error of a call that failed.
@@ -65,7 +65,8 @@ class BoundCall:
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
         self.input_arrays = tuple(self.inputs.values())
-        self.first_input = self.input_arrays[0] if self.input_arrays else None
+        if self.input_arrays:
+            self.first_input = self.input_arrays[0]
         self.outputs = Outputs.of(results.values(), tuple(results))
         self.first_output = next(iter(results.values()))
         self._specs = metadata.outputs

@@ -51,7 +51,7 @@ class ExactCalls:
         Args:
             inputs: What a call of the model takes.
         """
-        array = inputs
+        array: np.ndarray | Mapping[str, np.ndarray] | None = inputs
         if type(inputs) is dict:
             if self._name is None or len(inputs) != 1:
                 return self._run_several(inputs)
