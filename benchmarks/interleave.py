@@ -22,6 +22,8 @@ _WARMUP_CALLS, _WARMUP_S = 2, 0.010
 _BLOCK_S = 0.080
 _MIN_CALLS = 3  # per block, unless one call takes longer than a block
 _ROUNDS = 30
+_TURNS, _TURN_MS = 100, 0.3
+_Clocks = tuple[Callable[[], float], Callable[[], float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,71 @@ def interleave(
             blocks[name].append(_block(contenders[name], clock))
             spent[name] += clock() - began
     return {name: _timing(found) for name, found in blocks.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortTurns:
+    """Times of a call over many short turns, in milliseconds.
+
+    Attributes:
+        median: Median of the wall times. Most turns end before the system gives the core away.
+        least_cpu: Least CPU time of the process. Other processes that hold the cores do not count,
+            but share caches and memory bandwidth. The spinning threads of a pool count: give each
+            contender one thread.
+    """
+
+    median: float
+    least_cpu: float
+
+
+def short_turns(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    turns: int = _TURNS,
+    clock: Callable[[], float] = time.perf_counter,
+    cpu_clock: Callable[[], float] = time.process_time,
+) -> dict[str, ShortTurns]:
+    """Time every contender in turns of at least one call and 0.3 ms, one contender after the other.
+
+    Args:
+        contenders: Functions to call, by name.
+        turns: Turns of each contender.
+        clock: Clock in seconds.
+        cpu_clock: CPU time of the process in seconds.
+
+    Raises:
+        ValueError: When ``turns`` is not positive.
+    """
+    if turns < 1:
+        raise ValueError(f"turns must be at least 1, but got {turns}")
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    clocks = clock, cpu_clock
+    calls = {name: _calls_of_turn(call, clocks) for name, call in contenders.items()}
+    for _ in range(turns):
+        for name, call in contenders.items():
+            call()
+            found[name].append(_turn(call, calls[name], clocks))
+    return {
+        name: ShortTurns(float(np.median([wall for wall, _ in each])), min(c for _, c in each))
+        for name, each in found.items()
+    }
+
+
+def _calls_of_turn(call: Callable[[], object], clocks: _Clocks) -> int:
+    """Return a number of calls that take ``_TURN_MS``."""
+    calls = 1
+    while _turn(call, calls, clocks)[0] * calls < _TURN_MS:
+        calls *= 2
+    return calls
+
+
+def _turn(call: Callable[[], object], calls: int, clocks: _Clocks) -> tuple[float, float]:
+    """Return wall time and CPU time of a call in milliseconds, the mean of ``calls``."""
+    begin = [clock() for clock in clocks]
+    for _ in range(calls):
+        call()
+    wall, cpu = (clock() - start for clock, start in zip(clocks, begin, strict=True))
+    return wall / calls * 1e3, cpu / calls * 1e3
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:

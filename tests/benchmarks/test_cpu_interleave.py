@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.interleave import geometric_mean, interleave
+from benchmarks.interleave import geometric_mean, interleave, short_turns
 
 
 class FakeClock:
@@ -123,3 +123,23 @@ def test_rounds_must_be_positive():
 def test_geometric_mean():
     assert geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
     assert geometric_mean([]) is None
+
+
+def test_short_turns_give_the_median_wall_time_and_the_least_cpu_time():
+    wall, cpu = FakeClock(), FakeClock()
+    slow, quick = wall.contender("slow", 0.002), wall.contender("quick", 0.0001)
+    work = cpu.contender("cpu", 0.0007, 0.0005, 0.0009)
+    found = short_turns(
+        {"slow": lambda: (slow(), work()), "quick": quick}, turns=7, clock=wall, cpu_clock=cpu
+    )
+    assert found["slow"].median == pytest.approx(2.0)
+    assert found["slow"].least_cpu == pytest.approx(0.5)
+    assert found["quick"].median == pytest.approx(0.1)
+    assert found["quick"].least_cpu == 0
+    # One call of 2 ms is a turn, and 4 of 0.1 ms; each turn follows a call that does not count.
+    assert wall.turns()[-4:] == [("slow", 2), ("quick", 5)] * 2
+
+
+def test_short_turns_need_a_turn():
+    with pytest.raises(ValueError, match="turns must be at least 1, but got 0"):
+        short_turns({"a": lambda: None}, turns=0)

@@ -85,7 +85,7 @@ def test_nonsense_is_not_timed(run, of_board, monkeypatch):
 
     def negative(self, inputs):
         outputs = original(self, inputs)
-        return type(outputs)([-o for o in outputs], outputs.keys())
+        return outputs.of([-o for o in outputs], outputs.keys())
 
     monkeypatch.setattr(RemoteModel, "__call__", negative)
     monkeypatch.setattr(RemoteModel, "time", lambda *a: pytest.fail("was timed"))

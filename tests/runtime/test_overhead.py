@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-LIMIT_S = 20e-6
+LIMIT_S = 8e-6
 
 
 def _overhead(model, inputs, calls=400):

@@ -99,7 +99,7 @@ def test_candidate_that_computes_something_else_is_not_timed(run, monkeypatch):
 
     def reversed_outputs(self, inputs):
         outputs = original(self, inputs)
-        return Outputs([-o for o in outputs], outputs.keys())
+        return Outputs.of([-o for o in outputs], outputs.keys())
 
     monkeypatch.setattr(CompiledModel, "coded", reversed_outputs)
     monkeypatch.setattr(evaluate_module, "interleave", lambda *a: pytest.fail("was timed"))

@@ -48,7 +48,7 @@ class RemoteModel:
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
         """Return the outputs in the order of the ONNX graph."""
         run = self._executor.bind(MAIN, self._tensors(inputs))
-        return Outputs([self._executor.read(tensor) for tensor in run()], self._names)
+        return Outputs.of([self._executor.read(tensor) for tensor in run()], self._names)
 
     def check_golden(self, folder: Path) -> float:
         """Run the golden inputs of ``folder`` on the board; return the largest deviation.

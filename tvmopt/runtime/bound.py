@@ -36,12 +36,22 @@ class BoundCall:
 
     Attributes:
         inputs: Input arrays by name; write into them before a call.
+        input_arrays: The same arrays, in order.
+        first_input: The first of them; absent for a model without inputs.
+        function: Runs the network without its fallback on ``arguments``; returns whether it failed.
+        arguments: Pointer to the addresses of all arrays.
+        failure: Returns the error of a call that failed.
         outputs: Output arrays, which the next call overwrites.
         has_fallback: Whether the library has direct convolutions for Winograd ones.
 
     Raises:
         ConfigError: When an array has another name, shape or dtype, or the kernels cannot use it.
     """
+
+    __slots__ = (
+        "_fallback", "_run", "_specs", "arguments", "failure", "first_input", "first_output",
+        "function", "has_fallback", "input_arrays", "inputs", "outputs",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -54,10 +64,16 @@ class BoundCall:
         metadata = metadata.at(size)
         self.inputs = _arrays("input", metadata.inputs, inputs or {})
         results = _arrays("output", metadata.outputs, outputs or {})
-        self.outputs = Outputs(results.values(), tuple(results))
+        self.input_arrays = tuple(self.inputs.values())
+        if self.input_arrays:
+            self.first_input = self.input_arrays[0]
+        self.outputs = Outputs.of(results.values(), tuple(results))
+        self.first_output = next(iter(results.values()))
         self._specs = metadata.outputs
         tensors = [list(self.inputs.values()), list(results.values())]
         self._run = executor.bind(of_size(MAIN, size), *tensors)
+        self.function, self.arguments = self._run.function, self._run.arguments
+        self.failure = self._run.failure
         direct = of_size(FALLBACK, size)
         self.has_fallback = executor.has(direct)
         self._fallback = executor.bind(direct, *tensors) if self.has_fallback else None
@@ -66,6 +82,7 @@ class BoundCall:
         """Let all further calls write an output into a new array, and leave the old one alone."""
         array = aligned_empty(self._specs[number].shape, self._specs[number].dtype)
         self.outputs[number] = array
+        self.first_output = next(iter(self.outputs))
         for run in (self._run, self._fallback):
             if run is not None:
                 run.replace_output(number, array)
@@ -76,8 +93,8 @@ class BoundCall:
         Args:
             direct: Whether to run only the fallback, which must exist.
         """
-        if not direct:
-            self._run()
+        if not direct and self.function(self.arguments):
+            raise self.failure()
         if self._fallback is not None and (direct or holds_nan(self.outputs)):
             self._fallback()
         return self.outputs

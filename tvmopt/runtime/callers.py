@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from tvmopt.runtime.library import library_path, open_library
 from tvmopt.runtime.metadata import ModelMetadata
 from tvmopt.runtime.native import NativeExecutor
 from tvmopt.runtime.network import network
+from tvmopt.runtime.outputs import Outputs
 from tvmopt.runtime.segments import Segments, refused, register_segments
 from tvmopt.versions import require_tvm
 
@@ -38,34 +40,78 @@ class NativeCaller:
 
     def __init__(self, executor: NativeExecutor, metadata: ModelMetadata, size: int = 0) -> None:
         self.executor, self._metadata, self._size = executor, metadata, size
-        self._permits = threading.Semaphore(usable_cores())
-        self._idle = [BoundCall(executor, metadata, size=size)]
-        self.has_fallback = self._idle[0].has_fallback
-        sizes = [array.nbytes for array in self._idle[0].outputs]
-        self._is_renewed = [size >= _LEAST_RENEWED_BYTES for size in sizes]
+        first = BoundCall(executor, metadata, size=size)
+        self.has_fallback = first.has_fallback
+        large = [array.nbytes >= _LEAST_RENEWED_BYTES for array in first.outputs]
+        self._is_renewed = large if any(large) else []
+        self._is_plain = not (self.has_fallback or self._is_renewed)
+        self._names, self._gives_one = first.outputs.keys(), len(first.outputs) == 1
+        self._idle: queue.SimpleQueue[BoundCall] = queue.SimpleQueue()
+        self._take, self._give_back = self._idle.get_nowait, self._idle.put
+        self._give_back(first)
+        self._left, self._lock = usable_cores() - 1, threading.Lock()
 
-    def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
+    def run_one(self, array: np.ndarray) -> Outputs:
+        """Return new arrays with the outputs of a model of one input, as :meth:`run` does.
+
+        A small model computes for a microsecond, so that each line here shows.
+
+        Args:
+            array: The input.
+        """
+        if not self._is_plain:
+            return self.run((array,))
+        try:
+            call = self._take()
+        except queue.Empty:
+            call = self._another()
+        try:
+            call.first_input[...] = array
+            if call.function(call.arguments):
+                raise call.failure()
+            if self._gives_one:
+                return Outputs.of((call.first_output.copy(),), self._names)
+            return Outputs.of([array.copy() for array in call.outputs], self._names)
+        finally:
+            self._give_back(call)
+
+    def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> Outputs:
         """Return new arrays with the outputs.
 
         Args:
             arrays: Inputs of the shapes and dtypes of the model, in order.
             direct: Whether to run only the fallback, which must exist.
         """
-        with self._permits:
-            try:
-                call = self._idle.pop()
-            except IndexError:
+        try:
+            call = self._take()
+        except queue.Empty:
+            call = self._another()
+        try:
+            for buffer, array in zip(call.input_arrays, arrays, strict=True):
+                buffer[...] = array
+            if self._is_renewed:
+                return self._renewed(call, direct)
+            return Outputs.of([array.copy() for array in call(direct=direct)], self._names)
+        finally:
+            self._give_back(call)
+
+    def _another(self) -> BoundCall:
+        """Return a new call, or when there are as many as cores, the next one that is idle."""
+        with self._lock:
+            if self._left > 0:
                 call = BoundCall(self.executor, self._metadata, size=self._size)
-            try:
-                for buffer, array in zip(call.inputs.values(), arrays, strict=True):
-                    buffer[...] = array
-                for number, is_renewed in enumerate(self._is_renewed):
-                    if is_renewed:
-                        call.renew_output(number)
-                results = zip(call(direct=direct), self._is_renewed, strict=True)
-                return [array if is_renewed else array.copy() for array, is_renewed in results]
-            finally:
-                self._idle.append(call)
+                self._left -= 1
+                return call
+        return self._idle.get()
+
+    def _renewed(self, call: BoundCall, direct: bool) -> Outputs:
+        """Run a call that writes its large outputs into new arrays."""
+        for number, is_renewed in enumerate(self._is_renewed):
+            if is_renewed:
+                call.renew_output(number)
+        results = zip(call(direct=direct), self._is_renewed, strict=True)
+        arrays = [array if is_renewed else array.copy() for array, is_renewed in results]
+        return Outputs.of(arrays, self._names)
 
 
 class TvmCaller:
@@ -95,8 +141,13 @@ class TvmCaller:
             self.network = bound(self.network)
             self._fallback = self._fallback and bound(self._fallback)
         self._pool = threading.local()
+        self._names = tuple(spec.name for spec in metadata.outputs)
 
-    def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> list[np.ndarray]:
+    def run_one(self, array: np.ndarray) -> Outputs:
+        """Return new arrays with the outputs of a model of one input, as :meth:`run` does."""
+        return self.run((array,))
+
+    def run(self, arrays: Sequence[np.ndarray], *, direct: bool = False) -> Outputs:
         """Return new arrays with the outputs.
 
         Args:
@@ -118,7 +169,7 @@ class TvmCaller:
                 if not self._metadata.segments:
                     raise
                 raise refused(error) from error
-        return values
+        return Outputs.of(values, self._names)
 
     def _prepare_pool(self) -> None:
         """Set the number of threads of this thread's pool; TVM has one pool per thread."""

@@ -9,6 +9,7 @@ exporter wrote carries it, and so does the metadata of the compiled model.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
 from tvmopt.runtime.categories import UNKNOWN
+from tvmopt.runtime.numeric_table import numbers_of
 
 #: Key of the interface in the metadata of an ONNX file.
 INTERFACE_KEY = "tvmopt.interface"
@@ -129,6 +131,11 @@ class SourceInterface:
         """
         if not self.columns:
             return _tensors(data, dtypes)
+        if self._numeric is not None and [*dtypes] == [self.columns[0].input]:
+            names, finite = self._numeric
+            numbers = numbers_of(data, names, finite=finite and strict)
+            if numbers is not None:
+                return {name: np.array(numbers, dtype, order="C") for name, dtype in dtypes.items()}
         table = self._columns(data)
         rows = len(next(iter(table.values())))
         widths = dict.fromkeys(dtypes, 0)
@@ -167,6 +174,20 @@ class SourceInterface:
 
             return pandas.DataFrame(array, index=index)
         return array
+
+    @functools.cached_property
+    def _numeric(self) -> tuple[list[str], bool] | None:
+        """Names of the columns, and whether one must be finite or there; None if one is no number.
+
+        The columns are in the order of the only ONNX input.
+        """
+        for position, column in enumerate(self.columns):
+            if column.text or column.allowed is not None or column.position != position:
+                return None
+            if column.input != self.columns[0].input:
+                return None
+        finite = not all(column.missing and column.infinite for column in self.columns)
+        return [column.name for column in self.columns], finite
 
     def _columns(self, data: Any) -> dict[str, np.ndarray]:
         """Return the values of each column."""

@@ -15,6 +15,7 @@ from tvmopt.runtime.bundle import golden_name
 from tvmopt.runtime.callers import Callers, NativeCaller, TvmCaller
 from tvmopt.runtime.categories import Categories
 from tvmopt.runtime.checks import check_machine, check_version, open_checked, sealed_copy
+from tvmopt.runtime.exact import ExactCalls
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, ModelMetadata, TensorSpec
 from tvmopt.runtime.outputs import Outputs
 from tvmopt.runtime.rows import run_rows
@@ -45,6 +46,10 @@ class CompiledModel:
             [Categories(spec.name, spec.categories) if spec.categories else None for spec in side]
             for side in (metadata.inputs, metadata.outputs)
         )
+        self._exact = ExactCalls(metadata.inputs)
+        self._may_be_exact = not any((*self._input_categories, *self._output_categories))
+        if self._planner is None and self._may_be_exact:
+            self._exact.add(tuple(spec.shape for spec in metadata.inputs), self._caller)
 
     def __call__(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
         """Run the model.
@@ -64,6 +69,11 @@ class CompiledModel:
             ConfigError: When names, shapes or dtypes do not match, or a part that runs in ONNX
                 Runtime refuses the values.
         """
+        outputs = self._exact.run(inputs)
+        return self._converted(inputs) if outputs is None else outputs
+
+    def _converted(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> Outputs:
+        """Run the model on inputs that need checks and conversions."""
         outputs = self.coded(inputs)
         for number, categories in enumerate(self._output_categories):
             if categories is not None:
@@ -74,12 +84,19 @@ class CompiledModel:
         """Run the model as a call does, and return the codes of strings, as compiled code does."""
         arrays = self._arrays(inputs)
         if self._planner is not None:
+            shapes = tuple(array.shape for array in arrays)
+            size = self._planner.exact(shapes)
+            if size is not None:
+                caller = self._callers[size]
+                if self._may_be_exact:  # the next inputs of these shapes find it at once
+                    self._exact.add(shapes, caller)
+                return caller.run(arrays)
             outputs = self._planner.run(self.run_size, arrays)
-            return Outputs(outputs, self._output_names)
+            return Outputs.of(outputs, self._output_names)
         if not self._rows or len(arrays[0]) == self._rows:
-            return Outputs(self._caller.run(arrays), self._output_names)
+            return self._caller.run(arrays)
         outputs = run_rows(self._caller.run, arrays, self._rows, self.metadata.outputs)
-        return Outputs(outputs, self._output_names)
+        return Outputs.of(outputs, self._output_names)
 
     def bind(
         self,

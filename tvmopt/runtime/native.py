@@ -43,6 +43,11 @@ class NativeTensor:
 class NativeRun:
     """A function of a library on fixed tensors; its calls return the outputs.
 
+    Attributes:
+        function: Runs the model on ``arguments``; returns whether it failed.
+        arguments: Pointer to the addresses of the tensors.
+        failure: Returns the error of a call that failed.
+
     Args:
         function: The function.
         inputs: Its input tensors.
@@ -50,6 +55,10 @@ class NativeRun:
         failure: Returns the error of a call that failed.
         keep: What must live as long as this object.
     """
+
+    __slots__ = (
+        "_addresses", "_first_output", "_keep", "_outputs", "arguments", "failure", "function",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,16 +68,18 @@ class NativeRun:
         failure: Callable[[], Exception],
         keep: object,
     ) -> None:
-        self._function, self._failure = function, failure
+        self.function, self.failure = function, failure
         self._outputs, self._first_output = outputs, len(inputs)
         self._keep = keep, inputs
         tensors = (*inputs, *outputs)
         self._addresses = (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+        # ctypes passes a pointer as it is, but makes a new one of an array at each call.
+        self.arguments = ctypes.c_void_p(ctypes.addressof(self._addresses))
 
     def __call__(self) -> list[np.ndarray]:
         """Run the function."""
-        if self._function(self._addresses):
-            raise self._failure()
+        if self.function(self.arguments):
+            raise self.failure()
         return self._outputs
 
     def replace_output(self, number: int, array: np.ndarray) -> None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import SupportsIndex, overload
 
 import numpy as np
 
 
 class Outputs(list[np.ndarray]):
-    """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``."""
+    """A list of arrays; supports ``outputs[0]``, ``outputs["logits"]`` and ``dict(outputs)``.
 
-    def __init__(self, values: Iterable[np.ndarray], names: Sequence[str]) -> None:
-        super().__init__(values)
-        self._names = tuple(names)
+    Made by :meth:`of`: an ``__init__`` of Python would add a tenth to the call of a small model.
+    """
+
+    __slots__ = ("_names",)
+
+    _names: tuple[str, ...]
+
+    @staticmethod
+    def of(values: Iterable[np.ndarray], names: tuple[str, ...]) -> Outputs:
+        """Return outputs.
+
+        Args:
+            values: The arrays.
+            names: Name of each.
+        """
+        outputs = Outputs(values)
+        outputs._names = names
+        return outputs
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> np.ndarray: ...

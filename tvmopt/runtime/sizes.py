@@ -112,6 +112,17 @@ class SizePlanner:
             self._plans[shapes] = self._planned(shapes)
         return self._plans[shapes]
 
+    def exact(self, shapes: Shapes) -> int | None:
+        """Return the size that computes inputs of ``shapes`` as they are; None if none does.
+
+        Raises:
+            ConfigError: When no size fits.
+        """
+        calls = self.plan(shapes)
+        if len(calls) == 1 and self.sizes[calls[0].size].inputs == shapes:
+            return calls[0].size
+        return None
+
     def run(self, run: Run, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of inputs of any size.
 
@@ -123,10 +134,10 @@ class SizePlanner:
             ConfigError: When no size fits.
         """
         shapes = tuple(array.shape for array in arrays)
-        calls = self.plan(shapes)
-        if len(calls) == 1 and self.sizes[calls[0].size].inputs == shapes:
-            return run(calls[0].size, arrays)
-        parts = []
+        exact = self.exact(shapes)
+        if exact is not None:
+            return run(exact, arrays)
+        calls, parts = self.plan(shapes), []
         for call in calls:
             size = self.sizes[call.size]
             given = [
@@ -146,10 +157,12 @@ class SizePlanner:
 
     def _filled(self, array: np.ndarray, shape: tuple[int, ...], call: SizedCall) -> np.ndarray:
         """Return the rows of a call; missing rows repeat the last one, other axes get zeros."""
-        if self._any_rows and shape[0] == call.stop - call.start:
-            array = array[call.start : call.stop]
-        elif self._any_rows:
-            array = array[np.minimum(np.arange(call.start, call.start + shape[0]), call.stop - 1)]
+        if self._any_rows:
+            own, rows = array[call.start : call.stop], call.stop - call.start
+            array = own
+            if rows < shape[0]:
+                array = np.empty((shape[0], *own.shape[1:]), own.dtype)
+                array[:rows], array[rows:] = own, own[-1]
         return array if array.shape == shape else zero_padded(array, shape)
 
     def _kept(self, shapes: Shapes, output: int, rank: int, call: SizedCall) -> tuple[slice, ...]:
