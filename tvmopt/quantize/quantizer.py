@@ -114,6 +114,7 @@ class Quantizer:
         del quantised.metadata_props[:]
         quantised.metadata_props.extend(kept)
         clean_up(quantised.graph, chosen)
+        self._round_weights(quantised, chosen)
         return quantised
 
     def _check_biases(self) -> None:
@@ -149,6 +150,15 @@ class Quantizer:
                 bias = constants[node.input[2]]
                 value = np.array(self._ranges.biases[node.name], np.float32)
                 bias.CopyFrom(numpy_helper.from_array(value.reshape(bias.dims), bias.name))
+
+    def _round_weights(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
+        # No other node reads these constants: the model is normalised.
+        graph = Graph(model.graph)
+        for node in graph.nodes:
+            if node.name in chosen and node.name in self._ranges.roundings:
+                name = graph.producer[node.input[1]].input[0]
+                codes = self._ranges.roundings[node.name].codes(graph.array(name))
+                graph.constants[name].CopyFrom(numpy_helper.from_array(codes, name))
 
     def _quantizer(
         self,
