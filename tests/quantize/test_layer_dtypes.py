@@ -111,7 +111,8 @@ def test_no_other_choice_is_both_faster_and_more_accurate(layers, change):
         seconds += sum(table[a, b] for a, b in itertools.pairwise(choice))
         return seconds, sum(c.errors[at] for c, at in zip(choices, choice, strict=True))
 
-    points = [point(c) for c in itertools.product(range(3), repeat=len(layers))]
+    # float32 stands behind the 16-bit float, except for the whole model.
+    points = [point(c) for c in itertools.product((1, 2), repeat=len(layers))]
     found = [point(c) for c in pareto_choices(choices, changes)]
     assert found[0][0] == pytest.approx(min(seconds for seconds, _ in points))
     assert found[-1] == point([0] * len(layers))

@@ -139,6 +139,27 @@ class Bar:
         errors = self.standard_errors / _ERRORS_OF_INTERVAL
         return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
 
+    def holds_by_mean(
+        self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None
+    ) -> bool:
+        """Return whether a mean over samples is at most ``max_drop``, with its standard errors.
+
+        With fewer than four batches the spread is unknown: the outputs must then be close to the
+        float model's, too.
+
+        Args:
+            found: Closeness to the float model.
+            dtype: The dtype of the converted layers.
+            drop: The mean, a drop of the accuracy.
+            interval: Its 95% interval; None where unknown.
+        """
+        if self.max_drop == 0:
+            return self._is_near(found, dtype)
+        if interval is None or len(found.drops) < _LEAST_BATCHES:
+            return self._is_near(found, dtype) and drop <= self.max_drop
+        errors = self.standard_errors / _ERRORS_OF_INTERVAL
+        return drop + errors * max(0.0, interval[1] - drop) <= self.max_drop
+
     def _is_near(self, found: MeasuredAccuracy, dtype: str) -> bool:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
         allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss

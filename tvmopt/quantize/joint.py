@@ -14,6 +14,8 @@ import onnx
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch, is_class_indices
+from tvmopt.evaluate.drop_interval import of_losses
+from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
 from tvmopt.metrics.metric import Metric
@@ -105,6 +107,9 @@ class Judge:
         scores = self._meter()
         scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
+        # How the drop is known from few samples; else closeness to the float model decides.
+        self._by_scores = self._asked is None and self._counted and not self._labelled
+        self._by_r2 = self._asked is None and not self._counted and scores.has_r2
 
     def samples_to_tell(self) -> int:
         """Return the number of samples that tells whether a drop is within the bar.
@@ -147,11 +152,12 @@ class Judge:
         session = new_session(model)
         meter = self._meter()
         order = self._order
-        if not patient and self._asked is None:  # the user's metric is one of all samples
+        if not patient and self._asked is None and not self._by_r2:  # those are of all samples
             order = order[: self._affordable(deadline)]
         samples = sum(self._batches[at].valid for at in order)
         rows = sum(self._rows(at) for at in order)
-        coarse = self._asked is None and not bar.counts(rows, samples)
+        coarse = self._asked is None and not self._by_r2 and not bar.counts(rows, samples)
+        scored: dict[int, np.ndarray] = {}
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
         drops: list[float] = []
@@ -163,6 +169,8 @@ class Judge:
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)
+            if self._by_scores:
+                scored[at] = np.asarray(got[0])
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
             alone = single.result()
@@ -183,8 +191,30 @@ class Judge:
         if len(losses) < len(order):
             return JointVerdict(measured.accuracy, False)
         if self._asked is None:
-            return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
+            return JointVerdict(
+                measured.accuracy,
+                self._holds(measured, dtype, bar, meter, scored),
+                measured.losses,
+            )
         return self._by_metric(self._asked, kept, measured, dtype, bar)
+
+    def _holds(
+        self,
+        measured: MeasuredAccuracy,
+        dtype: str,
+        bar: Bar,
+        meter: AccuracyMeter,
+        scored: dict[int, np.ndarray],
+    ) -> bool:
+        if self._by_r2:
+            interval = meter.result(with_interval=True).interval
+            return bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
+        if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
+            wanted = [np.asarray(self._expected[at][0]) for at in scored]
+            losses = expected_disagreement(list(scored.values()), wanted)
+            interval = of_losses(losses, counted=False) if len(losses) > 1 else None
+            return bar.holds_by_mean(measured, dtype, float(losses.mean()), interval)
+        return bar.holds(measured, dtype)
 
     def _by_metric(
         self,

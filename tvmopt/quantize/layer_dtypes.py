@@ -49,6 +49,16 @@ class LayerChoice:
     seconds: tuple[float, ...]
     errors: tuple[float, ...]
 
+    @property
+    def never(self) -> tuple[int, ...]:
+        """The position of float32 where the layer can have a 16-bit float; else nothing."""
+        halves = [
+            error
+            for dtype, error in zip(self.dtypes, self.errors, strict=True)
+            if dtype in dtype_table.HALF_FLOATS
+        ]
+        return (0,) if any(map(math.isfinite, halves)) else ()
+
 
 def choose_layer_dtypes(
     analysis: Analysis,
@@ -181,7 +191,9 @@ def pareto_choices(
 ) -> list[tuple[int, ...]]:
     """Return distinct choices, from the fastest one to float32; errors fall, times rise.
 
-    Each is a position in ``LayerChoice.dtypes`` for every layer.
+    Each is a position in ``LayerChoice.dtypes`` for every layer. A layer that can have a 16-bit
+    float is float32 in the last choice alone, where all layers are: the 16-bit float is faster, and
+    float32 among such layers costs changes of dtype.
     """
     if not choices:
         return [()]
@@ -191,7 +203,10 @@ def pareto_choices(
     found: dict[tuple[int, ...], None] = {}
     for multiplier in (0.0, *np.logspace(middle - _DECADES, middle + _DECADES, _MULTIPLIERS)):
         unary = [
-            [s + (multiplier * e if math.isfinite(e) else math.inf) for s, e in _pairs(choice)]
+            [
+                math.inf if at in choice.never or not math.isfinite(e) else s + multiplier * e
+                for at, (s, e) in enumerate(_pairs(choice))
+            ]
             for choice in choices
         ]
         found.setdefault(minimise(unary, changes, starts=list(found)[-1:]).choice)

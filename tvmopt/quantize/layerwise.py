@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from tvmopt.quantize.channel_scales import scale_channels
 from tvmopt.quantize.downstream import new_session, part_of, value_info
@@ -28,7 +28,7 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
 
 _MOST_INPUTS = 2048  # of a dot product; larger covariances take too long to factorise
-_POSITIONS = 8192  # at which the inputs of a layer are taken
+_POSITIONS = 4096  # at which the inputs of a layer are taken
 _LEAST_POSITIONS = 2  # for each input of a dot product
 
 

@@ -21,7 +21,7 @@ import onnx
 from tvmopt.quantize.graph import attributes
 
 _DAMPING = 0.01  # share of the mean variance that is added to every variance
-_BLOCK = 64  # columns whose errors are spread over later blocks at once
+_BLOCK = 32  # columns whose errors are spread over later blocks at once
 _LARGEST = 127
 
 
@@ -83,25 +83,34 @@ def rounded(steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
     inverse = np.linalg.inv(sorted_covariance)
     # The upper factor of the inverse holds, row by row, how a column's error spreads.
     upper = np.linalg.cholesky(inverse).transpose(0, 2, 1)
-    left = np.take_along_axis(steps, order[:, None, :], axis=2).astype(np.float64)
+    upper = upper.astype(np.float32)
+    taken = np.take_along_axis(steps, order[:, None, :], axis=2)
+    left = np.ascontiguousarray(taken.transpose(0, 2, 1), np.float32)  # (groups, inputs, outputs)
     found = np.empty_like(left)
     for start in range(0, inputs, _BLOCK):
         end = min(start + _BLOCK, inputs)
-        errors = np.empty((groups, left.shape[1], end - start))
-        for at in range(start, end):
-            column = left[:, :, at]
-            found[:, :, at] = np.clip(np.rint(column), -_LARGEST, _LARGEST)
-            error = (column - found[:, :, at]) / upper[:, at, at, None]
-            left[:, :, at:end] -= error[:, :, None] * upper[:, None, at, at:end]
-            errors[:, :, at - start] = error
-        left[:, :, end:] -= errors @ upper[:, start:end, end:]
-    codes = np.empty_like(found)
-    np.put_along_axis(codes, order[:, None, :], found, axis=2)
+        block = left[:, start:end].copy()
+        errors = np.empty_like(block)
+        for at in range(end - start):
+            column, spread = block[:, at], upper[:, start + at, start + at : end]
+            nearest = np.clip(np.rint(column), -_LARGEST, _LARGEST)
+            error = (column - nearest) / spread[:, :1]
+            found[:, start + at], errors[:, at] = nearest, error
+            block[:, at + 1 :] -= spread[:, 1:, None] * error[:, None]
+        if end < inputs:
+            left[:, end:] -= np.matmul(upper[:, start:end, end:].transpose(0, 2, 1), errors)
+    codes = np.empty_like(steps)
+    np.put_along_axis(codes, order[:, None, :], found.transpose(0, 2, 1), axis=2)
     return codes.astype(np.int8)
 
 
-def patches_of(node: onnx.NodeProto, x: np.ndarray, weight: tuple[int, ...], most: int,
-               rng: np.random.Generator) -> np.ndarray | None:
+def patches_of(
+    node: onnx.NodeProto,
+    x: np.ndarray,
+    weight: tuple[int, ...],
+    most: int,
+    rng: np.random.Generator,
+) -> np.ndarray | None:
     """Return inputs of a layer's dot products at random positions.
 
     Args:
@@ -134,9 +143,10 @@ def patches_of(node: onnx.NodeProto, x: np.ndarray, weight: tuple[int, ...], mos
     ]
     total = len(x) * sizes[0] * sizes[1]
     at = rng.choice(total, most, replace=False) if total > most else np.arange(total)
-    sample, row, column = np.unravel_index(at, (len(x), *sizes))
+    sample, *corner = np.unravel_index(at, (len(x), *sizes))
+    rows, columns = (start * stride for start, stride in zip(corner, strides, strict=True))
     taken = [
-        padded[sample, :, row * strides[0] + i * dilations[0], column * strides[1] + j * dilations[1]]
+        padded[sample, :, rows + i * dilations[0], columns + j * dilations[1]]
         for i in range(kernel[0])
         for j in range(kernel[1])
     ]
