@@ -11,6 +11,7 @@ Correction", ICCV 2019, section 4.2.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -29,6 +30,9 @@ from tvmopt.quantize.select import ANCHORS
 
 _MOST_INPUTS = 2048  # of a dot product; larger covariances take too long to factorise
 _POSITIONS = 4096  # at which the inputs of a layer are taken
+_MOST_BATCHES = 32
+_BYTES = 2**30
+_TENSORS_AT_ONCE = 3  # that later nodes read, each as large as the largest one
 _LEAST_POSITIONS = 2  # for each input of a dot product
 
 
@@ -44,6 +48,7 @@ def fit_layers(
         scheme: Quantization scheme; by default :class:`Scheme`'s.
     """
     scheme = scheme or Scheme()
+    batches = _spread(model, batches)
     plain = dataclasses.replace(ranges, biases={}, roundings={})
     quantizer = Quantizer(model, plain, scheme)
     chosen = quantizer.integer_nodes()
@@ -66,8 +71,22 @@ def fit_layers(
     return dataclasses.replace(ranges, biases=biases, roundings=roundings)
 
 
+def _spread(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[Inputs]:
+    """Return evenly spread batches: enough for means, and as many as memory holds."""
+    graph = Graph(model.graph)
+    largest = max(
+        (math.prod(graph.dims(name) or ()) for name in graph.producer), default=1
+    )  # elements
+    most = min(_MOST_BATCHES, max(1, _BYTES // (_TENSORS_AT_ONCE * 4 * largest)))
+    if len(batches) <= most:
+        return list(batches)
+    return [batches[at] for at in np.linspace(0, len(batches) - 1, most).round().astype(int)]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Fit:
+    """Rounding and bias of a layer; None: as they are."""
+
     rounding: Rounding | None
     bias: np.ndarray | None
 
@@ -93,14 +112,22 @@ class _Walk:
         mean: np.ndarray | None,
         rng: np.random.Generator,
     ) -> _Fit:
+        """Fit one layer; the layers before it must have been fitted.
+
+        Args:
+            layer: The layer of the float model.
+            floats: The float model.
+            mean: Mean of each of its output channels in the float model; None without a bias.
+            rng: Draws the positions of its inputs.
+        """
         node = self._nodes[layer.name]
         activations = [n for n in node.input[:2] if not self._is_weight(n)]
         self._compute(activations)
         if len(activations) > 1:  # a matmul of two activations
             return _Fit(None, None)
-        weight, rounding = self._weight(node)
         value = floats.array(layer.input[1]).astype(np.float32)
-        codes, scale = weight
+        codes, scale = self._weight(node)
+        rounding = None
         patches = self._patches(node, value.shape, rng)
         if patches is not None:
             new = _codes(node, value / scale, patches)
@@ -187,13 +214,14 @@ class _Walk:
         node = self._graph.producer.get(name)
         return node is not None and node.input[0] in self._graph.constants
 
-    def _weight(self, node: onnx.NodeProto) -> tuple[tuple[np.ndarray, np.ndarray], None]:
+    def _weight(self, node: onnx.NodeProto) -> tuple[np.ndarray, np.ndarray]:
+        """Return the integer weights of a layer, and their scales along their axis."""
         dequantise = self._graph.producer[node.input[1]]
         codes, scale = (self._graph.array(name) for name in dequantise.input[:2])
         if scale.ndim:
             axis = attributes(dequantise).get("axis", 1) % codes.ndim
             scale = scale.reshape([-1 if i == axis else 1 for i in range(codes.ndim)])
-        return (codes, scale), None
+        return codes, scale
 
     def _patches(
         self, node: onnx.NodeProto, shape: tuple[int, ...], rng: np.random.Generator
