@@ -142,7 +142,7 @@ class Bar:
     def holds_by_mean(
         self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None
     ) -> bool:
-        """Return whether a mean over samples is at most ``max_drop``, with its standard errors.
+        """Return whether a mean over samples is at most ``max_drop``, with 95% confidence.
 
         With fewer than four batches the spread is unknown: the outputs must then be close to the
         float model's, too.
@@ -157,8 +157,7 @@ class Bar:
             return self._is_near(found, dtype)
         if interval is None or len(found.drops) < _LEAST_BATCHES:
             return self._is_near(found, dtype) and drop <= self.max_drop
-        errors = self.standard_errors / _ERRORS_OF_INTERVAL
-        return drop + errors * max(0.0, interval[1] - drop) <= self.max_drop
+        return interval[1] <= self.max_drop
 
     def _is_near(self, found: MeasuredAccuracy, dtype: str) -> bool:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)

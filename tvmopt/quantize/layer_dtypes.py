@@ -86,6 +86,8 @@ def choose_layer_dtypes(
     if measure(candidates[0], deadline).holds:
         return measure.found
     at = _bisected(candidates, measure, deadline)
+    if any(choice.never for choice in choices) and at == len(candidates) - 1:
+        return measure.found  # no layer is float32 beside 16-bit floats
     if at > 0:
         finer = between(candidates[at - 1], candidates[at], choices, changes)
         _bisected([candidates[at - 1], *finer, candidates[at]], measure, deadline)
