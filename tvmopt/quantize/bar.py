@@ -108,7 +108,11 @@ class Bar:
         return self._drop_holds(found.accuracy.drop, found.rows, samples, found.drops)
 
     def holds_by_metric(
-        self, found: MeasuredAccuracy, dtype: str, interval: Callable[[], Interval | None]
+        self,
+        found: MeasuredAccuracy,
+        dtype: str,
+        interval: Callable[[], Interval | None],
+        is_close: bool = False,
     ) -> bool:
         """Return whether a metric of the user loses at most ``max_drop``.
 
@@ -119,8 +123,10 @@ class Bar:
             found: The metric's accuracy, and closeness to the float model.
             dtype: The dtype of the converted layers.
             interval: Returns the 95% interval of the drop, paired by sample; None where unknown.
+            is_close: Whether other evidence than the cosine says that outputs are close: few rows
+                of scores are expected to change their class.
         """
-        near = self._is_near(found, dtype)
+        near = is_close or self._is_near(found, dtype)
         if self.max_drop == 0:
             return near
         drop, samples = found.accuracy.drop, found.accuracy.samples

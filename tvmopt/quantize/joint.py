@@ -108,7 +108,8 @@ class Judge:
         scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
         # How the drop is known from few samples; else closeness to the float model decides.
-        self._by_scores = self._asked is None and self._counted and not self._labelled
+        self._scored = self._counted and not self._labelled
+        self._by_scores = self._asked is None and self._scored
         self._by_r2 = self._asked is None and not self._counted and scores.has_r2
 
     def samples_to_tell(self) -> int:
@@ -121,6 +122,11 @@ class Judge:
         if self._bar.max_drop == 0 or (not rows and self._asked is None):
             return 0
         return self._bar.samples_to_tell(rows if self._asked is None else 1.0)
+
+    @property
+    def by_closeness(self) -> bool:
+        """Whether closeness to the float model decides where samples are too few to count rows."""
+        return not self._by_scores and not self._by_r2
 
     def hardest(self, count: int) -> list[int]:
         """Return the batches that were worst in the last measurement, in order."""
@@ -171,7 +177,7 @@ class Judge:
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)
-            if self._by_scores:
+            if self._scored:
                 scored[at] = np.asarray(got[0])
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
@@ -198,7 +204,8 @@ class Judge:
                 self._holds(measured, dtype, bar, meter, scored),
                 measured.losses,
             )
-        return self._by_metric(self._asked, kept, measured, dtype, bar)
+        is_close = self._scored and self._holds_by_scores(measured, dtype, bar, scored)
+        return self._by_metric(self._asked, kept, measured, dtype, bar, is_close)
 
     def _holds(
         self,
@@ -212,11 +219,16 @@ class Judge:
             interval = meter.result(with_interval=True).interval
             return bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
         if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
-            wanted = [np.asarray(self._expected[at][0]) for at in scored]
-            losses = expected_disagreement(list(scored.values()), wanted)
-            interval = of_losses(losses, counted=False) if len(losses) > 1 else None
-            return bar.holds_by_mean(measured, dtype, float(losses.mean()), interval)
+            return self._holds_by_scores(measured, dtype, bar, scored)
         return bar.holds(measured, dtype)
+
+    def _holds_by_scores(
+        self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]
+    ) -> bool:
+        wanted = [np.asarray(self._expected[at][0]) for at in scored]
+        losses = expected_disagreement(list(scored.values()), wanted)
+        interval = of_losses(losses, counted=False) if len(losses) > 1 else None
+        return bar.holds_by_mean(measured, dtype, float(losses.mean()), interval)
 
     def _by_metric(
         self,
@@ -225,13 +237,14 @@ class Judge:
         measured: MeasuredAccuracy,
         dtype: str,
         bar: Bar,
+        is_close: bool,
     ) -> JointVerdict:
         try:
             accuracy = asked.accuracy(kept, measured.accuracy)
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return JointVerdict(measured.accuracy, False)
         found = dataclasses.replace(measured, accuracy=accuracy)
-        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept))
+        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept), is_close)
         return JointVerdict(accuracy, holds, measured.losses)
 
     def _meter(self) -> AccuracyMeter:
