@@ -145,6 +145,10 @@ class Bar:
         errors = self.standard_errors / _ERRORS_OF_INTERVAL
         return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
 
+    def unseen(self, samples: int) -> float:
+        """Return the drop that this many samples leave open, above the one that they show."""
+        return _ERRORS_OF_INTERVAL * _CLUMP / samples
+
     def holds_by_mean(
         self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None
     ) -> bool:

@@ -126,7 +126,10 @@ class Judge:
     @property
     def by_closeness(self) -> bool:
         """Whether closeness to the float model decides where samples are too few to count rows."""
-        return not self._by_scores and not self._by_r2
+        samples = sum(batch.valid for batch in self._batches)
+        if self._by_scores:
+            return self._bar.unseen(samples) >= self._bar.max_drop
+        return not self._by_r2
 
     def hardest(self, count: int) -> list[int]:
         """Return the batches that were worst in the last measurement, in order."""
@@ -227,8 +230,12 @@ class Judge:
     ) -> bool:
         wanted = [np.asarray(self._expected[at][0]) for at in scored]
         losses = expected_disagreement(list(scored.values()), wanted)
-        interval = of_losses(losses, counted=False) if len(losses) > 1 else None
-        return bar.holds_by_mean(measured, dtype, float(losses.mean()), interval)
+        drop = float(losses.mean())
+        interval, unseen = None, bar.unseen(len(losses))
+        if unseen < bar.max_drop:
+            low, high = of_losses(losses, counted=False)
+            interval = low, max(high, drop + unseen)
+        return bar.holds_by_mean(measured, dtype, drop, interval)
 
     def _by_metric(
         self,
