@@ -39,7 +39,7 @@ from tvmopt.quantize.surgery import clean_up
 if TYPE_CHECKING:
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-    from tvmopt.quantize.remembered_weights import Weight
+    from tvmopt.quantize.remembered_weights import IntegerWeight
 
 _INFERRED = "onnx.infer", "onnxruntime.quant"  # tells the quantizer that types are inferred
 
@@ -79,7 +79,7 @@ class Quantizer:
             and unusable & {*data_inputs(self._graph, node), *node.output}
         }
         self._names = {node.name for node in self._graph.nodes}
-        self._weights: dict[str, Weight] = {}
+        self._weights: dict[str, IntegerWeight] = {}
         self._check_biases()
         self._check_channel_scales()
         self._check_roundings()

@@ -21,7 +21,7 @@ _LARGEST = 127
 
 
 @dataclasses.dataclass(frozen=True)
-class Weight:
+class IntegerWeight:
     """A weight with a scale for each channel.
 
     Attributes:
@@ -44,7 +44,7 @@ class RememberingQuantizer(QDQQuantizer):
         remembered: Quantized weights; more are added. Set it before the model is quantized.
     """
 
-    remembered: dict[str, Weight]
+    remembered: dict[str, IntegerWeight]
 
     def _calc_initializer_quant_params(self) -> dict[str, Any]:
         wanted = self.tensors_to_quantize
@@ -85,7 +85,7 @@ class RememberingQuantizer(QDQQuantizer):
         finally:
             qdq_quantizer.quantize_onnx_initializer = original
 
-    def _remember(self, tensor: onnx.TensorProto, axis: int) -> Weight:
+    def _remember(self, tensor: onnx.TensorProto, axis: int) -> IntegerWeight:
         value = numpy_helper.to_array(tensor)
         known = self.remembered.get(tensor.name)
         if known is None or known.source != value.tobytes():
@@ -94,11 +94,11 @@ class RememberingQuantizer(QDQQuantizer):
         return known
 
 
-def _quantised(value: np.ndarray, axis: int) -> Weight:
+def _quantised(value: np.ndarray, axis: int) -> IntegerWeight:
     others = tuple(i for i in range(value.ndim) if i != axis)
     largest = np.abs(value).max(axis=others).astype(np.float64)
     scale = (2 * largest / (2 * _LARGEST)).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1
     along = scale.reshape([-1 if i == axis else 1 for i in range(value.ndim)])
     codes = np.clip((value / along).round(), -_LARGEST - 1, _LARGEST).astype(np.int8)
-    return Weight(value.tobytes(), axis, scale, codes)
+    return IntegerWeight(value.tobytes(), axis, scale, codes)
