@@ -242,7 +242,7 @@ def test_skip_sets_are_no_map():
 
 
 @pytest.mark.parametrize(
-    ("drop", "samples", "holds"), [(0.01, 8, True), (0.02, 8, False), (0.0, 3, False)]
+    ("drop", "samples", "holds"), [(0.005, 8, True), (0.02, 8, False), (0.0, 3, False)]
 )
 def test_16_bit_floats_hold_unless_their_drop_says_otherwise(make_model, drop, samples, holds):
     """Few samples leave 1 % open; all of them must have been measured."""

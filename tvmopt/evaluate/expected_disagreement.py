@@ -12,6 +12,7 @@ compared by their logarithms, in which errors add up. The margin for near ties i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ def expected_disagreement(
         actual: Scores of the converted model, one array (samples, ..., classes) for each batch.
         expected: Scores of the float model.
     """
-    rows_of = [int(np.prod(one.shape[:-1])) for one in expected]
+    rows_of = np.array([math.prod(one.shape[:-1]) for one in expected], np.int64)
     got, want = (
         np.concatenate([one.reshape(-1, one.shape[-1]) for one in side]).astype(np.float32)
         for side in (actual, expected)
@@ -50,5 +51,6 @@ def expected_disagreement(
         agreement = Agreement()
         agreement.add(want + errors[other] * (spread / spread[other]), want)
         lost += agreement.losses()
-    ends = np.cumsum(rows_of)
-    return np.add.reduceat(lost / len(steps), ends - rows_of) / np.array(rows_of)
+    starts: np.ndarray = np.cumsum(rows_of, dtype=np.int64) - rows_of
+    found: np.ndarray = np.add.reduceat(lost / len(steps), starts) / rows_of
+    return found
