@@ -45,6 +45,7 @@ class RememberingQuantizer(QDQQuantizer):
     """
 
     remembered: dict[str, IntegerWeight]
+    tensors_to_quantize: dict[str, Any]
 
     def _calc_initializer_quant_params(self) -> dict[str, Any]:
         wanted = self.tensors_to_quantize
