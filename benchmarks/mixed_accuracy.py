@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tvmopt.frontend.prepare import Prepared
 from tvmopt.frontend.reference import input_specs
 from tvmopt.metrics.metric import Metric, find_metric
 from tvmopt.quantize import (
+    HeldBack,
     Quantizer,
     Scheme,
     collect_ranges,
@@ -42,7 +44,10 @@ from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.layer_dtypes import emulated
 from tvmopt.quantize.roofline import mixed_dtypes
 
-_HEADER = "| model | dtypes | multiply-adds in int8 | metric | float32 | converted | drop (95 %) |"
+_HEADER = (
+    "| model | dtypes | multiply-adds in int8 | metric | float32 | converted | drop (95 %) | "
+    "mean 1 - cosine |"
+)
 
 
 class Case:
@@ -70,6 +75,7 @@ class Case:
             self.metric = found
         self.seen, self.new = (self._data(count, seed) for seed, count in enumerate(counts))
         self.layers = {layer.index: layer for layer in layer_table(self.model)}
+        self.names = {layer.name for layer in self.layers.values()}
 
     def _data(self, count: int, seed: int) -> Dataset:
         spec = self._specs[0]
@@ -109,7 +115,7 @@ class Case:
         interval = "" if found.interval is None else " ({:.4f} to {:.4f})".format(*found.interval)
         return (
             f"| {self.name} | {dtypes} | {share:.1%} | {found.metric} | {found.reference:.4f} | "
-            f"{found.accuracy:.4f} | {found.drop:.4f}{interval} |"
+            f"{found.accuracy:.4f} | {found.drop:.4f}{interval} | {found.mean_loss:.5f} |"
         )
 
 
@@ -123,30 +129,40 @@ def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]
     """Yield the rows of one model."""
     spec = resolve_target(target, 2)
     batches = [batch.inputs for batch in case.seen.batches()]
-    ranges, _ = with_channel_scales(case.model, collect_ranges(case.model, batches), batches)
-    ranges = correct(case.model, ranges, batches, "auto").ranges
+    start, cpu = time.perf_counter(), time.process_time()
+    held_back = HeldBack(case.model, batches)
+    ranges = collect_ranges(case.model, batches)
+    ranges, _ = with_channel_scales(case.model, ranges, batches, held_back)
+    ranges = correct(case.model, ranges, batches, "auto", held_back=held_back).ranges
     found = sensitivity(
         case.prepared, case.seen, dtypes=mixed_dtypes(spec), ranges=ranges, target=spec,
         time_limit_s=seconds, max_drop=limit, layer_dtypes=True, metric=case.metric,
     )  # fmt: skip
+    spent = time.perf_counter() - start, time.process_time() - cpu
     by_layer = found.chosen_map.by_layer
     by_name = {c.name: by_layer.get(c.index, "float32") for c in found.costs if not c.reason}
     model = emulated(case.model, Quantizer(case.model, ranges, Scheme()), by_name)
     counts = {d: list(by_layer.values()).count(d) for d in found.dtypes}
     counts["float32"] = len(case.layers) - sum(counts.values())
     words = "auto: " + ", ".join(f"{count} {dtype}" for dtype, count in counts.items() if count)
+    words += " ({:.0f} s, {:.0f} s of CPU)".format(*spent)
     yield case.row(words, [i for i, d in by_layer.items() if d == "int8"], model)
-    yield case.row("all int8", *_everything(case, Quantizer(case.model, ranges, Scheme())))
+    quantizer = Quantizer(case.model, ranges, Scheme())
+    yield case.row("all int8", *_everything(case, quantizer))
     theirs = {}
     for preset, is_fast in PRESETS:
         what = label(preset, is_fast)
         try:
             theirs[what] = quantised_by_nncf(case.model, batches, preset, is_fast)
         except Exception as error:
-            yield f"| {case.name} | {what} fails: {in_one_line(error)[:60]} | | | | | |"
-    drops = {what: case.accuracy(model).drop for what, model in theirs.items()}
-    best = min(drops, key=lambda what: drops[what])
-    yield case.row(best, case.integer(theirs[best]), theirs[best])
+            yield f"| {case.name} | {what} fails: {in_one_line(error)[:60]} | | | | | | |"
+    losses = {what: case.accuracy(model).mean_loss for what, model in theirs.items()}
+    for what in losses and [min(losses, key=lambda what: losses[what])]:
+        integer = case.integer(theirs[what])
+        yield case.row(f"{what}, the best", integer, theirs[what])
+        names = {case.layers[index].name for index in integer}
+        left = [name for name in quantizer.integer_nodes() if name in case.names - names]
+        yield case.row("ours at the same int8 layers", integer, quantizer(left))
 
 
 def _everything(case: Case, quantizer: Quantizer) -> tuple[list[int], onnx.ModelProto]:
@@ -166,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--new", type=int, default=200, help="new samples")
     parser.add_argument("--seconds", type=float, default=150.0, help="limit of each analysis")
     given = parser.parse_args(arguments)
-    print(_HEADER, "|---|---|---|---|---|---|---|", sep="\n")
+    print(_HEADER, "|---|---|---|---|---|---|---|---|", sep="\n")
     for name in given.models:
         case = Case(name, (given.calibration, given.new))
         for line in rows(case, given.target, given.limit, given.seconds):

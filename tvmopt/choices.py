@@ -26,8 +26,10 @@ QUANTIZATIONS = ("u8s8", "s8s8")
 FALLBACKS = ("onnxruntime", "refuse")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 ONNXRUNTIME, FAST, ACCURATE = "onnxruntime", "nncf", "nncf-accurate"
-#: What corrects the biases of int8 layers: nothing, or NNCF's fast or accurate bias correction.
-QUANTIZERS = (ONNXRUNTIME, FAST, ACCURATE)
+LAYERWISE = "layerwise"
+#: What corrects int8 layers: nothing, NNCF's fast or accurate bias correction, or a fit of weights
+#: and biases to the float model.
+QUANTIZERS = (ONNXRUNTIME, FAST, ACCURATE, LAYERWISE)
 #: Aliases of registered versions.
 CANDIDATE, CHAMPION = "candidate", "champion"
 OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")

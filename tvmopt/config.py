@@ -9,10 +9,11 @@ import dataclasses
 from typing import Any, TypeVar
 
 from tvmopt.choices import (
+    ACCURATE,
     AUTO,
+    FAST,
     LOW_DTYPES,
     MEASURING,
-    ONNXRUNTIME,
     QUANTIZATIONS,
     at_least,
     one_of,
@@ -56,10 +57,7 @@ class StageConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CalibrateConfig(StageConfig, CalibrationParameters):
-    """Range of every activation, and corrected biases, on a few samples.
-
-    ``quantizer`` is ``"onnxruntime"`` instead of ``"auto"`` where NNCF is not installed, so that
-    the digest says what is done.
+    """Range of every activation, and corrected layers, on a few samples.
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
@@ -68,12 +66,10 @@ class CalibrateConfig(StageConfig, CalibrationParameters):
     input_shapes: str
 
     def __post_init__(self) -> None:
-        from tvmopt.nncf_import import is_installed, require_nncf
+        from tvmopt.nncf_import import require_nncf
 
         super().__post_init__()
-        if self.quantizer == AUTO and not is_installed():
-            object.__setattr__(self, "quantizer", ONNXRUNTIME)
-        if self.quantizer not in (AUTO, ONNXRUNTIME):
+        if self.quantizer in (FAST, ACCURATE):
             require_nncf(self.quantizer)
 
 

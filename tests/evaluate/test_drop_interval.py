@@ -98,12 +98,34 @@ def test_agreement_resamples_whole_samples() -> None:
     assert found.high - found.low > 0.12
 
 
-def test_cosine_has_no_interval() -> None:
+def test_r2_of_the_worst_output_has_an_interval() -> None:
+    """The drop is a mean over samples, of which each has its own error."""
+    rng = np.random.default_rng(0)
+    want = [rng.standard_normal((200, 5)).astype(np.float32) for _ in range(2)]
+    sizes = rng.lognormal(0, 1, (200, 1)).astype(np.float32)
+    errors = [0.001, 0.1 * sizes]
+    got = [w + e * rng.standard_normal((200, 5)) for w, e in zip(want, errors, strict=True)]
+    got = [one.astype(np.float32) for one in got]
     meter = AccuracyMeter("fidelity", has_labels=False, class_scores=ClassScores(False, "none"))
-    output = np.ones((4, 3), np.float32)
-    meter.add([output], [output], None, 4)
+    for at in range(0, 200, 50):
+        rows = slice(at, at + 50)
+        meter.add([g[rows] for g in got], [w[rows] for w in want], None, 50)
+    assert meter.has_r2
     found = meter.result(with_interval=True)
-    assert (found.interval, found.agreement) == (None, None)
+    variance = want[1].var(axis=0, ddof=1).mean()
+    losses = ((got[1] - want[1]) ** 2).mean(axis=1) / variance
+    assert found.drop == pytest.approx(losses.mean(), rel=1e-4)
+    spread = 1.96 * losses.std() / np.sqrt(200)
+    assert found.interval == pytest.approx((found.drop - spread, found.drop + spread), rel=0.15)
+
+
+def test_r2_of_equal_outputs_and_of_one_sample() -> None:
+    for samples, interval in ((4, (0.0, 0.0)), (1, None)):
+        meter = AccuracyMeter("fidelity", has_labels=False, class_scores=ClassScores(False, ""))
+        output = np.ones((samples, 3), np.float32)
+        meter.add([output], [output], None, samples)
+        found = meter.result(with_interval=True)
+        assert (found.interval, found.agreement, found.drop) == (interval, None, 0.0)
 
 
 def test_metric_that_needs_all_classes_is_resampled_where_it_can_be() -> None:

@@ -13,7 +13,11 @@ from onnx import helper
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize import Sensitivity, sensitivity
+from tvmopt.quantize import layer_dtypes as layer_dtypes_module
+from tvmopt.quantize.analysis import Analysis
+from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.dtype_map import DtypeMap, fastest, whole_model_dtype
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
@@ -25,6 +29,7 @@ from tvmopt.quantize.layer_dtypes import (
     layer_choices,
     pareto_choices,
 )
+from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import collect_ranges
 from tvmopt.quantize.report import LayerCost
@@ -111,12 +116,14 @@ def test_no_other_choice_is_both_faster_and_more_accurate(layers, change):
         seconds += sum(table[a, b] for a, b in itertools.pairwise(choice))
         return seconds, sum(c.errors[at] for c, at in zip(choices, choice, strict=True))
 
-    points = [point(c) for c in itertools.product(range(3), repeat=len(layers))]
+    # float32 stands behind the 16-bit float, except for the whole model.
+    points = [point(c) for c in itertools.product((1, 2), repeat=len(layers))]
     found = [point(c) for c in pareto_choices(choices, changes)]
     assert found[0][0] == pytest.approx(min(seconds for seconds, _ in points))
     assert found[-1] == point([0] * len(layers))
     for seconds, error in found[:-1]:
         assert not any(s < seconds - 1e-9 and e < error - 1e-9 for s, e in points)
+    assert all(0 not in choice for choice in pareto_choices(choices, changes)[:-1])
     errors = [error for _, error in found]
     for fast, accurate in itertools.pairwise(pareto_choices(choices, changes)):
         finer = [point(c) for c in between(fast, accurate, choices, changes)]
@@ -232,3 +239,27 @@ def test_skip_sets_are_no_map():
     found = Sensitivity((), (), (), 1, 1.0, {})
     with pytest.raises(ConfigError, match="dtype=auto needs an analysis with layer_dtypes, but"):
         _ = found.chosen_map
+
+
+@pytest.mark.parametrize(
+    ("drop", "samples", "holds"), [(0.005, 8, True), (0.02, 8, False), (0.0, 3, False)]
+)
+def test_16_bit_floats_hold_unless_their_drop_says_otherwise(make_model, drop, samples, holds):
+    """Few samples leave 1 % open; all of them must have been measured."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], "a")]
+    tensor = ("float32", (1, 4, 4, 4))
+    model = make_model(nodes, {"x": tensor}, {"y": tensor}, {"w": np.ones((4, 4, 1, 1), "float32")})
+    accuracy = Accuracy("fidelity", 1 - drop, 1.0, 1 - drop, 0.99, 0.1, samples)
+    setting = Setting(model, Graph(model.graph), Scheme(), None)
+    batches = [Batch({}, None, 1)] * 8
+
+    def judge(*args, **kwargs):
+        return JointVerdict(accuracy, False)
+
+    analysis = Analysis(setting, [], {}, DTYPES[1:], batches, Bar(0.01), judge, None)
+    choices = [LayerChoice(0, "a", ("float32", "bfloat16"), (1.0, 0.5), (0.0, 1e-4))]
+    measure = layer_dtypes_module._Measure(analysis, choices, {})
+    measure.accept_halves(0.0)
+    [plain, found] = measure.found
+    assert (found.dtypes, found.holds) == (("bfloat16",), holds)
+    assert fastest(measure.found) is (found if holds else plain)

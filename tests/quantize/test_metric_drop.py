@@ -50,6 +50,12 @@ def test_bar_of_a_metric(cosine, drop, samples, interval, holds) -> None:
     assert BAR.holds_by_metric(MeasuredAccuracy(found, 0), "int8", lambda: interval) is holds
 
 
+def test_scores_that_keep_their_class_are_close() -> None:
+    found = MeasuredAccuracy(Accuracy("cer", 0.1, 0.1, None, 0.95, 0.0, 32), 0)
+    assert not BAR.holds_by_metric(found, "int8", lambda: (0.0, 0.0))
+    assert BAR.holds_by_metric(found, "int8", lambda: (0.0, 0.0), is_close=True)
+
+
 def test_without_an_allowed_drop_the_cosine_decides() -> None:
     for cosine, holds in ((1.0, True), (0.9, False)):
         found = Accuracy("r2", 0.7, 0.8, None, cosine, 0.0, 400)

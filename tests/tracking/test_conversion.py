@@ -126,7 +126,7 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
         ({"calibration": "max"}, "calibration must be one of minmax, entropy, percentile, but"),
         (
             {"quantizer": "openvino"},
-            "quantizer must be one of auto, onnxruntime, nncf, nncf-accurate, but got 'openvino'",
+            "quantizer must be one of auto, onnxruntime, nncf, nncf-accurate, layerwise, but got",
         ),
         ({"calibration_samples": "0"}, "calibration_samples must be at least 1, but got 0"),
     ],

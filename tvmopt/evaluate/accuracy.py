@@ -177,6 +177,11 @@ class AccuracyMeter:
             self._agreement = None
 
     @property
+    def has_r2(self) -> bool:
+        """Whether fidelity is R² on the batches so far."""
+        return not self._sorts and self._used_agreement is None and bool(self._float_r2)
+
+    @property
     def _takes_float_r2(self) -> bool:
         """Whether fidelity may be R²: as long as no table of scores says otherwise."""
         if self.metric == "fidelity":
@@ -284,6 +289,9 @@ class AccuracyMeter:
             losses = 1.0 - np.array(self._same_batches)
         elif (agreement := self._used_agreement) is not None:
             losses = agreement.losses()
+        elif self._float_r2 and self._samples > 1:
+            worst = min(self._float_r2, key=lambda output: output.value)
+            return of_losses(worst.losses(), counted=False)
         else:
             return None
         return of_losses(losses)

@@ -45,6 +45,7 @@ class FloatR2:
         self._count = self._elements = 0
         self._wrong = self._is_field = False
         self._differ = self._integers = 0
+        self._errors: list[float] = []  # squared, of each sample
 
     def add(self, actual: np.ndarray, expected: np.ndarray) -> None:
         """Add samples, on the first axis of arrays of one shape."""
@@ -54,6 +55,8 @@ class FloatR2:
         if expected.dtype.kind != "f":
             self._differ += int(np.count_nonzero(actual != expected))
             self._integers += expected.size
+            unequal = (actual != expected).reshape(len(expected), -1)
+            self._errors += np.count_nonzero(unequal, axis=1).tolist()
             return
         got, want = masked_alike(actual, expected)
         want = want.reshape(len(want), -1).astype(np.float64)
@@ -71,7 +74,9 @@ class FloatR2:
         self, got: np.ndarray, want: np.ndarray, finite: np.ndarray, shape: tuple[int, ...]
     ) -> None:
         got, want = np.where(finite, got, 0.0), np.where(finite, want, 0.0)
-        self._error += float(((got - want) ** 2).sum())
+        errors = ((got - want) ** 2).sum(axis=1)
+        self._errors += errors.tolist()
+        self._error += float(errors.sum())
         self._power += float((want**2).sum())
         self._largest = max(self._largest, float(np.abs(got).max()), float(np.abs(want).max()))
         self._count += int(finite.sum())
@@ -96,6 +101,17 @@ class FloatR2:
         if not np.isfinite(error) or not np.isfinite(variance):  # squares past float64
             return 0.0
         return max(0.0, 1.0 - error / variance) if variance > 0 else 0.0
+
+    def losses(self) -> np.ndarray:
+        """Return the share of each sample in what R² loses, times the number of samples.
+
+        Their mean is ``1 - value``, unless that is limited to 1.
+        """
+        errors = np.array(self._errors)
+        total, lost = float(errors.sum()), 1.0 - self.value
+        if not lost or not np.isfinite(total) or total <= 0:
+            return np.full(max(1, len(errors)), lost)
+        return errors * (len(errors) * lost / total)
 
     def _variance(self) -> float:
         """Return the mean variance of an element; where nothing repeats, that over elements."""

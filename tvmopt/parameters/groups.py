@@ -127,8 +127,8 @@ class CalibrationParameters(Group):
     quantizer: str = parameter(
         AUTO,
         "int8: onnxruntime: the model's biases; nncf: NNCF's fast bias correction; nncf-accurate: "
-        "its accurate one; auto: the accurate one (fast where that fails), where NNCF is installed "
-        "and it lowers the error on samples of data",
+        "its accurate one; layerwise: weights and biases fitted to the float model; auto: as "
+        "layerwise, where that lowers the error on other samples of data",
         choices=(AUTO, *QUANTIZERS),
     )
     calibration_samples: int = parameter(100, "int8: most samples to calibrate on", least=1)

@@ -1,11 +1,11 @@
-"""Post-training quantization, with ONNX Runtime's quantizer and NNCF's bias correction.
+"""Post-training quantization, with ONNX Runtime's quantizer and layers fitted to the float model.
 
 And sensitivity analysis of layers.
 """
 
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import is_quantized
-from tvmopt.quantize.correct import Corrected, correct, with_channel_scales
+from tvmopt.quantize.correct import Corrected, HeldBack, correct, with_channel_scales
 from tvmopt.quantize.quantizer import Quantizer, quantize_model
 from tvmopt.quantize.ranges import Ranges, collect_ranges
 from tvmopt.quantize.report import LayerCost, Sensitivity, SkipSet
@@ -15,6 +15,7 @@ from tvmopt.quantize.sensitivity import sensitivity
 __all__ = [
     "Bar",
     "Corrected",
+    "HeldBack",
     "LayerCost",
     "Quantizer",
     "Ranges",

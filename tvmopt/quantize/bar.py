@@ -108,7 +108,11 @@ class Bar:
         return self._drop_holds(found.accuracy.drop, found.rows, samples, found.drops)
 
     def holds_by_metric(
-        self, found: MeasuredAccuracy, dtype: str, interval: Callable[[], Interval | None]
+        self,
+        found: MeasuredAccuracy,
+        dtype: str,
+        interval: Callable[[], Interval | None],
+        is_close: bool = False,
     ) -> bool:
         """Return whether a metric of the user loses at most ``max_drop``.
 
@@ -119,8 +123,10 @@ class Bar:
             found: The metric's accuracy, and closeness to the float model.
             dtype: The dtype of the converted layers.
             interval: Returns the 95% interval of the drop, paired by sample; None where unknown.
+            is_close: Whether other evidence than the cosine says that outputs are close: few rows
+                of scores are expected to change their class.
         """
-        near = self._is_near(found, dtype)
+        near = is_close or self._is_near(found, dtype)
         if self.max_drop == 0:
             return near
         drop, samples = found.accuracy.drop, found.accuracy.samples
@@ -138,6 +144,30 @@ class Bar:
         # Where no resample differs, nothing was seen of what a sample may lose.
         errors = self.standard_errors / _ERRORS_OF_INTERVAL
         return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
+
+    def unseen(self, samples: int) -> float:
+        """Return the drop that this many samples leave open, above the one that they show."""
+        return _ERRORS_OF_INTERVAL * _CLUMP / samples
+
+    def holds_by_mean(
+        self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None
+    ) -> bool:
+        """Return whether a mean over samples is at most ``max_drop``, with 95% confidence.
+
+        With fewer than four batches the spread is unknown: the outputs must then be close to the
+        float model's, too.
+
+        Args:
+            found: Closeness to the float model.
+            dtype: The dtype of the converted layers.
+            drop: The mean, a drop of the accuracy.
+            interval: Its 95% interval; None where unknown.
+        """
+        if self.max_drop == 0:
+            return self._is_near(found, dtype)
+        if interval is None or len(found.drops) < _LEAST_BATCHES:
+            return self._is_near(found, dtype) and drop <= self.max_drop
+        return interval[1] <= self.max_drop
 
     def _is_near(self, found: MeasuredAccuracy, dtype: str) -> bool:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)

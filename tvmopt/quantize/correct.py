@@ -1,12 +1,13 @@
-"""Add channel scales and corrected biases to ranges, where they lower the error of the outputs.
+"""Add channel scales and corrections of layers to ranges, where they lower the outputs' error.
 
 Channel scales (:mod:`.channel_scales`) are determined on a part of the samples and kept where they
-lower the error on the others. Then the parameter ``quantizer`` says what corrects the biases:
+lower the error on the others. Then the parameter ``quantizer`` says what corrects the layers:
 
-- ``onnxruntime``: no correction.
-- ``nncf``: fast bias correction; ``nncf-accurate``: the accurate one.
-- ``auto``: the accurate one, or the fast one where that fails, as in networks with residual
-  additions; kept where it lowers the error of the outputs on samples that NNCF did not see.
+- ``onnxruntime``: nothing.
+- ``nncf``: NNCF's fast bias correction; ``nncf-accurate``: its accurate one.
+- ``layerwise``: weights and biases are fitted to the float model, see :mod:`.layerwise`.
+- ``auto``: as ``layerwise``, kept where it lowers the error of the outputs on samples that the fit
+  did not see.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from tvmopt.choices import ACCURATE, AUTO, FAST, ONNXRUNTIME
-from tvmopt.errors import ModelError
+from tvmopt.choices import ACCURATE, AUTO, LAYERWISE, ONNXRUNTIME
 from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.channel_scales import collect_channel_scales
 from tvmopt.quantize.downstream import new_session
+from tvmopt.quantize.layerwise import fit_layers
 from tvmopt.quantize.probe import noise_ratio
 from tvmopt.quantize.quantizer import quantize_model
 from tvmopt.quantize.ranges import Inputs, Progress, Ranges
@@ -33,10 +34,10 @@ _HELD_BACK = 4  # one batch in four
 
 @dataclasses.dataclass(frozen=True)
 class Corrected:
-    """Ranges with the biases that are used.
+    """Ranges with the corrections that are used.
 
     Attributes:
-        ranges: The ranges; their biases are empty without a correction.
+        ranges: The ranges; without a correction, their biases and roundings are empty.
         quantizer: The quantizer that was used: one of ``choices.QUANTIZERS``.
         line: What was done and why, as words.
     """
@@ -46,8 +47,58 @@ class Corrected:
     line: str
 
 
+class HeldBack:
+    """Calibration data in two parts: one to determine scales and corrections on, one to judge them.
+
+    The float model runs once on the second part, and the error of ranges is measured once.
+
+    Args:
+        model: A prepared float32 model, ``Prepared.model``.
+        batches: The calibration data.
+
+    Attributes:
+        seen: The batches to determine on.
+        unseen: The batches to judge on; with fewer than eight batches, all in both.
+    """
+
+    def __init__(self, model: onnx.ModelProto, batches: Sequence[Inputs]) -> None:
+        self._model = model
+        self.seen, self.unseen = list(batches), list(batches)
+        if len(batches) >= _LEAST_TO_SPLIT:
+            self.seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]
+            self.unseen = list(batches[::_HELD_BACK])
+        self._expected: list[list[np.ndarray]] = []
+        self._known: list[tuple[Ranges, float]] = []
+
+    def error(self, ranges: Ranges) -> float:
+        """Return the relative error power of the worst output of the quantized model, a mean.
+
+        All layers are quantized. The error of a batch counts 1 at most.
+        """
+        for known, error in self._known:
+            if known is ranges:
+                return error
+        if not self._expected:
+            exact = new_session(self._model)
+            self._expected = [exact.run(None, inputs) for inputs in self.unseen]
+        quantised = new_session(quantize_model(self._model, ranges, Scheme()))
+        ratios = []
+        for inputs, expected in zip(self.unseen, self._expected, strict=True):
+            pairs = zip(quantised.run(None, inputs), expected, strict=True)
+            ratios.append(min(1.0, max(noise_ratio(got, want) for got, want in pairs)))
+        self.know(ranges, float(np.mean(ratios)))
+        return self._known[-1][1]
+
+    def know(self, ranges: Ranges, error: float) -> None:
+        """Take ``error`` for the error of ``ranges``."""
+        self._known.append((ranges, error))
+
+
 def with_channel_scales(
-    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]
+    model: onnx.ModelProto,
+    ranges: Ranges,
+    batches: Sequence[Inputs],
+    held_back: HeldBack | None = None,
 ) -> tuple[Ranges, str]:
     """Return ``ranges`` with channel scales where these help, and what was done as words.
 
@@ -55,21 +106,23 @@ def with_channel_scales(
         model: A prepared float32 model, ``Prepared.model``.
         ranges: Ranges of its activations.
         batches: The calibration data of the ranges.
+        held_back: The same data in two parts, to share measurements with :func:`correct`.
 
     Returns:
         The words are empty where the model has no convolution that can have channel scales.
     """
-    seen, unseen = _parts(batches)
-    scales = collect_channel_scales(model, seen)
+    held_back = held_back or HeldBack(model, batches)
+    scales = collect_channel_scales(model, held_back.seen)
     if not scales:
         return ranges, ""
     done = dataclasses.replace(ranges, channel_scales=scales)
-    before, after = (output_error(model, one, unseen) for one in (ranges, done))
+    before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     layers = f"{len(scales)} depthwise convolutions"
     if not after < before:
         return ranges, f"one scale for all channels of the inputs of {layers}: more change {change}"
     done = dataclasses.replace(ranges, channel_scales=collect_channel_scales(model, batches))
+    held_back.know(done, after)  # scales of all samples differ too little to measure again
     return done, f"a scale for each channel of the inputs of {layers}: this changes {change}"
 
 
@@ -79,74 +132,56 @@ def correct(
     batches: Sequence[Inputs],
     quantizer: str,
     progress: Progress | None = None,
+    held_back: HeldBack | None = None,
 ) -> Corrected:
-    """Return ``ranges`` with the corrected biases of the layers.
+    """Return ``ranges`` with the corrected weights and biases of the layers.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``.
         ranges: Ranges of its activations, with the channel scales to use.
         batches: The calibration data of the ranges.
-        quantizer: ``"auto"`` or one of ``choices.QUANTIZERS``. NNCF must be installed unless it is
-            ``"onnxruntime"``.
+        quantizer: ``"auto"`` or one of ``choices.QUANTIZERS``. NNCF must be installed where it
+            names NNCF.
         progress: Called before each step.
+        held_back: The same data in two parts, to share measurements.
 
     Raises:
         ModelError: When NNCF cannot quantize the model and ``quantizer`` names NNCF.
     """
     if quantizer == ONNXRUNTIME:
-        return Corrected(ranges, ONNXRUNTIME, "biases as they are")
+        return Corrected(ranges, ONNXRUNTIME, "weights and biases as they are")
     if progress is not None:
-        progress(len(batches), len(batches), "calibrate: bias correction")
-    if quantizer != AUTO:
-        done = _with_biases(model, ranges, batches, accurate=quantizer == ACCURATE)
-        return Corrected(done, quantizer, f"biases of {len(done.biases)} layers corrected by NNCF")
-    return _measured(model, ranges, batches)
+        progress(len(batches), len(batches), "calibrate: correction of layers")
+    if quantizer == AUTO:
+        return _measured(model, ranges, held_back or HeldBack(model, batches))
+    if quantizer == LAYERWISE:
+        done = fit_layers(model, ranges, batches)
+        return Corrected(done, quantizer, _fitted(done))
+    biases = corrected_biases(model, batches, quantizer == ACCURATE, ranges.channel_scales)
+    done = dataclasses.replace(ranges, biases=biases)
+    return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
 
 
-def _measured(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> Corrected:
-    """Correct the biases on a part of the data; keep them where they help on the rest."""
-    seen, unseen = _parts(batches)
-    used = ACCURATE
-    try:
-        done = _with_biases(model, ranges, seen, accurate=True)
-    except ModelError:
-        used = FAST
-        try:
-            done = _with_biases(model, ranges, seen, accurate=False)
-        except ModelError as error:
-            return Corrected(ranges, ONNXRUNTIME, f"biases as they are: {error}")
-    before, after = (output_error(model, one, unseen) for one in (ranges, done))
+def _measured(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Corrected:
+    """Fit the layers on a part of the data; keep the fit where it helps on the rest."""
+    done = fit_layers(model, ranges, held_back.seen)
+    before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
-        return Corrected(ranges, ONNXRUNTIME, f"biases as they are: NNCF changes {change}")
-    line = f"biases of {len(done.biases)} layers corrected by NNCF: {change}"
-    return Corrected(done, used, line)
+        return Corrected(ranges, ONNXRUNTIME, f"layers as they are: fitting changes {change}")
+    return Corrected(done, LAYERWISE, f"{_fitted(done)}: this changes {change}")
 
 
-def _with_biases(
-    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs], *, accurate: bool
-) -> Ranges:
-    biases = corrected_biases(model, batches, accurate, ranges.channel_scales)
-    return dataclasses.replace(ranges, biases=biases)
+def _fitted(ranges: Ranges) -> str:
+    weights, biases = len(ranges.roundings), len(ranges.biases)
+    return f"weights of {weights} layers and biases of {biases} fitted to the float model"
 
 
 def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> float:
     """Return the relative error power of the worst output of the quantized model, a mean.
 
-    All layers are quantized. The error of a batch counts 1 at most.
+    See :meth:`HeldBack.error`; all batches are measured.
     """
-    exact = new_session(model)
-    quantised = new_session(quantize_model(model, ranges, Scheme()))
-    ratios = []
-    for inputs in batches:
-        pairs = zip(quantised.run(None, inputs), exact.run(None, inputs), strict=True)
-        ratios.append(min(1.0, max(noise_ratio(got, want) for got, want in pairs)))
-    return float(np.mean(ratios))
-
-
-def _parts(batches: Sequence[Inputs]) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the batches to determine scales or biases on, and others to measure them on."""
-    if len(batches) < _LEAST_TO_SPLIT:
-        return list(batches), list(batches)
-    seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]
-    return seen, list(batches[::_HELD_BACK])
+    every = HeldBack(model, batches)
+    every.unseen = list(batches)
+    return every.error(ranges)

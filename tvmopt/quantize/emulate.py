@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from tvmopt.device import dtypes
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import at_least_opset_13
+from tvmopt.quantize.rounding import Rounding
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.transform.precision.casting import largest
 from tvmopt.transform.precision.rounding import round_keeping_sums
@@ -54,13 +55,22 @@ def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Sch
     return steps * scale
 
 
-def quantised_weight(value: np.ndarray, axis: int | None) -> np.ndarray:
-    """Return ``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None: per tensor."""
+def quantised_weight(
+    value: np.ndarray, axis: int | None, rounding: Rounding | None = None
+) -> np.ndarray:
+    """Return ``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None: per tensor.
+
+    Args:
+        value: The weight.
+        axis: Axis of the scales.
+        rounding: How the weight is rounded; None: to nearest.
+    """
     others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis)
     largest = np.abs(value).max(axis=others, keepdims=True)
     scale = (largest / np.float32(127)).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1
-    return np.clip(np.rint(value / scale), -127, 127) * scale
+    codes = np.clip(np.rint(value / scale), -127, 127)
+    return (codes if rounding is None else rounding.codes(codes).astype(np.float32)) * scale
 
 
 def weight_axis(node: onnx.NodeProto, scheme: Scheme) -> int | None:

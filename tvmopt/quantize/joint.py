@@ -14,6 +14,8 @@ import onnx
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch, is_class_indices
+from tvmopt.evaluate.drop_interval import of_losses
+from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
 from tvmopt.metrics.metric import Metric
@@ -105,6 +107,10 @@ class Judge:
         scores = self._meter()
         scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
+        # How the drop is known from few samples; else closeness to the float model decides.
+        self._scored = self._counted and not self._labelled
+        self._by_scores = self._asked is None and self._scored
+        self._by_r2 = self._asked is None and not self._counted and scores.has_r2
 
     def samples_to_tell(self) -> int:
         """Return the number of samples that tells whether a drop is within the bar.
@@ -116,6 +122,14 @@ class Judge:
         if self._bar.max_drop == 0 or (not rows and self._asked is None):
             return 0
         return self._bar.samples_to_tell(rows if self._asked is None else 1.0)
+
+    @property
+    def by_closeness(self) -> bool:
+        """Whether closeness to the float model decides where samples are too few to count rows."""
+        samples = sum(batch.valid for batch in self._batches)
+        if self._by_scores:
+            return self._bar.unseen(samples) >= self._bar.max_drop
+        return not self._by_r2
 
     def hardest(self, count: int) -> list[int]:
         """Return the batches that were worst in the last measurement, in order."""
@@ -147,11 +161,14 @@ class Judge:
         session = new_session(model)
         meter = self._meter()
         order = self._order
-        if not patient and self._asked is None:  # the user's metric is one of all samples
+        if not patient and self._asked is None and not self._by_r2:  # those are of all samples
             order = order[: self._affordable(deadline)]
         samples = sum(self._batches[at].valid for at in order)
         rows = sum(self._rows(at) for at in order)
-        coarse = self._asked is None and not bar.counts(rows, samples)
+        # Where closeness decides, one sample far off is enough.
+        near = self._asked is None and not self._by_r2 and not self._by_scores
+        coarse = bar.max_drop == 0 or (near and not bar.counts(rows, samples))
+        scored: dict[int, np.ndarray] = {}
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
         drops: list[float] = []
@@ -163,6 +180,8 @@ class Judge:
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
                 each.add(got, want, labels, batch.valid, batch.padding)
+            if self._scored:
+                scored[at] = np.asarray(got[0])
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
             alone = single.result()
@@ -183,8 +202,40 @@ class Judge:
         if len(losses) < len(order):
             return JointVerdict(measured.accuracy, False)
         if self._asked is None:
-            return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
-        return self._by_metric(self._asked, kept, measured, dtype, bar)
+            return JointVerdict(
+                measured.accuracy,
+                self._holds(measured, dtype, bar, meter, scored),
+                measured.losses,
+            )
+        is_close = self._scored and self._holds_by_scores(measured, dtype, bar, scored)
+        return self._by_metric(self._asked, kept, measured, dtype, bar, is_close)
+
+    def _holds(
+        self,
+        measured: MeasuredAccuracy,
+        dtype: str,
+        bar: Bar,
+        meter: AccuracyMeter,
+        scored: dict[int, np.ndarray],
+    ) -> bool:
+        if self._by_r2:
+            interval = meter.result(with_interval=True).interval
+            return bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
+        if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
+            return self._holds_by_scores(measured, dtype, bar, scored)
+        return bar.holds(measured, dtype)
+
+    def _holds_by_scores(
+        self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]
+    ) -> bool:
+        wanted = [np.asarray(self._expected[at][0]) for at in scored]
+        losses = expected_disagreement(list(scored.values()), wanted)
+        drop = float(losses.mean())
+        interval, unseen = None, bar.unseen(len(losses))
+        if unseen < bar.max_drop:
+            low, high = of_losses(losses, counted=False)
+            interval = low, max(high, drop + unseen)
+        return bar.holds_by_mean(measured, dtype, drop, interval)
 
     def _by_metric(
         self,
@@ -193,13 +244,14 @@ class Judge:
         measured: MeasuredAccuracy,
         dtype: str,
         bar: Bar,
+        is_close: bool,
     ) -> JointVerdict:
         try:
             accuracy = asked.accuracy(kept, measured.accuracy)
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return JointVerdict(measured.accuracy, False)
         found = dataclasses.replace(measured, accuracy=accuracy)
-        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept))
+        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept), is_close)
         return JointVerdict(accuracy, holds, measured.losses)
 
     def _meter(self) -> AccuracyMeter:

@@ -49,6 +49,19 @@ class LayerChoice:
     seconds: tuple[float, ...]
     errors: tuple[float, ...]
 
+    @property
+    def half(self) -> int:
+        """The position of the 16-bit float that the layer can have; 0 where there is none."""
+        for at, (dtype, error) in enumerate(zip(self.dtypes, self.errors, strict=True)):
+            if dtype in dtype_table.HALF_FLOATS and math.isfinite(error):
+                return at
+        return 0
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """The position of float32 where the layer can have a 16-bit float; else nothing."""
+        return (0,) if self.half else ()
+
 
 def choose_layer_dtypes(
     analysis: Analysis,
@@ -76,6 +89,10 @@ def choose_layer_dtypes(
     if measure(candidates[0], deadline).holds:
         return measure.found
     at = _bisected(candidates, measure, deadline)
+    if any(choice.never for choice in choices) and at == len(candidates) - 1:
+        # No layer is float32 beside 16-bit floats: all layers are, or none.
+        measure.accept_halves(deadline)
+        return measure.found
     if at > 0:
         finer = between(candidates[at - 1], candidates[at], choices, changes)
         _bisected([candidates[at - 1], *finer, candidates[at]], measure, deadline)
@@ -181,7 +198,9 @@ def pareto_choices(
 ) -> list[tuple[int, ...]]:
     """Return distinct choices, from the fastest one to float32; errors fall, times rise.
 
-    Each is a position in ``LayerChoice.dtypes`` for every layer.
+    Each is a position in ``LayerChoice.dtypes`` for every layer. A layer that can have a 16-bit
+    float is float32 in the last choice alone, where all layers are: the 16-bit float is faster, and
+    float32 among such layers costs changes of dtype.
     """
     if not choices:
         return [()]
@@ -191,7 +210,10 @@ def pareto_choices(
     found: dict[tuple[int, ...], None] = {}
     for multiplier in (0.0, *np.logspace(middle - _DECADES, middle + _DECADES, _MULTIPLIERS)):
         unary = [
-            [s + (multiplier * e if math.isfinite(e) else math.inf) for s, e in _pairs(choice)]
+            [
+                math.inf if at in choice.never or not math.isfinite(e) else s + multiplier * e
+                for at, (s, e) in enumerate(_pairs(choice))
+            ]
             for choice in choices
         ]
         found.setdefault(minimise(unary, changes, starts=list(found)[-1:]).choice)
@@ -293,6 +315,17 @@ class _Measure:
         self.found.append(found)
         self._tell(found)
         return found
+
+    def accept_halves(self, deadline: float) -> None:
+        """Measure all layers in 16-bit floats, which must not be shown to lose more than allowed.
+
+        Few samples cannot show with 95% confidence that a drop is within the limit, even one of
+        rounding to 16 bits. The drop itself then decides.
+        """
+        found = self([c.half for c in self._choices], deadline)
+        was_measured = found.samples == sum(b.valid for b in self._analysis.batches)
+        if not found.holds and was_measured and found.drop <= self._analysis.bar.max_drop:
+            self.found[-1] = dataclasses.replace(found, holds=True)
 
     def float_model(self) -> DtypeMap:
         """Return the map in which all layers stay float32."""

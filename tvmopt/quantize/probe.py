@@ -86,7 +86,10 @@ class Setting:
             weight = node.input[1]
             if weight in found:
                 axis = weight_axis(node, self.scheme)
-                found[weight] = quantised_weight(found[weight], axis)
+                rounding = self.ranges.roundings.get(node.name) if self.ranges else None
+                found[weight] = quantised_weight(
+                    found[weight], axis, rounding if self.scheme.per_channel else None
+                )
         elif dtype != "float32":
             weight = node.input[1]
             if weight in found:

@@ -39,6 +39,8 @@ from tvmopt.quantize.surgery import clean_up
 if TYPE_CHECKING:
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
+    from tvmopt.quantize.remembered_weights import IntegerWeight
+
 _INFERRED = "onnx.infer", "onnxruntime.quant"  # tells the quantizer that types are inferred
 
 
@@ -77,8 +79,10 @@ class Quantizer:
             and unusable & {*data_inputs(self._graph, node), *node.output}
         }
         self._names = {node.name for node in self._graph.nodes}
+        self._weights: dict[str, IntegerWeight] = {}
         self._check_biases()
         self._check_channel_scales()
+        self._check_roundings()
 
     def integer_nodes(self, exclude: Collection[str] = ()) -> set[str]:
         """Return the names of nodes that run in integers when the nodes ``exclude`` do not."""
@@ -114,6 +118,8 @@ class Quantizer:
         del quantised.metadata_props[:]
         quantised.metadata_props.extend(kept)
         clean_up(quantised.graph, chosen)
+        if self._scheme.per_channel:
+            self._round_weights(quantised, chosen)
         return quantised
 
     def _check_biases(self) -> None:
@@ -140,6 +146,19 @@ class Quantizer:
                     "calibrate again"
                 )
 
+    def _check_roundings(self) -> None:
+        shapes = {
+            node.name: self._graph.dims(node.input[1])
+            for node in self._graph.nodes
+            if node.op_type in ANCHORS
+        }
+        for name, rounding in self._ranges.roundings.items():
+            if shapes.get(name) != rounding.shape:
+                raise ConfigError(
+                    "roundings must belong to the model that is quantised, but layer "
+                    f"{name!r} has no weight of shape {rounding.shape}; calibrate again"
+                )
+
     def _correct_biases(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
         # The correction undoes the error of integers, so a float layer keeps its bias. No other
         # node reads that constant: the model is normalised.
@@ -150,6 +169,15 @@ class Quantizer:
                 value = np.array(self._ranges.biases[node.name], np.float32)
                 bias.CopyFrom(numpy_helper.from_array(value.reshape(bias.dims), bias.name))
 
+    def _round_weights(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
+        # No other node reads these constants: the model is normalised.
+        graph = Graph(model.graph)
+        for node in graph.nodes:
+            if node.name in chosen and node.name in self._ranges.roundings:
+                name = graph.producer[node.input[1]].input[0]
+                codes = self._ranges.roundings[node.name].codes(graph.array(name))
+                graph.constants[name].CopyFrom(numpy_helper.from_array(codes, name))
+
     def _quantizer(
         self,
         model: onnx.ModelProto,
@@ -158,7 +186,8 @@ class Quantizer:
     ) -> QDQQuantizer:
         from onnxruntime.quantization import QuantType
         from onnxruntime.quantization.calibrate import TensorData
-        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+        from tvmopt.quantize.remembered_weights import RememberingQuantizer
 
         unsigned = self._scheme.types == "u8s8"
         tensors = {
@@ -175,7 +204,7 @@ class Quantizer:
                 *ANCHORS, *(op for op in JOINING if op not in SHARING)
             ],
         }  # fmt: skip
-        return QDQQuantizer(
+        quantizer = RememberingQuantizer(
             model,
             self._scheme.per_channel,
             False,
@@ -187,6 +216,8 @@ class Quantizer:
             [*ANCHORS, *JOINING],
             options,
         )
+        quantizer.remembered = self._weights
+        return quantizer
 
 
 def quantize_model(

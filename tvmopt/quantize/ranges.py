@@ -20,6 +20,7 @@ from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
+from tvmopt.quantize.rounding import Rounding
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import quantised_tensors
 
@@ -48,6 +49,8 @@ class Ranges:
             without bias correction, empty. See :mod:`tvmopt.quantize.bias_correction`.
         channel_scales: Scales of the channels of the inputs of depthwise convolutions, by node
             name; without them, empty.
+        roundings: How the weights of layers are rounded, by node name; other weights are rounded
+            to nearest.
     """
 
     method: str
@@ -56,6 +59,7 @@ class Ranges:
     tensors: dict[str, tuple[float, float]]
     biases: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     channel_scales: dict[str, ChannelScales] = dataclasses.field(default_factory=dict)
+    roundings: dict[str, Rounding] = dataclasses.field(default_factory=dict)
 
     def usable(self, name: str) -> bool:
         """Return whether a tensor has a finite range that 8 bits can represent."""
@@ -75,6 +79,7 @@ class Ranges:
             "tensors": tensors,
             "biases": {name: list(values) for name, values in self.biases.items()},
             "channel_scales": {name: one.to_dict() for name, one in self.channel_scales.items()},
+            "roundings": {name: one.to_dict() for name, one in self.roundings.items()},
         }
 
     @classmethod
@@ -85,7 +90,9 @@ class Ranges:
         }
         biases = {name: tuple(values) for name, values in data["biases"].items()}
         scales = {name: ChannelScales.from_dict(v) for name, v in data["channel_scales"].items()}
-        return cls(data["method"], data["percentile"], data["batches"], tensors, biases, scales)
+        roundings = {name: Rounding.from_dict(v) for name, v in data.get("roundings", {}).items()}
+        method, percentile, batches = data["method"], data["percentile"], data["batches"]
+        return cls(method, percentile, batches, tensors, biases, scales, roundings)
 
 
 def collect_ranges(

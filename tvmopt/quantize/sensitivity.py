@@ -229,7 +229,7 @@ def _too_few(analysis: Analysis) -> str:
     """Return that the samples cannot resolve the allowed drop; empty where they can."""
     samples = sum(batch.valid for batch in analysis.batches)
     needed = analysis.judge.samples_to_tell()
-    if samples >= needed:
+    if samples >= needed or not analysis.judge.by_closeness:
         return ""
     return (
         f"{samples} samples cannot show an accuracy drop of {analysis.bar.max_drop:g}, which takes "

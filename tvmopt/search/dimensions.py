@@ -207,7 +207,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     QuantizerDimension(
         "quantizer",
         "quantizers",
-        "bias correction of int8; searched only where values are declared",
+        "correction of int8 layers; searched only where values are declared",
         (AUTO, *QUANTIZERS),
         of="dtype",
         applies_to=("int8",),

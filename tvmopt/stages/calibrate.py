@@ -1,4 +1,4 @@
-"""Calibrate stage, for int8: ranges of activations, channel scales, and corrected biases.
+"""Calibrate stage, for int8: ranges of activations, channel scales, and corrected layers.
 
 All come from the calibration part of the data.
 """
@@ -17,7 +17,7 @@ from tvmopt.config import CalibrateConfig
 from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import Reference, input_specs, working_random_inputs
-from tvmopt.quantize import Ranges, Scheme, collect_ranges, correct, with_channel_scales
+from tvmopt.quantize import HeldBack, Ranges, Scheme, collect_ranges, correct, with_channel_scales
 from tvmopt.stages.result import Progress, StageResult
 
 RANGES_FILE = "ranges.json"
@@ -33,8 +33,8 @@ def calibrate(
 ) -> StageResult:
     """Run the float model on samples, and write the range of each activation.
 
-    The file also holds the channel scales that help, and the biases that NNCF corrects, as
-    ``config.quantizer`` asks. Without data there are no scales, and ``"auto"`` corrects no bias:
+    The file also holds the channel scales that help, and the corrected weights and biases, as
+    ``config.quantizer`` asks. Without data there are no scales, and ``"auto"`` corrects nothing:
     a channel's values on random inputs say nothing about real ones.
 
     Raises:
@@ -49,15 +49,17 @@ def calibrate(
     is_blind = data is None and config.quantizer == AUTO
     quantizer = ONNXRUNTIME if is_blind else config.quantizer
     scales_line = ""
+    held_back = HeldBack(prepared.model, batches)
     if data is not None:
-        ranges, scales_line = with_channel_scales(prepared.model, ranges, batches)
-    corrected = correct(prepared.model, ranges, batches, quantizer, progress)
+        ranges, scales_line = with_channel_scales(prepared.model, ranges, batches, held_back)
+    corrected = correct(prepared.model, ranges, batches, quantizer, progress, held_back)
     (out_dir / RANGES_FILE).write_text(json.dumps(corrected.ranges.to_dict(), indent=1))
     metrics = {
         "calibrate_s": time.perf_counter() - start,
         "calibration_samples": float(dataset.samples),
         "calibrated_tensors": float(len(ranges.tensors)),
         "corrected_biases": float(len(corrected.ranges.biases)),
+        "fitted_weights": float(len(corrected.ranges.roundings)),
         "channel_scaled_layers": float(len(ranges.channel_scales)),
     }
     tags = {

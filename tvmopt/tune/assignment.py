@@ -13,6 +13,7 @@ Artificial Intelligence 113 (1999).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -77,24 +78,28 @@ def _eliminate(
     ]
     factors += [(pair, np.asarray(table, dtype=float)) for pair, table in pairwise.items()]
     left = set(range(len(unary)))
+    around: list[set[int]] = [set() for _ in unary]
+    for i, j in pairwise:
+        around[i].add(j)
+        around[j].add(i)
     order: list[tuple[int, tuple[int, ...], np.ndarray]] = []
     while left:
-        neighbours = {
-            node: sorted({n for scope, _ in factors if node in scope for n in scope} - {node})
-            for node in left
-        }
-        node = min(left, key=lambda n: (np.prod([sizes[m] for m in neighbours[n]]), n))
-        scope = (*neighbours[node], node)
-        if np.prod([sizes[n] for n in scope], dtype=float) > _MOST:
+        node = min(left, key=lambda n: (math.prod(sizes[m] for m in around[n]), n))
+        others = tuple(sorted(around[node]))
+        scope = (*others, node)
+        if math.prod(sizes[n] for n in scope) > _MOST:
             return None
         table = np.zeros([sizes[n] for n in scope])
         for own, values in factors:
             if node in own:
                 table = table + _spread(values, own, scope)
         factors = [factor for factor in factors if node not in factor[0]]
-        factors.append((tuple(neighbours[node]), table.min(axis=-1)))
-        order.append((node, tuple(neighbours[node]), table.argmin(axis=-1)))
+        factors.append((others, table.min(axis=-1)))
+        order.append((node, others, table.argmin(axis=-1)))
         left.remove(node)
+        for other in others:  # the new table makes them neighbours of each other
+            around[other] |= around[node]
+            around[other] -= {other, node}
     choice = [0] * len(unary)
     for node, others, best in reversed(order):
         choice[node] = int(best[tuple(choice[n] for n in others)])

@@ -1,0 +1,53 @@
+"""The expected share of rows with another class: near what many samples show, from few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tvmopt.evaluate.agreement import Agreement
+from tvmopt.evaluate.expected_disagreement import expected_disagreement
+
+
+def _scores(rng, count, noise):
+    want = rng.standard_normal((count, 1, 20)) * rng.uniform(1, 3, (count, 1, 1))
+    size = want.std(axis=-1, keepdims=True)
+    got = want + noise * size * rng.standard_normal(want.shape)
+    return list(got.astype(np.float32)), list(want.astype(np.float32))
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.01, 0.05])
+@pytest.mark.parametrize("softmax", [False, True])
+def test_few_samples_show_the_rate_of_many(noise, softmax) -> None:
+    rng = np.random.default_rng(0)
+    many = Agreement()
+    many.add(*map(np.concatenate, _scores(rng, 20000, noise)))
+    rate = 1 - many.with_margin
+    found = []
+    for _ in range(12):
+        got, want = _scores(rng, 64, noise)
+        if softmax:
+            got, want = ([np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in side]
+                         for side in (got, want))  # fmt: skip
+        losses = expected_disagreement(got, want)
+        assert losses.shape == (64,)
+        found.append(losses.mean())
+    assert np.mean(found) == pytest.approx(rate, rel=0.35, abs=5e-4)
+    # A count of 64 rows has a standard deviation of sqrt(rate / 64).
+    assert np.std(found) < 0.7 * np.sqrt(rate / 64) + 5e-4
+
+
+def test_equal_scores_lose_nothing_and_nan_loses_all() -> None:
+    got, want = _scores(np.random.default_rng(1), 8, 0.1)
+    assert not expected_disagreement(want, want).any()
+    got[3][0, 0] = np.nan
+    assert expected_disagreement(got, want).tolist() == [1.0] * 8
+
+
+def test_rows_of_a_batch_are_counted_together() -> None:
+    rng = np.random.default_rng(2)
+    want = [rng.standard_normal((n, 5, 6)).astype(np.float32) for n in (1, 2)]
+    got = [one + 0.3 * rng.standard_normal(one.shape).astype(np.float32) for one in want]
+    losses = expected_disagreement(got, want)
+    assert losses.shape == (2,) and (losses >= 0).all() and (losses <= 1).all()
+    assert losses.any()
