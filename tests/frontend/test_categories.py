@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.categories import read_tables, without_strings
-from tvmopt.frontend.category_check import check_codes
+from tvmopt.frontend.categories.check import check_codes
 from tvmopt.runtime.categories import MOST_BYTES, Categories
 
 _WORDS = ["red", "green", "blue", "", "grün", "nan"]

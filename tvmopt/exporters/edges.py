@@ -8,7 +8,7 @@ accepts, but the exported graph answers in another way, is refused as well.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ def with_edges(
     exported: Exported,
     table: Any,
     answer: Answer,
-    categories: dict[str, tuple[str | float, ...]],
+    tables: Mapping[str, Sequence[str]],
+    categories: Mapping[str, Sequence[str | float]],
 ) -> SourceInterface:
     """Return the interface with what each column accepts.
 
@@ -35,6 +36,7 @@ def with_edges(
         exported: The export, with the source's ``predict``.
         table: A pandas table with at least one row that the source accepts.
         answer: Gives the answer of the exported graph for a table, without checks.
+        tables: Strings that the graph knows of each input of texts.
         categories: Categories that an encoder knows, by column; other values may be refused.
     """
     columns = []
@@ -53,7 +55,7 @@ def with_edges(
         if known is not None or column.text:
             value = _UNKNOWN_TEXT if column.text else _UNKNOWN_NUMBER
             if not _accepts(interface, exported, table, column, value, answer):
-                accepted["allowed"] = known if known is not None else interface.words
+                accepted["allowed"] = tuple(tables[column.input] if known is None else known)
         columns.append(dataclasses.replace(column, **accepted))
     return dataclasses.replace(interface, columns=tuple(columns))
 

@@ -3,7 +3,8 @@
 A compiled model computes tensors. Its source was called with a table (or an array), and returned
 labels, probabilities or values; maybe of other dtypes and with texts. :class:`SourceInterface` says
 how the tensors follow from the table, and the answer from the tensors. The ONNX file that an
-exporter wrote carries it, and so does the metadata of the compiled model.
+exporter wrote carries it, and so does the metadata of the compiled model. Texts stay texts here:
+tables of categories turn them into codes (:mod:`tvmopt.runtime.categories`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
-from tvmopt.runtime.categories import UNKNOWN
 
 #: Key of the interface in the metadata of an ONNX file.
 INTERFACE_KEY = "tvmopt.interface"
@@ -60,7 +60,6 @@ class SourceInterface:
         source: URI of the source, such as ``models:/fraud/3``; empty if unknown.
         signature: Signature of the source in MLflow's JSON; None if it had none.
         columns: Columns of the table, in order; empty if the source takes tensors.
-        words: Texts by their code, in columns and classes of texts.
         answer: What the answer is, see ``ANSWERS``.
         output: ONNX output that holds it.
         classes: Class of each label; None if the output holds the classes themselves.
@@ -73,7 +72,6 @@ class SourceInterface:
     source: str
     signature: dict[str, Any] | None
     columns: tuple[SourceColumn, ...]
-    words: tuple[str, ...]
     answer: str
     output: str
     classes: tuple[str | float | bool, ...] | None
@@ -100,7 +98,6 @@ class SourceInterface:
             **{
                 **data,
                 "columns": columns,
-                "words": tuple(map(str, data["words"])),
                 "classes": None if classes is None else tuple(classes),
             }
         )
@@ -116,12 +113,12 @@ class SourceInterface:
     def inputs(
         self, data: Any, dtypes: Mapping[str, str], *, strict: bool = True
     ) -> dict[str, np.ndarray]:
-        """Return the ONNX inputs of a table, an array or a mapping of arrays.
+        """Return the ONNX inputs of a table, an array or a mapping of arrays; texts as objects.
 
         Args:
             data: What ``predict`` of the source takes: a pandas ``DataFrame``, an array of shape
                 (rows, columns), a mapping by column or by input, or nested lists.
-            dtypes: NumPy dtype of each ONNX input.
+            dtypes: NumPy dtype of each ONNX input that holds numbers; any for texts.
             strict: Whether values that the source refuses are refused.
 
         Raises:
@@ -134,19 +131,18 @@ class SourceInterface:
         widths = dict.fromkeys(dtypes, 0)
         for column in self.columns:
             widths[column.input] = max(widths[column.input], column.position + 1)
+        texts = {column.input for column in self.columns if column.text}
         arrays = {
-            name: np.empty((rows, widths[name]), np.dtype(dtype)) for name, dtype in dtypes.items()
+            name: np.empty((rows, widths[name]), object if name in texts else np.dtype(dtype))
+            for name, dtype in dtypes.items()
         }
-        codes = {word: code for code, word in enumerate(self.words)}
         for column in self.columns:
             values = table[column.name]
             if strict:
                 _check_values(column, values)
             if column.text:
-                found = [codes.get(_word(value), UNKNOWN) for value in values]
-                arrays[column.input][:, column.position] = found
-            else:
-                arrays[column.input][:, column.position] = values
+                values = np.array([_word(value) for value in values], object)
+            arrays[column.input][:, column.position] = values
         return arrays
 
     def result(self, outputs: Mapping[str, np.ndarray], index: Any = None) -> Any:
