@@ -53,7 +53,9 @@ def odd_calls(table: Any) -> dict[str, Any]:
         "too narrow": rows.to_numpy()[:, :-1],
         "a text": "row",
         "None": None,
-        "booleans": rows.assign(**{name: rows[name] > 0 for name in names if _is_number(rows[name])}),
+        "booleans": rows.assign(
+            **{name: rows[name] > 0 for name in names if _is_number(rows[name])}
+        ),
         "pandas dtypes": rows.convert_dtypes(),
     }
     for name in names:

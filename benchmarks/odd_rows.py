@@ -123,7 +123,9 @@ def odd_cases(pair: Pair, source: FittedSource) -> Iterator[Case]:
     """Yield what both models do with each odd call."""
     calls = odd_calls(source.table)
     for name, data in calls.items():
-        yield Case(name, "predict", called(pair.source.predict, data), called(pair.ours.predict, data))
+        yield Case(
+            name, "predict", called(pair.source.predict, data), called(pair.ours.predict, data)
+        )
     apps = {"mlflow serve": _mlflow_app(pair.ours), "tvmopt serve": _tvmopt_app(pair.ours)}
     source_app = _mlflow_app(pair.source)
     for name, body in odd_bodies(calls).items():

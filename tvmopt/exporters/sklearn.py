@@ -158,9 +158,7 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
     references = {}
     if scores is not None:
         references[SCORES_OUTPUT] = lambda table: np.asarray(scores(table)).reshape(-1, 1)
-    return Exported(
-        graph, columns, LABELS, LABEL_OUTPUT, None, model.predict, references, known
-    )
+    return Exported(graph, columns, LABELS, LABEL_OUTPUT, None, model.predict, references, known)
 
 
 def _inputs(
@@ -253,7 +251,10 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
                 continue
             for column, known in zip(columns, values, strict=False):
                 name = names[column] if isinstance(column, int) and names else column
-                found[str(name)] = tuple(_class(value) for value in known if value is not None)
+                # A second encoder of a column takes what the first one gives.
+                found.setdefault(
+                    str(name), tuple(_class(value) for value in known if value is not None)
+                )
     return found
 
 

@@ -40,6 +40,7 @@ class SourceColumn:
         missing: Whether the source accepts missing values (NaN, None).
         infinite: Whether the source accepts infinities.
         allowed: The only values that the source accepts; None for any.
+        largest: Largest magnitude of finite numbers that it accepts; None for any.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SourceColumn:
     missing: bool = True
     infinite: bool = True
     allowed: tuple[str | float, ...] | None = None
+    largest: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,16 +188,18 @@ class SourceInterface:
                 )
             found = {c.name: _values(array[:, i], c) for i, c in enumerate(self.columns)}
         rows = {len(values) for values in found.values()}
-        if len(rows) != 1 or 0 in rows:
-            raise ConfigError(
-                f"every column must have as many rows, at least 1, but got {sorted(rows)}"
-            )
+        if rows == {0}:
+            raise ConfigError("the table must hold at least one row, but holds none")
+        if len(rows) != 1:
+            raise ConfigError(f"every column must have as many rows, but got {sorted(rows)}")
         return found
 
 
 def _column(data: Any) -> SourceColumn:
     allowed = data["allowed"]
     found = SourceColumn(**{**data, "allowed": None if allowed is None else tuple(allowed)})
+    if found.largest is not None and not 0 <= float(found.largest) < math.inf:
+        raise ValueError(f"the largest number of a column is {found.largest!r}")
     if type(found.position) is not int or not 0 <= found.position < 2**31:
         raise ValueError(f"the place of a column is {found.position!r}")
     return found
@@ -246,6 +250,14 @@ def _check_values(column: SourceColumn, values: np.ndarray) -> None:
         raise ConfigError(
             f"column {column.name!r} must be finite, as the source demands, but holds infinities"
         )
+    if column.largest is not None and not column.text:
+        finite = values[np.isfinite(values)]
+        beyond = finite[np.abs(finite.astype(np.float64)) > column.largest]
+        if beyond.size:
+            raise ConfigError(
+                f"column {column.name!r} must hold numbers of at most {column.largest:g} in "
+                f"magnitude, as its source or its input of float32 demands, but holds {beyond[0]:g}"
+            )
     if column.allowed is not None:
         kept = values[~gone]
         known = [_word(value) for value in column.allowed] if column.text else column.allowed

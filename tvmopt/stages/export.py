@@ -18,10 +18,11 @@ import onnx
 from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
 from tvmopt.evaluate.dataset import LABEL_KEYS
 from tvmopt.exporters.compare import TOLERANCE, SourceAgreement, agreement
-from tvmopt.exporters.edges import with_edges
+from tvmopt.exporters.edges import refuses_all_unknown, with_edges
 from tvmopt.exporters.exported import Exported
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.table import SourceRows, read_rows
+from tvmopt.exporters.unknown_categories import accept_unknown
 from tvmopt.frontend.categories import read_tables, without_strings
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import INTERFACE_KEY, LABELS, SourceInterface
@@ -101,7 +102,11 @@ def _agreeing(
             if interface.columns:
                 tables = read_tables(without_strings(found.model)).inputs
                 given = rows.table, session.answer, tables, found.categories
-                interface = with_edges(interface, found, *given)
+                known = interface = with_edges(interface, found, *given)
+                accept_unknown(
+                    found.model,
+                    lambda: refuses_all_unknown(known, found, rows.table),  # noqa: B023
+                )
             return found, interface, said
     assert said is not None
     raise AccuracyError(
