@@ -68,7 +68,7 @@ def _pipeline(handle_unknown: str, *, fill_texts: bool = False) -> FittedSource:
     numbers = Pipeline([("fill", SimpleImputer()), ("scale", StandardScaler())])
     words: Any = OneHotEncoder(handle_unknown=handle_unknown)
     if fill_texts:
-        fill = SimpleImputer(strategy="constant", fill_value="Bern", missing_values=None)
+        fill = SimpleImputer(strategy="constant", fill_value="Bern", missing_values="")
         words = Pipeline([("fill", fill), ("encode", words)])
     encode = ColumnTransformer(
         [

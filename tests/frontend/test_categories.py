@@ -208,6 +208,15 @@ def test_trees_get_integer_labels() -> None:
     assert read_tables(coded).outputs == {"label": ("p", "q", "r")}
 
 
+def test_a_string_that_is_compared_with_none_has_a_table() -> None:
+    kinds = {"x": (_STRING, [2]), "n": (_INT, [2])}
+    coded = _answers_alike(
+        _model([_node("Identity", ["n"], ["y"])], kinds, {"y": _INT}),
+        {"x": np.array(["any", "thing"], object), "n": np.array([3, 4])},
+    )
+    assert read_tables(coded).inputs == {"x": ("",)}
+
+
 def test_a_model_of_numbers_stays_as_it_is() -> None:
     model = _model([_node("Identity", ["x"], ["y"])], {"x": (_FLOAT, [2])}, {"y": _FLOAT})
     assert without_strings(model) is model
