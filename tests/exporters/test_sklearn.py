@@ -244,7 +244,7 @@ def test_a_category_that_a_later_encoder_refuses_is_no_category_of_the_column(tm
     model.fit(rows, np.arange(len(rows)) % 5)
     found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
     np.testing.assert_allclose(found.run(rows), model.predict(rows), atol=1e-5)
-    with pytest.raises(ConfigError, match="'city' must hold categories.*'Oslo'"):
+    with pytest.raises(ConfigError, match=r"'city' must hold categories.*'Oslo'"):
         found.run(rows.assign(city="Oslo"))
 
 

@@ -102,7 +102,8 @@ def test_json_keeps_all():
 @pytest.mark.parametrize(
     "change",
     [{"answer": "magic"}, {"dtype": "O8,f4"}, {"columns": 3}, {"columns": [{}]},
-     {"source": "\x1b[1m"}, {"signature": "x"}, {"more": 1}, {"dtype": "no dtype"}, {"words": ["an older one"]}],
+     {"source": "\x1b[1m"}, {"signature": "x"}, {"more": 1}, {"dtype": "no dtype"},
+     {"words": ["of an older one"]}],
 )  # fmt: skip
 def test_damaged_json_is_refused(change):
     data = {**json.loads(_INTERFACE.to_json()), **change}

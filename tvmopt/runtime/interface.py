@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,8 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
+from tvmopt.runtime.source_column import SourceColumn as SourceColumn
+from tvmopt.runtime.source_column import check_values, column_values, source_column, text_of
 
 #: Key of the interface in the metadata of an ONNX file.
 INTERFACE_KEY = "tvmopt.interface"
@@ -26,31 +27,6 @@ INTERFACE_KEY = "tvmopt.interface"
 LABELS, PROBABILITIES, VALUES, TENSOR = "labels", "probabilities", "values", "tensor"
 ANSWERS = (LABELS, PROBABILITIES, VALUES, TENSOR)
 _SHOWN = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class SourceColumn:
-    """A column of the table, and the values that the source accepts in it.
-
-    Attributes:
-        name: Name of the column.
-        input: ONNX input that holds it.
-        position: Its place on the last axis of that input.
-        text: Whether it holds texts.
-        missing: Whether the source accepts missing values (NaN, None).
-        infinite: Whether the source accepts infinities.
-        allowed: The only values that the source accepts; None for any.
-        largest: Largest magnitude of finite numbers that it accepts; None for any.
-    """
-
-    name: str
-    input: str
-    position: int
-    text: bool = False
-    missing: bool = True
-    infinite: bool = True
-    allowed: tuple[str | float, ...] | None = None
-    largest: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +70,7 @@ class SourceInterface:
         """
         if not isinstance(data, dict):
             raise TypeError(f"an interface is {data!r}")
-        columns = tuple(_column(one) for one in data["columns"])
+        columns = tuple(source_column(one) for one in data["columns"])
         classes = data["classes"]
         found = cls(
             **{
@@ -141,9 +117,9 @@ class SourceInterface:
         for column in self.columns:
             values = table[column.name]
             if strict:
-                _check_values(column, values)
+                check_values(column, values)
             if column.text:
-                values = np.array([_word(value) for value in values], object)
+                values = np.array([text_of(value) for value in values], object)
             arrays[column.input][:, column.position] = values
         return arrays
 
@@ -178,7 +154,9 @@ class SourceInterface:
                     f"the table must hold the columns of the source ({_listed(names)}), but "
                     f"{_listed(missing)} missing"
                 )
-            found = {column.name: _values(data[column.name], column) for column in self.columns}
+            found = {
+                column.name: column_values(data[column.name], column) for column in self.columns
+            }
         else:
             array = np.asarray(data)
             if array.ndim != 2 or array.shape[1] != len(names):
@@ -186,23 +164,13 @@ class SourceInterface:
                     f"the array must have shape (rows, {len(names)}), one column each for "
                     f"{_listed(names)}, but got {array.shape}"
                 )
-            found = {c.name: _values(array[:, i], c) for i, c in enumerate(self.columns)}
+            found = {c.name: column_values(array[:, i], c) for i, c in enumerate(self.columns)}
         rows = {len(values) for values in found.values()}
         if rows == {0}:
             raise ConfigError("the table must hold at least one row, but holds none")
         if len(rows) != 1:
             raise ConfigError(f"every column must have as many rows, but got {sorted(rows)}")
         return found
-
-
-def _column(data: Any) -> SourceColumn:
-    allowed = data["allowed"]
-    found = SourceColumn(**{**data, "allowed": None if allowed is None else tuple(allowed)})
-    if found.largest is not None and not 0 <= float(found.largest) < math.inf:
-        raise ValueError(f"the largest number of a column is {found.largest!r}")
-    if type(found.position) is not int or not 0 <= found.position < 2**31:
-        raise ValueError(f"the place of a column is {found.position!r}")
-    return found
 
 
 def _tensors(data: Any, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -218,69 +186,6 @@ def _tensors(data: Any, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"input {name!r} must hold numbers, but got {array.dtype}")
     return {name: array.astype(np.dtype(dtype))}
-
-
-def _values(values: Any, column: SourceColumn) -> np.ndarray:
-    """Return the values of a column as texts (object) or numbers (float64, int64, bool)."""
-    array = np.asarray(values)
-    if array.ndim != 1:
-        array = array.reshape(len(array))
-    if column.text:
-        return array.astype(object)
-    try:
-        return array if array.dtype.kind in "biuf" else array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"column {column.name!r} must hold numbers, but got {array.dtype}"
-        ) from error
-
-
-def _check_values(column: SourceColumn, values: np.ndarray) -> None:
-    """Refuse values that the source refuses."""
-    if column.text:
-        gone = np.array([_is_missing(value) for value in values], bool)
-    else:
-        gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if not column.missing and gone.any():
-        raise ConfigError(
-            f"column {column.name!r} must hold no missing values, which the source refuses, but "
-            f"{int(gone.sum())} of {len(values)} are"
-        )
-    if not column.infinite and values.dtype.kind == "f" and np.isinf(values).any():
-        raise ConfigError(
-            f"column {column.name!r} must be finite, as the source demands, but holds infinities"
-        )
-    if column.largest is not None and not column.text:
-        finite = values[np.isfinite(values)]
-        beyond = finite[np.abs(finite.astype(np.float64)) > column.largest]
-        if beyond.size:
-            raise ConfigError(
-                f"column {column.name!r} must hold numbers of at most {column.largest:g} in "
-                f"magnitude, as its source or its input of float32 demands, but holds {beyond[0]:g}"
-            )
-    if column.allowed is not None:
-        kept = values[~gone]
-        known = [_word(value) for value in column.allowed] if column.text else column.allowed
-        tested = np.array([_word(v) for v in kept], object) if column.text else kept
-        unknown = tested[~np.isin(tested, np.array(known, object if column.text else None))]
-        if unknown.size:
-            raise ConfigError(
-                f"column {column.name!r} must hold categories that the source was fitted on, but "
-                f"holds {unknown.tolist()[0]!r}"
-            )
-
-
-def _word(value: Any) -> str:
-    """Return the text of a value; missing ones have a text of their own."""
-    return "nan" if _is_missing(value) else str(value)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None:
-        return True
-    if isinstance(value, float | np.floating):
-        return math.isnan(value)
-    return type(value).__name__ in ("NAType", "NaTType")  # of pandas
 
 
 def _listed(names: Sequence[str]) -> str:
