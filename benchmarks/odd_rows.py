@@ -84,7 +84,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="tvmopt-odd-rows-"))
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
     os.chdir(folder)
-    rows, faults = [], 0
+    rows: list[tuple[str, ...]] = []
+    faults = 0
     for name in given.models or SOURCES:
         source = SOURCES[name]()
         try:
@@ -206,7 +207,7 @@ def exported_pair(source: FittedSource, folder: Path) -> Pair:
     source.table.astype(text).to_parquet(data)
     export(described.to_dict(), "", saved, data, out, lambda *told: None)
     wrapped = mlflow.pyfunc.load_model(str(saved))
-    model = ExportedModel(load_onnx(out / MODEL_FILE))
+    model: Any = ExportedModel(load_onnx(out / MODEL_FILE))
     assert interface_of(onnx.load(out / MODEL_FILE)) is not None
     ours = mlflow.pyfunc.PyFuncModel(wrapped.metadata, CompiledPyFunc(model))
     return Pair(wrapped, ours)

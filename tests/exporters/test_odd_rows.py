@@ -25,7 +25,7 @@ from benchmarks.odd_verdicts import (
 )
 
 # With the number of cases that the source answers and the compiled model refuses.
-_MODELS = {"strict_pipeline": 0, "histogram_categories": 0, "random_forest": 0}
+_MODELS = {"strict_pipeline": 0, "random_forest": 0}
 
 
 @pytest.mark.filterwarnings("ignore")

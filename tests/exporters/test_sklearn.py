@@ -183,7 +183,8 @@ def test_histogram_boosting_on_texts_as_categories(tmp_path, classes):
     rows = _mixed()
     random = np.random.default_rng(3)
     rows["kind"] = [f"kind {one}" for one in random.integers(0, 40, len(rows))]  # two words of bits
-    wanted = labels(rows.assign(city=rows.city == "Graz", kind=rows.kind.str[-1] == "3"), classes)
+    shares = rows.assign(city=rows.city == "Graz", kind=rows.kind.str[-1] == "3").astype(float)
+    wanted = labels(shares, classes)
     model = HistGradientBoostingClassifier(max_iter=8, categorical_features="from_dtype")
     model.fit(rows.astype({"city": "category", "kind": "category"}), wanted)
     options = {**CLOUDPICKLE, "pyfunc_predict_fn": "predict_proba"}

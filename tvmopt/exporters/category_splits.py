@@ -64,7 +64,8 @@ def features_of(model: Any) -> Features:
     if mask is None or not np.any(mask):
         numbers = tuple(range(model.n_features_in_))
         return Features(numbers, (), tuple(one.nodes["feature_idx"] for one in predictors))
-    categorical, numbers = np.flatnonzero(mask), np.flatnonzero(~np.asarray(mask))
+    categorical = np.flatnonzero(mask)
+    numbers = tuple(map(int, np.flatnonzero(~np.asarray(mask))))
     encoder = getattr(model, "_preprocessor", None)
     if encoder is None:
         raise ModelError(
@@ -101,7 +102,7 @@ def features_of(model: Any) -> Features:
         for at, feature in enumerate(categorical)
         if columns[at]
     )
-    return Features(tuple(map(int, numbers)), tables, nodes)
+    return Features(numbers, tables, nodes)
 
 
 def _present(categories: Sequence[Any]) -> tuple[Any, ...]:

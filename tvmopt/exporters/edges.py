@@ -79,7 +79,7 @@ def refuses_all_unknown(interface: SourceInterface, exported: Exported, table: A
         rows = table.iloc[:_ROWS].copy()
         dtype = rows[column.name].dtype
         value = _UNKNOWN_TEXT if column.text else _UNKNOWN_NUMBER
-        if dtype.kind == "b" or (dtype.kind in "iu" and value > np.iinfo(dtype).max):
+        if dtype.kind == "b" or (dtype.kind in "iu" and np.iinfo(dtype).max < _UNKNOWN_NUMBER):
             return False
         rows[column.name] = np.array([value] * len(rows), object if column.text else dtype)
         try:

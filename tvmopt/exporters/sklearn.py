@@ -243,7 +243,7 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
         first = first.steps[0][1]
     if hasattr(first, "categories_"):  # an encoder of all columns
         taken.append((first, list(range(len(names)))))
-    found = {}
+    found: dict[str, tuple[str | float, ...]] = {}
     for inner, columns in taken:
         for part in parts_of(inner):
             values = getattr(part, "categories_", None)
