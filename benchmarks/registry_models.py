@@ -49,7 +49,7 @@ def _row(name: str) -> tuple[str, ...]:
     from tvmopt import workflow
 
     source = SOURCES[name]()
-    _register(name, source)
+    register(name, source)
     start = time.perf_counter()
     try:
         workflow.main(model=f"models:/{name}/1", trust=source.trust)
@@ -72,7 +72,8 @@ def _compared(got: np.ndarray, want: np.ndarray) -> tuple[int, float]:
     return differ, float(np.abs(got - want).max())
 
 
-def _register(name: str, source: FittedSource) -> None:
+def register(name: str, source: FittedSource) -> None:
+    """Log and register a source model, with the signature of its example."""
     import importlib
 
     import mlflow

@@ -20,6 +20,8 @@ GOALS = ("larger", "smaller")
 LOW_DTYPES = dtypes.names(lambda row: row.convertible)
 #: What ``dtype`` may be; ``auto``: a dtype for each layer.
 DTYPES = ("float32", *LOW_DTYPES, AUTO)
+#: What ``require_finite`` may be; ``auto``: as the source of the model, or true without.
+FINITE = (AUTO, "true", "false")
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
 #: What happens to nodes that cannot be compiled.

@@ -49,7 +49,8 @@ class ExportedFiles:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(self.model.SerializeToString())
-        types = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(int64)": "int64"}
+        types = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(int64)": "int64",
+                 "tensor(string)": "object"}  # fmt: skip
         dtypes = {value.name: types[value.type] for value in session.get_inputs()}
         inputs = self.interface.inputs(rows, dtypes, strict=strict)
         names = [output.name for output in session.get_outputs()]

@@ -11,6 +11,8 @@ import yaml
 from tests.exporters.saved import exported, labels, save, table
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.exporters.source import describe
+from tvmopt.exporters.unknown_categories import accept_unknown
+from tvmopt.frontend.categories import read_tables, without_strings
 
 pytest.importorskip("skl2onnx", reason="the extra sklearn is not installed")
 CLOUDPICKLE = {"serialization_format": "cloudpickle"}
@@ -138,8 +140,8 @@ def test_columns_of_numbers_and_texts(tmp_path):
     model = _mixed_model(rows, "ignore")
     found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
     np.testing.assert_array_equal(found.run(rows), model.predict(rows))
-    kinds = {value.type.tensor_type.elem_type for value in found.model.graph.input}
-    assert 8 not in kinds  # texts are codes
+    tables = read_tables(without_strings(found.model))
+    assert {"Bern", "Graz", "Lyon"} <= set(tables.inputs["city"])
     reordered = rows[["city", "age", "rooms"]]
     np.testing.assert_array_equal(found.run(reordered), model.predict(rows))
     strange = rows.assign(city="Oslo", rooms=99)
@@ -172,6 +174,92 @@ def test_missing_values_are_refused_where_the_source_refuses_them(tmp_path):
     found = exported(tmp_path, mlflow.sklearn, model, rows)
     with pytest.raises(ConfigError, match=r"'column 1' must hold no missing values.*1 of 400"):
         found.run(rows.assign(**{"column 1": [np.nan, *rows["column 1"][1:]]}))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_histogram_boosting_on_texts_as_categories(tmp_path, classes):
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rows = _mixed()
+    random = np.random.default_rng(3)
+    rows["kind"] = [f"kind {one}" for one in random.integers(0, 40, len(rows))]  # two words of bits
+    shares = rows.assign(city=rows.city == "Graz", kind=rows.kind.str[-1] == "3").astype(float)
+    wanted = labels(shares, classes)
+    model = HistGradientBoostingClassifier(max_iter=8, categorical_features="from_dtype")
+    model.fit(rows.astype({"city": "category", "kind": "category"}), wanted)
+    options = {**CLOUDPICKLE, "pyfunc_predict_fn": "predict_proba"}
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **options)
+    strange = rows.assign(city=[None, "Oslo", *rows.city[2:]], kind=["", "kind 1", *rows.kind[2:]])
+    for case in (rows, strange):
+        np.testing.assert_allclose(found.run(case), model.predict_proba(case), atol=1e-5)
+
+
+def test_histogram_boosting_on_numbers_as_categories(tmp_path):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    rows = table(missing=True)
+    rows["column 3"] = np.arange(len(rows)) % 7 * 2.0
+    wanted = np.nan_to_num(rows["column 0"]) + (rows["column 3"] % 3)
+    model = HistGradientBoostingRegressor(max_iter=8, categorical_features=[3])
+    model.fit(rows, wanted)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    for value in (4.0, 5.0, -1.0, 1e9, np.nan):
+        case = rows.assign(**{"column 3": value})
+        np.testing.assert_allclose(found.run(case), model.predict(case), atol=1e-5)
+
+
+def _zeros(model):
+    return [
+        next((a.i for a in node.attribute if a.name == "zeros"), 1)
+        for node in model.graph.node
+        if node.op_type == "OneHotEncoder"
+    ]
+
+
+def test_strict_encoders_compile_as_the_front_refuses_for_them(tmp_path):
+    rows = _mixed()
+    found = exported(tmp_path, mlflow.sklearn, _mixed_model(rows, "error"), rows, **CLOUDPICKLE)
+    assert _zeros(found.model) == [1, 1]
+    allowed = {column.name: column.allowed for column in found.interface.columns}
+    assert allowed == {"age": None, "rooms": (1, 2, 3, 4), "city": ("Bern", "Graz", "Lyon")}
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_encoders_that_nothing_guards_stay_strict(guarded):
+    from onnx import helper
+
+    kinds = {"cats_int64s": [1, 2], "zeros": 0}
+    nodes = [helper.make_node("OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", **kinds)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], []))
+    accept_unknown(model, lambda: guarded)
+    assert _zeros(model) == [int(guarded)]
+
+
+def test_a_category_that_a_later_encoder_refuses_is_no_category_of_the_column(tmp_path):
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+
+    rows = _mixed()[["city"]]
+    model = make_pipeline(OrdinalEncoder(), OneHotEncoder(), LinearRegression())
+    model.fit(rows, np.arange(len(rows)) % 5)
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    np.testing.assert_allclose(found.run(rows), model.predict(rows), atol=1e-5)
+    with pytest.raises(ConfigError, match=r"'city' must hold categories.*'Oslo'"):
+        found.run(rows.assign(city="Oslo"))
+
+
+def test_numbers_beyond_float32_are_refused_where_the_source_refuses_them(tmp_path):
+    from sklearn.ensemble import RandomForestClassifier
+
+    rows = table()
+    model = RandomForestClassifier(4, random_state=0).fit(rows, labels(rows))
+    found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
+    wide = rows.assign(**{"column 2": 1e300})
+    with pytest.raises(ValueError, match="too large for dtype"):
+        model.predict(wide)
+    with pytest.raises(ConfigError, match=r"'column 2' must hold numbers of at most 3\.40282e\+38"):
+        found.run(wide)
 
 
 def test_wide_values_need_float64(tmp_path):
@@ -221,7 +309,6 @@ def test_a_skops_file_of_trees_needs_trust(tmp_path):
 
 def test_models_that_cannot_be_exported(tmp_path):
     from sklearn.compose import ColumnTransformer
-    from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline
@@ -233,15 +320,8 @@ def test_models_that_cannot_be_exported(tmp_path):
             ("classify", LogisticRegression()),
         ]
     ).fit(rows, labels(table())[:300])
-    with pytest.raises(ModelError, match=r"texts of a model must|skl2onnx must convert"):
+    with pytest.raises(ModelError, match=r"strings of a model must|skl2onnx must convert"):
         exported(tmp_path, mlflow.sklearn, words, rows, **CLOUDPICKLE)
-    numbers = table()
-    kinds = HistGradientBoostingClassifier(max_iter=2, categorical_features=[0])
-    numbers["column 0"] = np.arange(len(numbers)) % 3
-    kinds.fit(numbers, labels(numbers))
-    (tmp_path / "second").mkdir()
-    with pytest.raises(ModelError, match=r"must have numeric features"):
-        exported(tmp_path / "second", mlflow.sklearn, kinds, numbers, **CLOUDPICKLE)
 
 
 def test_a_model_without_signature_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvmopt.errors import AccuracyError, ModelError
 from tvmopt.frontend.categories import read_tables, without_strings
-from tvmopt.frontend.category_check import check_codes
+from tvmopt.frontend.categories.check import check_codes
 from tvmopt.runtime.categories import MOST_BYTES, Categories
 
 _WORDS = ["red", "green", "blue", "", "grün", "nan"]
@@ -206,6 +206,15 @@ def test_trees_get_integer_labels() -> None:
     [found] = [a.ints for a in coded.graph.node[0].attribute if a.name == "classlabels_int64s"]
     assert list(found) == [0, 1, 2]
     assert read_tables(coded).outputs == {"label": ("p", "q", "r")}
+
+
+def test_a_string_that_is_compared_with_none_has_a_table() -> None:
+    kinds = {"x": (_STRING, [2]), "n": (_INT, [2])}
+    coded = _answers_alike(
+        _model([_node("Identity", ["n"], ["y"])], kinds, {"y": _INT}),
+        {"x": np.array(["any", "thing"], object), "n": np.array([3, 4])},
+    )
+    assert read_tables(coded).inputs == {"x": ("",)}
 
 
 def test_a_model_of_numbers_stays_as_it_is() -> None:

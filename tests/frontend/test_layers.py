@@ -132,3 +132,29 @@ def test_layers_in_branches_of_an_if_count_where_the_if_stands(make_model):
     assert (names[0], {*names[1:3]}, names[3]) == ("before", {"in_yes", "in_no"}, "after")
     assert [item.index for item in layers] == [0, 1, 2, 3]
     assert [item.flops for item in layers] == [2 * 2 * 3 * 3] * 4
+
+
+def test_linear_models_and_support_vector_machines(make_model):
+    vectors = {"support_vectors": [1.0] * 20, "n_supports": 4, "kernel_type": "RBF"}
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], ["label", "scores"], "linear", domain="ai.onnx.ml",
+            coefficients=[1.0] * 15, intercepts=[0.0] * 3, classlabels_ints=[0, 1, 2],
+        ),
+        helper.make_node(
+            "SVMRegressor", ["x"], ["y"], "svm", domain="ai.onnx.ml", coefficients=[1.0] * 4,
+            rho=[0.0], kernel_params=[1.0, 0.0, 3.0], **vectors,
+        ),
+    ]  # fmt: skip
+    model = make_model(
+        nodes,
+        {"x": ("float32", [7, 5])},
+        {"label": ("int64", [7]), "scores": ("float32", [7, 3]), "y": ("float32", [7, 1])},
+    )
+    linear, svm = layer_table(model)
+    assert (linear.name, linear.shape, linear.weight) == ("linear", "7x3", "3x5")
+    assert linear.flops == 2 * 7 * 3 * 5
+    assert linear.bytes == 4 * (7 * 5 + 3 * 5 + 7 * 3)
+    assert (linear.dtype, linear.index, svm.index) == ("float32", 0, 1)
+    # 4 vectors of 5 features, then 4 coefficients
+    assert (svm.shape, svm.weight, svm.flops) == ("7x1", "4x5", 2 * 7 * (4 * 5 + 4))

@@ -20,10 +20,9 @@ _COLUMNS = (
     SourceColumn("city", "words", 0, text=True, allowed=("Bern", "nan")),
 )
 _INTERFACE = SourceInterface(
-    "sklearn", "models:/m/1", None, _COLUMNS, ("Bern", "nan"), "labels", "label", ("no", "yes"),
-    "<U3",
+    "sklearn", "models:/m/1", None, _COLUMNS, "labels", "label", ("no", "yes"), "<U3",
 )  # fmt: skip
-_DTYPES = {"numbers": "float32", "words": "int64"}
+_DTYPES = {"numbers": "float32", "words": "int64"}  # codes in compiled code
 
 
 def _table(**changes):
@@ -32,11 +31,11 @@ def _table(**changes):
     )
 
 
-def test_columns_are_found_by_name_and_texts_get_codes():
+def test_columns_are_found_by_name_and_texts_stay_texts():
     found = _INTERFACE.inputs(_table(), _DTYPES)
     np.testing.assert_array_equal(found["numbers"], np.float32([[1.5, 3], [np.nan, 4]]))
-    np.testing.assert_array_equal(found["words"], [[0], [1]])
-    assert {name: str(array.dtype) for name, array in found.items()} == _DTYPES
+    assert found["words"].tolist() == [["Bern"], ["nan"]]
+    assert {name: str(a.dtype) for name, a in found.items()} == _DTYPES | {"words": "object"}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +55,19 @@ def test_refusals(changes, message):
 def test_unknown_texts_where_they_are_accepted():
     anything = dataclasses.replace(_COLUMNS[2], allowed=None)
     found = dataclasses.replace(_INTERFACE, columns=(*_COLUMNS[:2], anything))
-    np.testing.assert_array_equal(
-        found.inputs(_table(city=["Rome", "Bern"]), _DTYPES)["words"], [[-1], [0]]
-    )
+    words = found.inputs(_table(city=["Rome", "Bern"]), _DTYPES)["words"]
+    assert words.tolist() == [["Rome"], ["Bern"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "holds"), [([1e39, 0.0], "1e\\+39"), ([0.0, -2e300], "-2e\\+300")]
+)
+def test_numbers_that_are_too_large(values, holds):
+    column = dataclasses.replace(_COLUMNS[0], largest=1e38, infinite=True)
+    found = dataclasses.replace(_INTERFACE, columns=(column, *_COLUMNS[1:]))
+    with pytest.raises(ConfigError, match=rf"'size' must hold numbers of at most 1e\+38.*{holds}"):
+        found.inputs(_table(size=values), _DTYPES)
+    found.inputs(_table(size=[np.inf, -1e38]), _DTYPES)  # infinities have a rule of their own
 
 
 def test_missing_columns_and_wrong_shapes():
@@ -66,7 +75,7 @@ def test_missing_columns_and_wrong_shapes():
         _INTERFACE.inputs(_table().drop(columns="city"), _DTYPES)
     with pytest.raises(ConfigError, match=r"shape \(rows, 3\).*got \(2, 2\)"):
         _INTERFACE.inputs(np.zeros((2, 2)), _DTYPES)
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="at least one row, but holds none"):
         _INTERFACE.inputs(_table()[:0], _DTYPES)
 
 
@@ -93,7 +102,8 @@ def test_json_keeps_all():
 @pytest.mark.parametrize(
     "change",
     [{"answer": "magic"}, {"dtype": "O8,f4"}, {"columns": 3}, {"columns": [{}]},
-     {"source": "\x1b[1m"}, {"signature": "x"}, {"more": 1}, {"dtype": "no dtype"}],
+     {"source": "\x1b[1m"}, {"signature": "x"}, {"more": 1}, {"dtype": "no dtype"},
+     {"words": ["of an older one"]}],
 )  # fmt: skip
 def test_damaged_json_is_refused(change):
     data = {**json.loads(_INTERFACE.to_json()), **change}

@@ -17,9 +17,7 @@ from tvmopt.runtime.numeric_table import numbers_of
 
 NAMES = ["a", "b", "c"]
 _COLUMNS = tuple(SourceColumn(name, "x", place) for place, name in enumerate(NAMES))
-_INTERFACE = SourceInterface(
-    "xgboost", "", None, _COLUMNS, (), "values", "y", None, "float32", True
-)  # fmt: skip
+_INTERFACE = SourceInterface("xgboost", "", None, _COLUMNS, "values", "y", None, "float32", True)
 _DTYPES = st.sampled_from(["float32", "float64", "int64", "uint64", "int8", "bool"])
 
 
@@ -98,3 +96,14 @@ def test_other_tables_are_still_read_or_refused_by_column() -> None:
         interface.inputs(holes[:, [1, 0, 2]], {"x": "float32"})
     with pytest.raises(ConfigError, match=r"shape \(rows, 3\).*got \(2, 2\)"):
         interface.inputs(holes[:, :2], {"x": "float32"})
+    small = dataclasses.replace(_COLUMNS[2], largest=1e3)
+    interface = dataclasses.replace(_INTERFACE, columns=(*_COLUMNS[:2], small))
+    endless = np.float32([[2000, 1, np.inf]])
+    np.testing.assert_array_equal(interface.inputs(endless, {"x": "float32"})["x"], endless)
+    for column, value in enumerate((1e9, 1e9, 2e3)):
+        table = np.zeros((2, 3))
+        table[1, column] = value
+        if column < 2:
+            np.testing.assert_array_equal(interface.inputs(table, {"x": "float32"})["x"], table)
+    with pytest.raises(ConfigError, match="'c' must hold numbers of at most 1000 in magnitude"):
+        interface.inputs(table, {"x": "float32"})

@@ -258,14 +258,14 @@ def test_requests_of_other_lengths_are_not_joined():
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-@pytest.mark.parametrize("require_finite", [True, False])
+@pytest.mark.parametrize("require_finite", ["auto", "true", "false"])
 def test_non_finite_values(conv_bundle, value, require_finite):
     model = load(conv_bundle)
     app = serve.scoring_app(model, ServerParameters(require_finite=require_finite))
     x = np.zeros((1, 3, 8, 8), np.float32)
     x[0, 0, 0, 0] = float(value)
     status, answer = ask_app(app, json.dumps({"inputs": x.tolist()}).encode())
-    if require_finite:
+    if require_finite != "false":
         assert status == 400
         assert "1 of 192 values are NaN or infinite" in answer["message"]
     else:
@@ -323,7 +323,10 @@ def test_limit_follows_the_model(conv_bundle):
         ({"name": "a", "port": "65536"}, "port must be 0 to 65535, but got 65536"),
         ({"name": "a", "port": "-1"}, "port must be 0 to 65535, but got -1"),
         ({"name": "a", "max_request_mb": "-2"}, "max_request_mb must be at least 0, but got -2"),
-        ({"name": "a", "require_finite": "maybe"}, "require_finite must be true or false"),
+        (
+            {"name": "a", "require_finite": "maybe"},
+            "require_finite must be one of auto, true, false",
+        ),
     ],
 )
 def test_wrong_parameters(refuse, params, message):

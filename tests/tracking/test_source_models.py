@@ -124,7 +124,7 @@ def test_the_server_answers_as_the_server_of_the_source(compiled):
     from tvmopt.tracking.serving.serve import scoring_app
 
     model = flavor.load_model(f"models:/{_NAME}-compiled@champion")
-    app = scoring_app(model, ServerParameters(require_finite=False))
+    app = scoring_app(model, ServerParameters())
     source = mlflow.pyfunc.load_model(f"models:/{_NAME}/1")
     schema = source.metadata.get_input_schema()
     rows = _rows(7, 4)

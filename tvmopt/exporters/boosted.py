@@ -71,17 +71,17 @@ def classifier(
     if shares is not None:
         with_outputs(graph, wanted)
         named = {PROBABILITIES_OUTPUT: shares}
-        return Exported(graph, columns, (), LABELS, LABEL_OUTPUT, classes, predict, named)
+        return Exported(graph, columns, LABELS, LABEL_OUTPUT, classes, predict, named)
     if len(classes) > 2:
         with_outputs(graph, wanted)
-        return Exported(graph, columns, (), PROBABILITIES, PROBABILITIES_OUTPUT, None, predict)
+        return Exported(graph, columns, PROBABILITIES, PROBABILITIES_OUTPUT, None, predict)
     place = "positive place"
     graph.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), place))
     graph.graph.node.append(
         helper.make_node("Gather", [probabilities, place], ["positive"], "positive", axis=1)
     )
     with_outputs(graph, [*wanted, WantedOutput("positive", VALUES_OUTPUT, "float32", 1)])
-    return Exported(graph, columns, (), PROBABILITIES, VALUES_OUTPUT, None, predict)
+    return Exported(graph, columns, PROBABILITIES, VALUES_OUTPUT, None, predict)
 
 
 def regressor(
@@ -90,4 +90,4 @@ def regressor(
     """Return the export of a regressor, whose graph gives values of shape (rows, 1)."""
     wanted = WantedOutput(graph.graph.output[0].name, VALUES_OUTPUT, "float32", 1)
     with_outputs(graph, [wanted])
-    return Exported(graph, columns, (), VALUES, VALUES_OUTPUT, None, predict)
+    return Exported(graph, columns, VALUES, VALUES_OUTPUT, None, predict)

@@ -1,14 +1,14 @@
 """Find out which values a source refuses: missing ones, infinities, unknown categories.
 
-The source itself is asked, with one row in which one column is changed. A compiled model computes
-something for any value; the interface lets it refuse what its source refuses. What the source
-accepts, but the exported graph answers in another way, is refused as well.
+The source itself is asked, with a few rows in which one column is changed. A compiled model
+computes something for any value; the interface lets it refuse what its source refuses. What the
+source accepts, but the exported graph answers in another way, is refused as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,10 @@ from tvmopt.exporters.exported import Exported
 from tvmopt.runtime.interface import SourceColumn, SourceInterface
 
 _UNKNOWN_TEXT, _UNKNOWN_NUMBER = "\ufffdunknown", 987654321.0
+_ROWS = 16
+# Numbers beyond what float32 holds: its range, and whole numbers without rounding.
+_HUGE = {"f": (1e300, -1e300), "i": (2**62 + 1, -(2**62) - 1), "u": (2**62 + 1,)}
+_FLOAT32_MAX, _FLOAT32_WHOLE = float(np.finfo(np.float32).max), float(2**24)
 Answer = Callable[[SourceInterface, Any], np.ndarray]
 
 
@@ -26,7 +30,8 @@ def with_edges(
     exported: Exported,
     table: Any,
     answer: Answer,
-    categories: dict[str, tuple[str | float, ...]],
+    tables: Mapping[str, Sequence[str]],
+    categories: Mapping[str, Sequence[str | float]],
 ) -> SourceInterface:
     """Return the interface with what each column accepts.
 
@@ -35,27 +40,53 @@ def with_edges(
         exported: The export, with the source's ``predict``.
         table: A pandas table with at least one row that the source accepts.
         answer: Gives the answer of the exported graph for a table, without checks.
+        tables: Strings that the graph knows of each input of texts.
         categories: Categories that an encoder knows, by column; other values may be refused.
     """
     columns = []
     for column in interface.columns:
-        floats = not column.text and table[column.name].dtype.kind == "f"
-        changes: dict[str, Any] = {}
-        if floats:
-            changes = {"missing": np.nan, "infinite": np.inf}
+        kind = "" if column.text else table[column.name].dtype.kind
+        changes: dict[str, tuple[Any, ...]] = {}
+        if kind == "f":
+            changes = {"missing": (np.nan,), "infinite": (np.inf, -np.inf)}
         elif column.text:
-            changes = {"missing": None}
+            changes = {"missing": (None,)}
         accepted: dict[str, Any] = {
-            name: _accepts(interface, exported, table, column, value, answer)
-            for name, value in changes.items()
+            name: all(_accepts(interface, exported, table, column, v, answer) for v in values)
+            for name, values in changes.items()
         }
+        huge = _HUGE.get(kind, ()) if table[column.name].dtype.itemsize > 4 else ()
+        if not all(_accepts(interface, exported, table, column, v, answer) for v in huge):
+            accepted["largest"] = _FLOAT32_MAX if kind == "f" else _FLOAT32_WHOLE
         known = categories.get(column.name)
         if known is not None or column.text:
             value = _UNKNOWN_TEXT if column.text else _UNKNOWN_NUMBER
             if not _accepts(interface, exported, table, column, value, answer):
-                accepted["allowed"] = known if known is not None else interface.words
+                accepted["allowed"] = tuple(tables[column.input] if known is None else known)
         columns.append(dataclasses.replace(column, **accepted))
     return dataclasses.replace(interface, columns=tuple(columns))
+
+
+def refuses_all_unknown(interface: SourceInterface, exported: Exported, table: Any) -> bool:
+    """Return whether the interface refuses every category that an encoder of the source refuses.
+
+    The source itself is asked: it must accept an unknown value in each column without a list of
+    allowed ones.
+    """
+    for column in interface.columns:
+        if column.allowed is not None:
+            continue
+        rows = table.iloc[:_ROWS].copy()
+        dtype = rows[column.name].dtype
+        value = _UNKNOWN_TEXT if column.text else _UNKNOWN_NUMBER
+        if dtype.kind == "b" or (dtype.kind in "iu" and np.iinfo(dtype).max < _UNKNOWN_NUMBER):
+            return False
+        rows[column.name] = np.array([value] * len(rows), object if column.text else dtype)
+        try:
+            exported.predict(rows)
+        except Exception:  # the source's refusal, of whatever class
+            return False
+    return True
 
 
 def _accepts(
@@ -66,15 +97,16 @@ def _accepts(
     value: Any,
     answer: Answer,
 ) -> bool:
-    """Return whether the source answers a row with ``value`` in a column, and the graph alike."""
-    row = table.iloc[:1].copy()
-    dtype = row[column.name].dtype
-    row[column.name] = np.array([value], object).astype(object if column.text else dtype)
+    """Return whether the source answers rows with ``value`` in a column, and the graph alike."""
+    rows = table.iloc[:_ROWS].copy()
+    dtype = rows[column.name].dtype
+    values = np.array([value] * len(rows), object)
+    rows[column.name] = values.astype(object if column.text else dtype)
     try:
-        want = np.asarray(exported.predict(row))
+        want = np.asarray(exported.predict(rows))
     except Exception:  # the source's refusal, of whatever class
         return False
     try:
-        return agreement({"answer": answer(interface, row)}, {"answer": want}).is_exact
+        return agreement({"answer": answer(interface, rows)}, {"answer": want}).is_exact
     except Exception:  # the graph's refusal
         return False

@@ -26,9 +26,9 @@ class Exported:
     """A source model as ONNX.
 
     Attributes:
-        model: The ONNX model; the first axis of its inputs and outputs is called ``rows``.
+        model: The ONNX model; the first axis of its inputs and outputs is called ``rows``. Columns
+            of texts are inputs of strings.
         columns: Columns of the table, and where they are in the inputs; empty for tensors.
-        words: Texts by their code (:mod:`tvmopt.exporters.texts`).
         answer: What ``predict`` returns, see :data:`tvmopt.runtime.interface.ANSWERS`.
         output: ONNX output that holds the answer.
         classes: Class of each label; None if there are none, or the output holds them itself.
@@ -39,7 +39,6 @@ class Exported:
 
     model: onnx.ModelProto
     columns: tuple[SourceColumn, ...]
-    words: tuple[str, ...]
     answer: str
     output: str
     classes: tuple[str | float | bool, ...] | None

@@ -22,7 +22,6 @@ from tvmopt.exporters.exported import (
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.source import SourceModel
-from tvmopt.exporters.texts import without_texts
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
@@ -121,7 +120,6 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         classes = tuple(_class(value) for value in model.classes_)
         converted = _with_numbered_classes(model, len(classes))
     graph = _converted(converted, types)
-    words = without_texts(graph)
     found = [output.name for output in graph.graph.output]
     if is_classifier(model):
         assert classes is not None
@@ -138,7 +136,6 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         return Exported(
             graph,
             columns,
-            words,
             LABELS if asked else PROBABILITIES,
             LABEL_OUTPUT if asked else PROBABILITIES_OUTPUT,
             classes if asked else None,
@@ -150,7 +147,7 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         width = _targets(graph.graph.output[0])
         with_outputs(graph, [WantedOutput(found[0], VALUES_OUTPUT, "float32", width)])
         return Exported(
-            graph, columns, words, VALUES, VALUES_OUTPUT, None, model.predict, categories=known
+            graph, columns, VALUES, VALUES_OUTPUT, None, model.predict, categories=known
         )
     wanted = [WantedOutput(found[0], LABEL_OUTPUT, "int64")]
     if len(found) > 1:  # scores of outlier detectors, distances of clusters
@@ -161,9 +158,7 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
     references = {}
     if scores is not None:
         references[SCORES_OUTPUT] = lambda table: np.asarray(scores(table)).reshape(-1, 1)
-    return Exported(
-        graph, columns, words, LABELS, LABEL_OUTPUT, None, model.predict, references, known
-    )
+    return Exported(graph, columns, LABELS, LABEL_OUTPUT, None, model.predict, references, known)
 
 
 def _inputs(
@@ -248,7 +243,7 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
         first = first.steps[0][1]
     if hasattr(first, "categories_"):  # an encoder of all columns
         taken.append((first, list(range(len(names)))))
-    found = {}
+    found: dict[str, tuple[str | float, ...]] = {}
     for inner, columns in taken:
         for part in parts_of(inner):
             values = getattr(part, "categories_", None)
@@ -256,7 +251,10 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
                 continue
             for column, known in zip(columns, values, strict=False):
                 name = names[column] if isinstance(column, int) and names else column
-                found[str(name)] = tuple(_class(value) for value in known if value is not None)
+                # A second encoder of a column takes what the first one gives.
+                found.setdefault(
+                    str(name), tuple(_class(value) for value in known if value is not None)
+                )
     return found
 
 

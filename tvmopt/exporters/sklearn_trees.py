@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from tvmopt.errors import ModelError
+from tvmopt.exporters.category_columns import CategoryColumns
+from tvmopt.exporters.category_splits import THRESHOLD, features_of
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 
 _ML_OPSET = 3
@@ -21,10 +23,7 @@ _ML_OPSET = 3
 def register_converters() -> None:
     """Make skl2onnx use the converters of this file."""
     from skl2onnx import update_registered_converter
-    from skl2onnx.common.shape_calculator import (
-        calculate_linear_classifier_output_shapes,
-        calculate_linear_regressor_output_shapes,
-    )
+    from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
     from sklearn import ensemble
 
     options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
@@ -37,11 +36,12 @@ def register_converters() -> None:
         (ensemble.IsolationForest, _convert_isolation_forest),
     )
     shapes = {
-        _convert_histogram_regressor: calculate_linear_regressor_output_shapes,
+        _convert_histogram_classifier: _shapes_of_histogram,
+        _convert_histogram_regressor: _shapes_of_histogram,
         _convert_isolation_forest: _shapes_of_outliers,
     }
     for kind, convert in kinds:
-        is_classifier = convert not in shapes
+        is_classifier = convert in (_convert_forest, _convert_histogram_classifier)
         update_registered_converter(
             kind,
             f"Tvmopt{kind.__name__}",
@@ -131,6 +131,24 @@ def _outputs_of_outliers(
     return operator.outputs
 
 
+def _shapes_of_histogram(operator: Any) -> None:
+    """Declare the outputs of histogram boosting, which may take one input for each column."""
+    from skl2onnx.common import shape_calculator
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+
+    is_classifier = hasattr(operator.raw_operator, "classes_")
+    if len(operator.inputs) == 1 and is_classifier:
+        shape_calculator.calculate_linear_classifier_output_shapes(operator)
+    elif len(operator.inputs) == 1:
+        shape_calculator.calculate_linear_regressor_output_shapes(operator)
+    else:
+        rows = operator.inputs[0].get_first_dimension()
+        width = len(operator.raw_operator.classes_) if is_classifier else 1
+        operator.outputs[-1].type = FloatTensorType([rows, width])
+        if is_classifier:
+            operator.outputs[0].type = Int64TensorType([rows])
+
+
 def _shapes_of_outliers(operator: Any) -> None:
     rows = operator.inputs[0].get_first_dimension()
     operator.outputs[0].type.shape = [rows]
@@ -185,19 +203,15 @@ def _convert_isolation_forest(scope: Any, operator: Any, container: Any) -> None
 def _histogram_values(scope: Any, operator: Any, container: Any) -> tuple[str, int]:
     """Add the node that adds the trees; return its output (float32), and the number of targets."""
     model = operator.raw_operator
-    if getattr(model, "is_categorical_", None) is not None and np.any(model.is_categorical_):
-        raise ModelError(
-            "histogram boosting must have numeric features to be exported, but some are "
-            "categorical; encode them before it, for example with OneHotEncoder"
-        )
-    trees = []
+    features = features_of(model)
+    trees: list[Tree] = []
     for iteration in model._predictors:
         for target, predictor in enumerate(iteration):
             nodes = predictor.nodes
             trees.append(
                 Tree(
-                    nodes["feature_idx"],
-                    nodes["num_threshold"],
+                    features.nodes[len(trees)],
+                    np.where(nodes["is_categorical"], THRESHOLD, nodes["num_threshold"]),
                     nodes["left"],
                     nodes["right"],
                     nodes["missing_go_to_left"],
@@ -207,10 +221,13 @@ def _histogram_values(scope: Any, operator: Any, container: Any) -> tuple[str, i
                 )
             )
     targets = int(model.n_trees_per_iteration_)
-    kind = type(operator.inputs[0].type).__name__
-    dtype = "float64" if kind == "DoubleTensorType" else "float32"
-    source = operator.inputs[0].full_name
-    if kind not in ("DoubleTensorType", "FloatTensorType"):
+    kinds = {type(one.type).__name__ for one in operator.inputs}
+    dtype = "float64" if "DoubleTensorType" in kinds else "float32"
+    if features.tables or len(operator.inputs) > 1:
+        source = CategoryColumns(scope, operator, container, dtype).features(features)
+    elif kinds <= {"DoubleTensorType", "FloatTensorType"}:
+        source = operator.inputs[0].full_name
+    else:
         source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, targets, dtype)
     baseline = np.asarray(model._baseline_prediction, np.float32).reshape(1, -1)

@@ -60,7 +60,7 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
         with torch.no_grad():
             return np.asarray(module(torch.from_numpy(np.ascontiguousarray(array))).numpy())
 
-    return Exported(graph, columns, (), TENSOR, _OUTPUT, None, predict)
+    return Exported(graph, columns, TENSOR, _OUTPUT, None, predict)
 
 
 def _program(source: SourceModel, path: Path) -> tuple[Any, Any]:

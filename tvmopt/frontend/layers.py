@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import onnx
 
 from tvmopt.device.dtypes import DTYPES
+from tvmopt.frontend.ml_layers import ML_ANCHORS, ml_bytes, ml_flops, ml_weight
 from tvmopt.frontend.shapes import declared_dims
 
 ANCHORS = (
     "Conv", "ConvTranspose", "MatMul", "MatMulNBits", "Gemm", "LSTM", "GRU", "RNN", "Einsum",
+    *ML_ANCHORS,
 )  # fmt: skip
 _DTYPES = {row.onnx: row.name for row in DTYPES.values() if row.onnx}
 
@@ -71,20 +73,20 @@ def layer_table(model: onnx.ModelProto) -> list[Layer]:
     for node in _nodes(model.graph):
         if node.op_type not in ANCHORS:
             continue
-        out = shapes.get(node.output[0])
-        weight = node.input[1] if len(node.input) > 1 and node.input[1] in weights else None
+        result = _result(node)
+        out = shapes.get(result)
         layers.append(
             Layer(
                 index=len(layers),
                 name=node.name or node.output[0],
                 op=node.op_type,
                 shape=_text(out),
-                weight=_text(shapes.get(weight)) if weight else "",
+                weight=_text(_weight(node, weights, shapes)),
                 flops=_flops(node, out, shapes),
                 bytes=_bytes(node, shapes, dtypes),
-                dtype=_DTYPES.get(dtypes.get(node.output[0], 0), ""),
+                dtype=_DTYPES.get(dtypes.get(result, 0), ""),
                 input_dtype=_DTYPES.get(dtypes.get(node.input[0], 0), ""),
-                output_dtype=_DTYPES.get(dtypes.get(node.output[0], 0), ""),
+                output_dtype=_DTYPES.get(dtypes.get(result, 0), ""),
                 layout=_layout(node, out),
             )
         )
@@ -110,9 +112,28 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
+def _result(node: onnx.NodeProto) -> str:
+    """Return the output that holds the products: the scores of a classifier, not its labels."""
+    return node.output[-1] if node.op_type in ML_ANCHORS else node.output[0]
+
+
+def _weight(
+    node: onnx.NodeProto, weights: set[str], shapes: dict[str, list[int] | None]
+) -> list[int] | None:
+    """Return the shape of the weight; None where both operands are activations."""
+    if node.op_type in ML_ANCHORS:
+        first = shapes.get(node.input[0])
+        return ml_weight(node, first[-1]) if first else None
+    given = len(node.input) > 1 and node.input[1] in weights
+    return shapes.get(node.input[1]) if given else None
+
+
 def _flops(
     node: onnx.NodeProto, out: list[int] | None, shapes: dict[str, list[int] | None]
 ) -> int | None:
+    if node.op_type in ML_ANCHORS:
+        rows = shapes.get(node.input[0])
+        return ml_flops(node, rows[0] if len(rows) > 1 else 1) if rows else None
     if out is None or len(node.input) < 2:
         return None
     first, second = (shapes.get(name) for name in node.input[:2])
@@ -133,8 +154,8 @@ def _flops(
 def _bytes(
     node: onnx.NodeProto, shapes: dict[str, list[int] | None], dtypes: dict[str, int]
 ) -> int | None:
-    total = 0
-    for name in [*node.input[:2], node.output[0]]:
+    total = ml_bytes(node) if node.op_type in ML_ANCHORS else 0
+    for name in [*node.input[:2], _result(node)]:
         shape, dtype = shapes.get(name), dtypes.get(name, 0)
         if shape is None or dtype not in _DTYPES:
             return None

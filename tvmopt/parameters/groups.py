@@ -11,6 +11,7 @@ from tvmopt.choices import (
     CHAMPION,
     DTYPES,
     FALLBACKS,
+    FINITE,
     GOALS,
     GRANULARITIES,
     LAYOUTS,
@@ -437,8 +438,11 @@ class ServerParameters(Group):
         "password or encryption",
     )
     port: int = parameter(5001, "TCP port to listen at; 0: one that is free", least=0, most=65535)
-    require_finite: bool = parameter(
-        True, "true: refuse inputs and outputs that hold NaN or infinities"
+    require_finite: str = parameter(
+        "auto",
+        "true: refuse inputs and outputs that hold NaN or infinities; auto: true, but a model of a "
+        "source takes in each column what its source takes",
+        choices=FINITE,
     )
     max_request_mb: float = parameter(
         0.0,

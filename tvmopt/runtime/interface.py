@@ -3,7 +3,8 @@
 A compiled model computes tensors. Its source was called with a table (or an array), and returned
 labels, probabilities or values; maybe of other dtypes and with texts. :class:`SourceInterface` says
 how the tensors follow from the table, and the answer from the tensors. The ONNX file that an
-exporter wrote carries it, and so does the metadata of the compiled model.
+exporter wrote carries it, and so does the metadata of the compiled model. Texts stay texts here:
+tables of categories turn them into codes (:mod:`tvmopt.runtime.categories`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
-from tvmopt.runtime.categories import UNKNOWN
 from tvmopt.runtime.numeric_table import numbers_of
+from tvmopt.runtime.source_column import SourceColumn as SourceColumn
+from tvmopt.runtime.source_column import check_values, column_values, source_column, text_of
 
 #: Key of the interface in the metadata of an ONNX file.
 INTERFACE_KEY = "tvmopt.interface"
@@ -28,29 +29,6 @@ INTERFACE_KEY = "tvmopt.interface"
 LABELS, PROBABILITIES, VALUES, TENSOR = "labels", "probabilities", "values", "tensor"
 ANSWERS = (LABELS, PROBABILITIES, VALUES, TENSOR)
 _SHOWN = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class SourceColumn:
-    """A column of the table, and the values that the source accepts in it.
-
-    Attributes:
-        name: Name of the column.
-        input: ONNX input that holds it.
-        position: Its place on the last axis of that input.
-        text: Whether it holds texts.
-        missing: Whether the source accepts missing values (NaN, None).
-        infinite: Whether the source accepts infinities.
-        allowed: The only values that the source accepts; None for any.
-    """
-
-    name: str
-    input: str
-    position: int
-    text: bool = False
-    missing: bool = True
-    infinite: bool = True
-    allowed: tuple[str | float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +40,6 @@ class SourceInterface:
         source: URI of the source, such as ``models:/fraud/3``; empty if unknown.
         signature: Signature of the source in MLflow's JSON; None if it had none.
         columns: Columns of the table, in order; empty if the source takes tensors.
-        words: Texts by their code, in columns and classes of texts.
         answer: What the answer is, see ``ANSWERS``.
         output: ONNX output that holds it.
         classes: Class of each label; None if the output holds the classes themselves.
@@ -75,7 +52,6 @@ class SourceInterface:
     source: str
     signature: dict[str, Any] | None
     columns: tuple[SourceColumn, ...]
-    words: tuple[str, ...]
     answer: str
     output: str
     classes: tuple[str | float | bool, ...] | None
@@ -96,13 +72,12 @@ class SourceInterface:
         """
         if not isinstance(data, dict):
             raise TypeError(f"an interface is {data!r}")
-        columns = tuple(_column(one) for one in data["columns"])
+        columns = tuple(source_column(one) for one in data["columns"])
         classes = data["classes"]
         found = cls(
             **{
                 **data,
                 "columns": columns,
-                "words": tuple(map(str, data["words"])),
                 "classes": None if classes is None else tuple(classes),
             }
         )
@@ -118,12 +93,12 @@ class SourceInterface:
     def inputs(
         self, data: Any, dtypes: Mapping[str, str], *, strict: bool = True
     ) -> dict[str, np.ndarray]:
-        """Return the ONNX inputs of a table, an array or a mapping of arrays.
+        """Return the ONNX inputs of a table, an array or a mapping of arrays; texts as objects.
 
         Args:
             data: What ``predict`` of the source takes: a pandas ``DataFrame``, an array of shape
                 (rows, columns), a mapping by column or by input, or nested lists.
-            dtypes: NumPy dtype of each ONNX input.
+            dtypes: NumPy dtype of each ONNX input that holds numbers; any for texts.
             strict: Whether values that the source refuses are refused.
 
         Raises:
@@ -132,8 +107,9 @@ class SourceInterface:
         if not self.columns:
             return _tensors(data, dtypes)
         if self._numeric is not None and [*dtypes] == [self.columns[0].input]:
-            names, finite = self._numeric
-            numbers = numbers_of(data, names, finite=finite and strict)
+            names, finite, largest = self._numeric
+            limit = largest if strict else None
+            numbers = numbers_of(data, names, finite=finite and strict, largest=limit)
             if numbers is not None:
                 return {name: np.array(numbers, dtype, order="C") for name, dtype in dtypes.items()}
         table = self._columns(data)
@@ -141,19 +117,18 @@ class SourceInterface:
         widths = dict.fromkeys(dtypes, 0)
         for column in self.columns:
             widths[column.input] = max(widths[column.input], column.position + 1)
+        texts = {column.input for column in self.columns if column.text}
         arrays = {
-            name: np.empty((rows, widths[name]), np.dtype(dtype)) for name, dtype in dtypes.items()
+            name: np.empty((rows, widths[name]), object if name in texts else np.dtype(dtype))
+            for name, dtype in dtypes.items()
         }
-        codes = {word: code for code, word in enumerate(self.words)}
         for column in self.columns:
             values = table[column.name]
             if strict:
-                _check_values(column, values)
+                check_values(column, values)
             if column.text:
-                found = [codes.get(_word(value), UNKNOWN) for value in values]
-                arrays[column.input][:, column.position] = found
-            else:
-                arrays[column.input][:, column.position] = values
+                values = np.array([text_of(value) for value in values], object)
+            arrays[column.input][:, column.position] = values
         return arrays
 
     def result(self, outputs: Mapping[str, np.ndarray], index: Any = None) -> Any:
@@ -176,10 +151,10 @@ class SourceInterface:
         return array
 
     @functools.cached_property
-    def _numeric(self) -> tuple[list[str], bool] | None:
-        """Names of the columns, and whether one must be finite or there; None if one is no number.
+    def _numeric(self) -> tuple[list[str], bool, float | None] | None:
+        """Names of the columns, whether one must be finite or there, and the largest number of all.
 
-        The columns are in the order of the only ONNX input.
+        None if one is no number. The columns are in the order of the only ONNX input.
         """
         for position, column in enumerate(self.columns):
             if column.text or column.allowed is not None or column.position != position:
@@ -187,7 +162,8 @@ class SourceInterface:
             if column.input != self.columns[0].input:
                 return None
         finite = not all(column.missing and column.infinite for column in self.columns)
-        return [column.name for column in self.columns], finite
+        limits = [column.largest for column in self.columns if column.largest is not None]
+        return [column.name for column in self.columns], finite, min(limits, default=None)
 
     def _columns(self, data: Any) -> dict[str, np.ndarray]:
         """Return the values of each column."""
@@ -201,7 +177,9 @@ class SourceInterface:
                     f"the table must hold the columns of the source ({_listed(names)}), but "
                     f"{_listed(missing)} missing"
                 )
-            found = {column.name: _values(data[column.name], column) for column in self.columns}
+            found = {
+                column.name: column_values(data[column.name], column) for column in self.columns
+            }
         else:
             array = np.asarray(data)
             if array.ndim != 2 or array.shape[1] != len(names):
@@ -209,21 +187,13 @@ class SourceInterface:
                     f"the array must have shape (rows, {len(names)}), one column each for "
                     f"{_listed(names)}, but got {array.shape}"
                 )
-            found = {c.name: _values(array[:, i], c) for i, c in enumerate(self.columns)}
+            found = {c.name: column_values(array[:, i], c) for i, c in enumerate(self.columns)}
         rows = {len(values) for values in found.values()}
-        if len(rows) != 1 or 0 in rows:
-            raise ConfigError(
-                f"every column must have as many rows, at least 1, but got {sorted(rows)}"
-            )
+        if rows == {0}:
+            raise ConfigError("the table must hold at least one row, but holds none")
+        if len(rows) != 1:
+            raise ConfigError(f"every column must have as many rows, but got {sorted(rows)}")
         return found
-
-
-def _column(data: Any) -> SourceColumn:
-    allowed = data["allowed"]
-    found = SourceColumn(**{**data, "allowed": None if allowed is None else tuple(allowed)})
-    if type(found.position) is not int or not 0 <= found.position < 2**31:
-        raise ValueError(f"the place of a column is {found.position!r}")
-    return found
 
 
 def _tensors(data: Any, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -239,61 +209,6 @@ def _tensors(data: Any, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"input {name!r} must hold numbers, but got {array.dtype}")
     return {name: array.astype(np.dtype(dtype))}
-
-
-def _values(values: Any, column: SourceColumn) -> np.ndarray:
-    """Return the values of a column as texts (object) or numbers (float64, int64, bool)."""
-    array = np.asarray(values)
-    if array.ndim != 1:
-        array = array.reshape(len(array))
-    if column.text:
-        return array.astype(object)
-    try:
-        return array if array.dtype.kind in "biuf" else array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"column {column.name!r} must hold numbers, but got {array.dtype}"
-        ) from error
-
-
-def _check_values(column: SourceColumn, values: np.ndarray) -> None:
-    """Refuse values that the source refuses."""
-    if column.text:
-        gone = np.array([_is_missing(value) for value in values], bool)
-    else:
-        gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if not column.missing and gone.any():
-        raise ConfigError(
-            f"column {column.name!r} must hold no missing values, which the source refuses, but "
-            f"{int(gone.sum())} of {len(values)} are"
-        )
-    if not column.infinite and values.dtype.kind == "f" and np.isinf(values).any():
-        raise ConfigError(
-            f"column {column.name!r} must be finite, as the source demands, but holds infinities"
-        )
-    if column.allowed is not None:
-        kept = values[~gone]
-        known = [_word(value) for value in column.allowed] if column.text else column.allowed
-        tested = np.array([_word(v) for v in kept], object) if column.text else kept
-        unknown = tested[~np.isin(tested, np.array(known, object if column.text else None))]
-        if unknown.size:
-            raise ConfigError(
-                f"column {column.name!r} must hold categories that the source was fitted on, but "
-                f"holds {unknown.tolist()[0]!r}"
-            )
-
-
-def _word(value: Any) -> str:
-    """Return the text of a value; missing ones have a text of their own."""
-    return "nan" if _is_missing(value) else str(value)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None:
-        return True
-    if isinstance(value, float | np.floating):
-        return math.isnan(value)
-    return type(value).__name__ in ("NAType", "NaTType")  # of pandas
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,13 +16,16 @@ import numpy as np
 _ALL_EXACT = 2.0**53
 
 
-def numbers_of(data: Any, names: Sequence[str], *, finite: bool) -> np.ndarray | None:
+def numbers_of(
+    data: Any, names: Sequence[str], *, finite: bool, largest: float | None = None
+) -> np.ndarray | None:
     """Return the values of a table as one array of numbers, of shape (rows, columns).
 
     Args:
         data: A NumPy array, or a pandas table.
         names: The columns, in order.
         finite: Whether NaN and infinities need a closer look.
+        largest: Numbers of a larger magnitude need a closer look; None for none.
 
     Returns:
         The values, maybe those of ``data`` itself; None where they must be read column by column:
@@ -43,6 +46,8 @@ def numbers_of(data: Any, names: Sequence[str], *, finite: bool) -> np.ndarray |
     if array.shape[1] != len(names):
         return None
     if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        return None
+    if largest is not None and (np.abs(array) > largest).any():
         return None
     return array
 

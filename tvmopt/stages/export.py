@@ -18,10 +18,12 @@ import onnx
 from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
 from tvmopt.evaluate.dataset import LABEL_KEYS
 from tvmopt.exporters.compare import TOLERANCE, SourceAgreement, agreement
-from tvmopt.exporters.edges import with_edges
+from tvmopt.exporters.edges import refuses_all_unknown, with_edges
 from tvmopt.exporters.exported import Exported
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.table import SourceRows, read_rows
+from tvmopt.exporters.unknown_categories import accept_unknown
+from tvmopt.frontend.categories import read_tables, without_strings
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import INTERFACE_KEY, LABELS, SourceInterface
 from tvmopt.stages.result import Progress, StageResult
@@ -90,6 +92,7 @@ def _agreeing(
     said: SourceAgreement | None = None
     for dtype in _dtypes(source):
         found = _exporter(source.flavor)(source, folder, dtype)
+        without_strings(found.model)  # refuses a model that does more with texts than to compare
         session = _ExportedSession(found.model)
         if rows is None:
             return found, _interface(source, found, None), None
@@ -97,8 +100,12 @@ def _agreeing(
         said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
         if said.is_exact:
             if interface.columns:
-                interface = with_edges(
-                    interface, found, rows.table, session.answer, dict(found.categories)
+                tables = read_tables(without_strings(found.model)).inputs
+                given = rows.table, session.answer, tables, found.categories
+                known = interface = with_edges(interface, found, *given)
+                accept_unknown(
+                    found.model,
+                    lambda: refuses_all_unknown(known, found, rows.table),  # noqa: B023
                 )
             return found, interface, said
     assert said is not None
@@ -198,7 +205,6 @@ def _interface(
         source=source.uri,
         signature=source.signature,
         columns=found.columns,
-        words=found.words,
         answer=found.answer,
         output=found.output,
         classes=found.classes,
@@ -211,7 +217,8 @@ def _interface(
 def _write_rows(path: Path, found: Exported, interface: SourceInterface, rows: SourceRows) -> None:
     """Write inputs, labels and the source's predictions as arrays."""
     session = _ExportedSession(found.model)
-    arrays = interface.inputs(rows.table, session.dtypes, strict=False)
+    inputs = interface.inputs(rows.table, session.dtypes, strict=False)
+    arrays = {name: a.astype(str) if a.dtype.hasobject else a for name, a in inputs.items()}
     names = set(arrays)
     if rows.labels is not None:
         key = next(key for key in LABEL_KEYS if key not in names)

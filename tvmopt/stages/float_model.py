@@ -19,7 +19,7 @@ from tvmopt.frontend import (
     shapes_for,
 )
 from tvmopt.frontend.categories import Tables, read_tables
-from tvmopt.frontend.category_check import check_codes
+from tvmopt.frontend.categories.check import check_codes
 from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.independent_rows import rows_are_independent
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs

@@ -375,14 +375,14 @@ def _plain(data: Any, inputs: Sequence[TensorSpec]) -> np.ndarray | Mapping[str,
 def _small_example(bundle: Path, model: ModelMetadata) -> ModelInputExample | None:
     # An example is stored as JSON; for an image of a megabyte the golden file serves as well.
     inputs, _ = read_golden(bundle, model)
-    if model.interface is not None:
-        return example_of(model.interface, inputs)
-    if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
-        return None
     for spec in model.inputs:
         if spec.categories:
             codes = inputs[spec.name]
             inputs[spec.name] = Categories(spec.name, spec.categories).decode(codes)
+    if model.interface is not None:
+        return example_of(model.interface, inputs)
+    if sum(a.size for a in inputs.values()) > _EXAMPLE_LIMIT:
+        return None
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
 
 

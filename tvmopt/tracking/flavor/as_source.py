@@ -28,7 +28,7 @@ def example_of(interface: SourceInterface, inputs: Mapping[str, np.ndarray]) -> 
 
     Args:
         interface: The interface.
-        inputs: Rows as ONNX inputs.
+        inputs: Rows as ONNX inputs, with strings where they have categories.
     """
     if not interface.columns:
         first = next(iter(inputs.values()))[:_ROWS]
@@ -43,8 +43,7 @@ def example_of(interface: SourceInterface, inputs: Mapping[str, np.ndarray]) -> 
     for column in interface.columns:
         values = inputs[column.input][:_ROWS, column.position]
         if column.text:
-            words = dict(enumerate(interface.words))
-            values = np.array([words.get(int(code), "") for code in values], object)
+            values = values.astype(object)
         dtype = np.dtype(types.get(column.name, values.dtype))
         if dtype.kind != "f" and values.dtype.kind == "f":
             values = np.nan_to_num(values)

@@ -20,6 +20,7 @@ from typing import Any
 import uvicorn
 from mlflow import MlflowClient
 
+from tvmopt.choices import AUTO
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import ServeCommand
@@ -96,10 +97,12 @@ def scoring_app(model: CompiledModel, asked: ServerParameters) -> App:
         wait_s=asked.max_wait_ms / 1e3,
     )
     most_bytes = int(asked.max_request_mb * 1e6) or _most_bytes(metadata)
+    # The interface of a source knows which of its columns may be missing or infinite.
+    knows = metadata.interface is not None and bool(metadata.interface.columns)
+    finite = asked.require_finite == "true" or (asked.require_finite == AUTO and not knows)
     if metadata.interface is not None:
-        given = queue, model, metadata.interface, most_bytes, asked.require_finite
-        return SourceScoringServer(*given)
-    return ScoringServer(queue, metadata, most_bytes, asked.require_finite)
+        return SourceScoringServer(queue, model, metadata.interface, most_bytes, finite)
+    return ScoringServer(queue, metadata, most_bytes, finite)
 
 
 def _bytes_per_value(spec: TensorSpec) -> int:

@@ -60,18 +60,28 @@ class SourceScoringServer(ScoringServer):
             RefusedRequestError: When the body does not fit the signature, or the model refuses it.
         """
         try:
-            parsed: Any = json.loads(body.decode("utf-8"))
-            if not isinstance(parsed, dict):
-                raise ValueError("it is no JSON object")
-            if self._schema is None:
-                data = infer_and_parse_data(parsed)
-            else:
-                data = _enforce_schema(infer_and_parse_data(parsed, self._schema), self._schema)
+            data = self._parsed(body)
+        except Exception as error:  # MLflow's checks raise what pandas and NumPy raise inside
+            raise _refused(error) from error
+        try:
             answer = self._predict(data)
-        except (MlflowException, ValueError, RecursionError) as error:
-            raise RefusedRequestError(
-                f"the body must hold what the source takes, but: {in_one_line(error)}"
-            ) from error
+        except MlflowException as error:
+            raise _refused(error) from error
         content = io.StringIO()
         predictions_to_json(answer, content)
         return content.getvalue().encode()
+
+    def _parsed(self, body: bytes) -> Any:
+        """Return the data in a body, with the columns and types of the signature."""
+        parsed: Any = json.loads(body.decode("utf-8"))
+        if not isinstance(parsed, dict):
+            raise ValueError("it is no JSON object")
+        if self._schema is None:
+            return infer_and_parse_data(parsed)
+        return _enforce_schema(infer_and_parse_data(parsed, self._schema), self._schema)
+
+
+def _refused(error: Exception) -> RefusedRequestError:
+    return RefusedRequestError(
+        f"the body must hold what the source takes, but: {in_one_line(error)}"
+    )

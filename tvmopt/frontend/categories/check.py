@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
-from tvmopt.frontend.categories import Tables
+from tvmopt.frontend.categories.tables import Tables
 from tvmopt.frontend.reference import Arrays, Reference
 
 # A string that stands for those in no table.
