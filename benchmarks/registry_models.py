@@ -92,6 +92,7 @@ def _register(name: str, source: FittedSource) -> None:
             registered_model_name=name,
             signature=signature,
             input_example=source.example,
+            pip_requirements=["numpy"],
             **source.arguments,
         )
 

@@ -36,6 +36,9 @@ TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 #: Configurations that are measured of one function of a table's model, where the user says nothing:
 #: such functions are small, and three sizes of them are tuned.
 TABLE_TOPK = 4
+#: Most seconds for the latency of one contender: a call of 10,000 rows may take 0.1 s, and 20 calls
+#: bound its median well enough.
+SOURCE_LATENCY_S = 2.0
 _LABELLED = "source_labelled"
 
 
