@@ -20,7 +20,7 @@ from tvmopt.exporters.exported import (
 )
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
-from tvmopt.exporters.sklearn_parts import needs_float64, parts_of, prepared
+from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.texts import without_texts
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
@@ -263,6 +263,11 @@ def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
     from tvmopt.exporters.sklearn_trees import register_converters
 
     register_converters()
+    libraries = libraries_of(model) & {"xgboost", "lightgbm"}
+    if libraries:
+        from tvmopt.exporters.sklearn_boosted import register_boosted
+
+        register_boosted(sorted(libraries))
     tries = [{"zipmap": False}, None] if is_classifier(model) else [None]
     for options in tries:
         try:

@@ -30,24 +30,36 @@ def parts_of(model: Any) -> Iterator[Any]:
     found = [getattr(model, name, None) for name in _PARTS]
     if not any(part is not None for part in found):
         found.append(getattr(model, "estimator", None))
-    for part in found:
-        inner += np.ravel(part).tolist() if isinstance(part, list | np.ndarray) else [part]
-    for part in inner:
-        if part is not None and not isinstance(part, str):
-            yield from parts_of(part)
+    for part in [*inner, *found]:
+        yield from _inside(part)
+
+
+def _inside(part: Any) -> Iterator[Any]:
+    if isinstance(part, list | np.ndarray):
+        for one in part:
+            yield from _inside(one)
+    elif part is not None and not isinstance(part, str):
+        yield from parts_of(part)
 
 
 def needs_float64(model: Any) -> bool:
     """Return whether a part compares float64 values with thresholds of its trees.
 
-    Histogram boosting compares its float64 inputs. Other trees round theirs to float32, but not
+    Histogram boosting and LightGBM compare their float64 inputs. Other trees round theirs to float32, but not
     before the parts that come first have computed them in float64.
     """
     parts = list(parts_of(model))
+    if any(type(part).__module__.startswith("lightgbm") for part in parts):
+        return True
     if any(type(part).__name__.startswith("HistGradientBoosting") for part in parts):
         return True
     computes = any(hasattr(part, "steps") or hasattr(part, "transformers_") for part in parts)
     return computes and any(_has_trees(part) for part in parts)
+
+
+def libraries_of(model: Any) -> set[str]:
+    """Return the packages whose estimators are in a model, such as ``xgboost``."""
+    return {type(part).__module__.partition(".")[0] for part in parts_of(model)}
 
 
 def _has_trees(part: Any) -> bool:
@@ -89,8 +101,14 @@ def _number_classes(model: Any, count: int) -> None:
     last = model
     while hasattr(last, "steps"):
         last = last.steps[-1][1]
+    numbers = np.arange(count, dtype=np.int64)
+    if np.array_equal(last.classes_, numbers):
+        return
     try:
-        last.classes_ = np.arange(count, dtype=np.int64)
+        if hasattr(last, "_classes"):  # of LightGBM
+            last._classes = numbers
+        else:
+            last.classes_ = numbers
     except AttributeError as error:
         raise ModelError(
             f"the classes of {type(last).__name__} must be numbered to be exported, but cannot be"
