@@ -23,6 +23,7 @@ from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.texts import without_texts
+from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
@@ -145,14 +146,14 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
             known,
         )
     if is_regressor(model):
-        width = _targets(graph.graph.output[0])
+        width = _targets(graph, 0)
         with_outputs(graph, [WantedOutput(found[0], VALUES_OUTPUT, "float32", width)])
         return Exported(
             graph, columns, words, VALUES, VALUES_OUTPUT, None, model.predict, categories=known
         )
     wanted = [WantedOutput(found[0], LABEL_OUTPUT, "int64")]
     if len(found) > 1:  # scores of outlier detectors, distances of clusters
-        width = _targets(graph.graph.output[1])
+        width = _targets(graph, 1)
         wanted.insert(0, WantedOutput(found[1], SCORES_OUTPUT, "float32", width))
     with_outputs(graph, wanted)
     scores = getattr(model, "decision_function", None) if len(wanted) > 1 else None
@@ -260,9 +261,13 @@ def _class(value: Any) -> str | float | bool | int:
 def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
     from sklearn.base import is_classifier
 
+    from tvmopt.exporters.sklearn_columns import register_columns
+    from tvmopt.exporters.sklearn_svm import register_svm
     from tvmopt.exporters.sklearn_trees import register_converters
 
     register_converters()
+    register_columns()
+    register_svm()
     libraries = libraries_of(model) & {"xgboost", "lightgbm"}
     if libraries:
         from tvmopt.exporters.sklearn_boosted import register_boosted
@@ -308,6 +313,22 @@ def _not_converted(model: Any, error: Exception) -> ModelError:
     )
 
 
-def _targets(output: onnx.ValueInfoProto) -> int:
-    dims = output.type.tensor_type.shape.dim
-    return dims[1].dim_value or 1 if len(dims) > 1 else 1
+def _targets(model: onnx.ModelProto, output: int) -> int:
+    """Return the number of values of a row in an output; skl2onnx may declare another."""
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
+        )
+        inputs = {}
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            inputs[value.name] = np.zeros([2, *(dim.dim_value for dim in dims[1:])], dtype)
+        found = session.run([model.graph.output[output].name], inputs)[0]
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise ModelError(
+            f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+        ) from error
+    return int(np.asarray(found).size // 2)

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tvmopt.exporters.lightgbm import lightgbm_graph
 from tvmopt.exporters.xgboost import estimator_graph
 
 _OPTIONS = {"zipmap": [True, False, "columns"], "nocl": [True, False],
             "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
+_TYPES = {"Int64TensorType": TensorProto.INT64, "FloatTensorType": TensorProto.FLOAT,
+          "DoubleTensorType": TensorProto.DOUBLE}  # fmt: skip
 _INPUT = "columns"
 
 
@@ -50,10 +52,11 @@ def register_boosted(libraries: Sequence[str]) -> None:
 
 
 def _shape_of_values(operator: Any) -> None:
-    from skl2onnx.common.data_types import FloatTensorType
+    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
 
-    rows = operator.inputs[0].get_first_dimension()
-    operator.outputs[0].type = FloatTensorType([rows, None])
+    kind = operator.inputs[0].type
+    found = DoubleTensorType if isinstance(kind, DoubleTensorType) else FloatTensorType
+    operator.outputs[0].type = found([operator.inputs[0].get_first_dimension(), None])
 
 
 def _convert_xgboost(scope: Any, operator: Any, container: Any) -> None:
@@ -93,8 +96,9 @@ def _inline(
         inner = scope.get_unique_variable_name("boosted")
         names[output.name] = inner
         container.add_node(
-            "Identity", [inner], [wanted.full_name], name=scope.get_unique_operator_name("Identity")
-        )
+            "Cast", [inner], [wanted.full_name], to=_TYPES[type(wanted.type).__name__],
+            name=scope.get_unique_operator_name("Cast"),
+        )  # fmt: skip
     versions = {entry.domain: entry.version for entry in model.opset_import}
 
     def renamed(name: str) -> str:

@@ -97,10 +97,11 @@ def _fills_texts(part: Any) -> bool:
 
 
 def _number_classes(model: Any, count: int) -> None:
-    """Number the classes of the last step, so that labels are indices."""
+    """Number the classes of the last step, so that labels are indices; mark the step."""
     last = model
     while hasattr(last, "steps"):
         last = last.steps[-1][1]
+    last.is_last_step = True
     numbers = np.arange(count, dtype=np.int64)
     if np.array_equal(last.classes_, numbers):
         return

@@ -25,18 +25,23 @@ def register_converters() -> None:
         calculate_linear_classifier_output_shapes,
         calculate_linear_regressor_output_shapes,
     )
-    from sklearn import ensemble
+    from sklearn import ensemble, tree
 
     options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
                "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
     kinds = (
         (ensemble.RandomForestClassifier, _convert_forest),
         (ensemble.ExtraTreesClassifier, _convert_forest),
+        (ensemble.RandomForestRegressor, _convert_forest_regressor),
+        (ensemble.ExtraTreesRegressor, _convert_forest_regressor),
+        (tree.DecisionTreeRegressor, _convert_forest_regressor),
+        (tree.ExtraTreeRegressor, _convert_forest_regressor),
         (ensemble.HistGradientBoostingClassifier, _convert_histogram_classifier),
         (ensemble.HistGradientBoostingRegressor, _convert_histogram_regressor),
         (ensemble.IsolationForest, _convert_isolation_forest),
     )
     shapes = {
+        _convert_forest_regressor: _shape_of_means,
         _convert_histogram_regressor: calculate_linear_regressor_output_shapes,
         _convert_isolation_forest: _shapes_of_outliers,
     }
@@ -80,6 +85,46 @@ def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
     shares = scope.get_unique_variable_name("shares")
     container.add_node("Div", [total, count], [shares], name=scope.get_unique_operator_name("Div"))
     _finish_classifier(scope, operator, container, shares, shares)
+
+
+def _shape_of_means(operator: Any) -> None:
+    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
+
+    kind = operator.inputs[0].type
+    found = DoubleTensorType if isinstance(kind, DoubleTensorType) else FloatTensorType
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type = found([rows, int(operator.raw_operator.n_outputs_)])
+
+
+def _convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None:
+    """Add the leaves of a forest, or of one tree, and divide by the number of trees."""
+    from onnx import TensorProto
+
+    model = operator.raw_operator
+    trees = []
+    for estimator in getattr(model, "estimators_", [model]):
+        tree = estimator.tree_
+        trees.append(
+            Tree(
+                tree.feature,
+                tree.threshold,
+                tree.children_left,
+                tree.children_right,
+                np.asarray(tree.missing_go_to_left),
+                tree.children_left < 0,
+                tree.value[:, :, 0],
+            )
+        )
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, int(model.n_outputs_), "float32")
+    count = _constant(scope, container, np.float32(len(trees)))
+    mean, named = scope.get_unique_variable_name("mean"), scope.get_unique_operator_name
+    container.add_node("Div", [total, count], [mean], name=named("Div"))
+    kind = type(operator.outputs[0].type).__name__
+    dtype = TensorProto.DOUBLE if kind == "DoubleTensorType" else TensorProto.FLOAT
+    container.add_node(
+        "Cast", [mean], [operator.outputs[0].full_name], to=dtype, name=named("Cast")
+    )
 
 
 def _convert_histogram_classifier(scope: Any, operator: Any, container: Any) -> None:

@@ -143,8 +143,18 @@ class _ExportedSession:
         self._names = [output.name for output in model.graph.output]
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs by name."""
-        return dict(zip(self._names, self._session.run(self._names, dict(inputs)), strict=True))
+        """Return the outputs by name.
+
+        Raises:
+            ModelError: When ONNX Runtime fails.
+        """
+        try:
+            found = self._session.run(self._names, dict(inputs))
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ModelError(
+                f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+            ) from error
+        return dict(zip(self._names, found, strict=True))
 
     def answer(self, interface: SourceInterface, table: Any) -> np.ndarray:
         """Return the answer for a table, whatever values it holds."""
