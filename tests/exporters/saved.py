@@ -61,6 +61,7 @@ def save(folder: Path, flavor: Any, model: Any, example: Any, predictions: Any, 
     """Save a model with MLflow; return the folder and its MLmodel."""
     saved = folder / "saved"
     signature = infer_signature(example, predictions)
+    options = {"pip_requirements": ["numpy"], **options}  # finding them out takes seconds
     flavor.save_model(model, str(saved), signature=signature, **options)
     return saved, yaml.safe_load((saved / "MLmodel").read_text())
 

@@ -37,7 +37,8 @@ def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
     Args:
         source: Its description.
         folder: The saved model.
-        dtype: dtype of the ONNX inputs for columns of fractions: ``"float32"`` or ``"float64"``.
+        dtype: dtype of the ONNX inputs for columns of fractions: ``"float32"`` or ``"float64"``;
+            empty for float64 where trees follow other steps, and float32 elsewhere.
 
     Raises:
         ConfigError: When its file is not trusted, or MLflow calls another method than
@@ -112,8 +113,8 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         raise ModelError(f"the model must have predict, but {type(model).__name__} has none")
     model = getattr(model, "best_estimator_", model)
     known = _categories(source, model)
-    if dtype == "float32" and source.is_wide and needs_float64(model):
-        dtype = "float64"
+    if not dtype:
+        dtype = "float64" if source.is_wide and needs_float64(model) else "float32"
     columns, types = _inputs(source, model, dtype)
     has_shares = is_classifier(model) and hasattr(model, "predict_proba")
     classes = None
@@ -317,9 +318,14 @@ def _targets(model: onnx.ModelProto, output: int) -> int:
     """Return the number of values of a row in an output; skl2onnx may declare another."""
     import onnxruntime
 
+    untyped = onnx.ModelProto()
+    untyped.CopyFrom(model)
+    for value in untyped.graph.output:  # skl2onnx may declare another dtype, too
+        value.ClearField("type")
+    del untyped.graph.value_info[:]
     try:
         session = onnxruntime.InferenceSession(
-            model.SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
+            untyped.SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
         )
         inputs = {}
         for value in model.graph.input:

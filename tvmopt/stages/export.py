@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
+from tvmopt.errors import AccuracyError, ConfigError, ModelError, TvmoptError, in_one_line
 from tvmopt.evaluate.dataset import LABEL_KEYS
 from tvmopt.exporters.compare import TOLERANCE, SourceAgreement, agreement
 from tvmopt.exporters.edges import with_edges
@@ -87,30 +87,48 @@ def export(
 def _agreeing(
     source: SourceModel, folder: Path, rows: SourceRows | None
 ) -> tuple[Exported, SourceInterface, SourceAgreement | None]:
-    """Export with inputs of float32; where that differs from the source, of float64."""
-    said: SourceAgreement | None = None
+    """Export with inputs of the dtype that fits; where that fails or differs, of another one."""
+    failed: TvmoptError | None = None
+    tried: set[str] = set()
     for dtype in _dtypes(source):
-        found = _exporter(source.flavor)(source, folder, dtype)
-        session = _ExportedSession(found.model)
-        if rows is None:
-            return found, _interface(source, found, None), None
-        interface = _interface(source, found, _predicted(found, rows, source))
-        said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
-        probed = said
-        if said.is_exact and interface.columns:
-            probed = _probed(session, interface, found, rows.table, said)
-        if probed.is_exact:
-            if interface.columns:
-                interface = with_edges(
-                    interface, found, rows.table, session.answer, dict(found.categories)
-                )
-            return found, interface, said
-    assert said is not None
-    where = "" if probed is said else ", on rows made of those of data"
-    raise AccuracyError(
-        f"the exported ONNX model must equal the source (all labels, numbers within "
-        f"{TOLERANCE:g}), but: {probed.words}{where}"
-    )
+        if dtype in tried:
+            continue
+        try:
+            found = _exporter(source.flavor)(source, folder, dtype)
+            session = _ExportedSession(found.model)
+            tried.add("float64" if "float64" in session.dtypes.values() else "float32")
+            return _compared(source, found, session, rows)
+        except (AccuracyError, ModelError) as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _compared(
+    source: SourceModel, found: Exported, session: _ExportedSession, rows: SourceRows | None
+) -> tuple[Exported, SourceInterface, SourceAgreement | None]:
+    """Return an export with its interface, and how it agrees with the source.
+
+    Raises:
+        AccuracyError: When it differs from the source.
+    """
+    if rows is None:
+        return found, _interface(source, found, None), None
+    interface = _interface(source, found, _predicted(found, rows, source))
+    said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
+    probed = said
+    if said.is_exact and interface.columns:
+        probed = _probed(session, interface, found, rows.table, said)
+    if not probed.is_exact:
+        where = "" if probed is said else ", on rows made of those of data"
+        raise AccuracyError(
+            f"the exported ONNX model must equal the source (all labels, numbers within "
+            f"{TOLERANCE:g}), but: {probed.words}{where}"
+        )
+    if interface.columns:
+        known = dict(found.categories)
+        interface = with_edges(interface, found, rows.table, session.answer, known)
+    return found, interface, said
 
 
 def _probed(
@@ -138,7 +156,9 @@ def _exporter(flavor: str) -> Any:
 
 
 def _dtypes(source: SourceModel) -> tuple[str, ...]:
-    both = source.is_wide and source.flavor in ("sklearn", "lightgbm")
+    if source.flavor == "sklearn":
+        return ("", "float32", "float64") if source.is_wide else ("float32",)
+    both = source.is_wide and source.flavor == "lightgbm"
     return ("float32", "float64") if both else ("float32",)
 
 

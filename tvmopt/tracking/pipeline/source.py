@@ -36,9 +36,11 @@ TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 #: Configurations that are measured of one function of a table's model, where the user says nothing:
 #: such functions are small, and three sizes of them are tuned.
 TABLE_TOPK = 4
-#: Most seconds for the latency of one contender: a call of 10,000 rows may take 0.1 s, and 20 calls
+#: Seconds to tune for, where the user says nothing; the functions that take longest come first.
+TABLE_TUNING_S = 10.0
+#: Most seconds for the latency of one contender: a call of 10,000 rows may take 0.1 s, and 15 calls
 #: bound its median well enough.
-SOURCE_LATENCY_S = 2.0
+SOURCE_LATENCY_S = 1.5
 _LABELLED = "source_labelled"
 
 
@@ -86,6 +88,8 @@ def export_source(
     tuning = asked.tuning
     if source.flavor != "pytorch" and tuning.topk == TuningParameters.topk:
         tuning = dataclasses.replace(tuning, topk=TABLE_TOPK)
+    if source.flavor != "pytorch" and tuning.time_budget == TuningParameters.time_budget:
+        tuning = dataclasses.replace(tuning, time_budget=TABLE_TUNING_S)
     if metric.metric == "auto" and done.metrics.get(_LABELLED):
         metric = dataclasses.replace(metric, metric="r2" if values else metric.metric)
     found = dataclasses.replace(asked, model=of_model, metric=metric, tuning=tuning)
