@@ -56,9 +56,7 @@ def _of_array(table: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return np.stack(columns, axis=1).astype(table.dtype)
 
 
-def _noisy(
-    drawn: np.ndarray, values: np.ndarray, random: np.random.Generator
-) -> np.ndarray:
+def _noisy(drawn: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Add noise to fractions; a column without any fraction gets none."""
     if values.dtype.kind != "f":
         return drawn

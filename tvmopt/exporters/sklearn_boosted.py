@@ -87,9 +87,7 @@ def _cast(scope: Any, operator: Any, container: Any, dtype: str) -> str:
     return name
 
 
-def _inline(
-    model: onnx.ModelProto, given: str, scope: Any, operator: Any, container: Any
-) -> None:
+def _inline(model: onnx.ModelProto, given: str, scope: Any, operator: Any, container: Any) -> None:
     """Add the nodes of ``model``, which takes ``given``, in place of ``operator``."""
     names = {model.graph.input[0].name: given}
     for output, wanted in zip(model.graph.output, operator.outputs, strict=True):

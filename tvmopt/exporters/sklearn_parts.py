@@ -45,8 +45,8 @@ def _inside(part: Any) -> Iterator[Any]:
 def needs_float64(model: Any) -> bool:
     """Return whether a part compares float64 values with thresholds of its trees.
 
-    Histogram boosting and LightGBM compare their float64 inputs. Other trees round theirs to float32, but not
-    before the parts that come first have computed them in float64.
+    Histogram boosting and LightGBM compare their float64 inputs. Other trees round theirs to
+    float32, but not before the parts that come first have computed them in float64.
     """
     parts = list(parts_of(model))
     if any(type(part).__module__.startswith("lightgbm") for part in parts):

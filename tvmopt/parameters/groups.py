@@ -188,8 +188,8 @@ class TuningParameters(Group):
     )
     time_budget: float = parameter(
         0.0,
-        "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost or "
-        "lightgbm",
+        "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost "
+        "or lightgbm",
         least=0,
         used_by=MEASURING,
     )

@@ -209,6 +209,8 @@ class _ExportedSession:
 def _predicted(found: Exported, rows: SourceRows, source: SourceModel) -> np.ndarray:
     try:
         return np.asarray(found.predict(rows.table))
+    except ModelError:
+        raise
     except Exception as error:  # the source's refusal, of whatever class
         raise ConfigError(
             f"the source {source.uri!r} must predict the rows of data, but says: "
