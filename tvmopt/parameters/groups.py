@@ -189,7 +189,7 @@ class TuningParameters(Group):
     time_budget: float = parameter(
         0.0,
         "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost "
-        "or lightgbm",
+        "or lightgbm, and for one of pytorch below 1 MB",
         least=0,
         used_by=MEASURING,
     )
