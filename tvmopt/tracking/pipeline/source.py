@@ -36,8 +36,8 @@ TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 #: Configurations that are measured of one function of a table's model, where the user says nothing:
 #: such functions are small, and three sizes of them are tuned.
 TABLE_TOPK = 4
-#: Seconds to tune a model of tables or a small network for, where the user says nothing; the functions
-#: that take longest come first.
+#: Seconds to tune a model of tables or a small network for, where the user says nothing; the
+#: functions that take longest come first.
 SMALL_TUNING_S = 10.0
 #: A network of PyTorch whose ONNX file is smaller is small.
 SMALL_NETWORK_BYTES = 1_000_000
