@@ -152,15 +152,16 @@ def test_missing_texts_are_imputed(tmp_path):
     from sklearn.preprocessing import OneHotEncoder
 
     random = np.random.default_rng(0)
-    cities = np.array(["Bern", "Graz", "Graz", None], object)
+    cities = np.array(["Bern", "Graz", "Graz", np.nan], object)
     rows = pandas.DataFrame({"city": random.choice(cities, 300), "age": random.normal(40, 9, 300)})
-    encode = make_pipeline(SimpleImputer(strategy="most_frequent", missing_values=None),
-                           OneHotEncoder(handle_unknown="ignore"))  # fmt: skip
+    rows["city"] = rows["city"].astype(object)
+    encode = make_pipeline(
+        SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore")
+    )
     model = make_pipeline(
         ColumnTransformer([("city", encode, ["city"])], remainder="passthrough"),
         LogisticRegression(),
     ).fit(rows, (rows.age > 40) ^ (rows.city == "Bern"))
-    rows["city"] = rows["city"].astype(object)
     found = exported(tmp_path, mlflow.sklearn, model, rows, **CLOUDPICKLE)
     _answers_are_equal(found, model, rows)
     strange = rows.assign(city="Oslo")
