@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from tests.exporters.saved import exported, labels, table
-from tvmopt.errors import AccuracyError, ModelError
+from tvmopt.errors import AccuracyError, ConfigError, ModelError
 
 pytest.importorskip("skl2onnx", reason="the extra sklearn is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -166,6 +166,9 @@ def test_missing_texts_are_imputed(tmp_path):
     _answers_are_equal(found, model, rows)
     strange = rows.assign(city="Oslo")
     np.testing.assert_array_equal(found.run(strange), model.predict(strange))
+    # The imputer fills NaN alone: None is an unknown category to it, or refused.
+    with pytest.raises(ConfigError, match=r"'city' must hold NaN for a missing text.*1 of 300"):
+        found.run(rows.assign(city=np.array([None, *rows.city[1:]], object)))
 
 
 @pytest.mark.parametrize("function", [np.log1p, np.square, None])

@@ -44,7 +44,7 @@ def with_edges(
         if floats:
             changes = {"missing": np.nan, "infinite": np.inf}
         elif column.text:
-            changes = {"missing": None}
+            changes = {"missing": np.nan, "none": None}
         accepted: dict[str, Any] = {
             name: _accepts(interface, exported, table, column, value, answer)
             for name, value in changes.items()
