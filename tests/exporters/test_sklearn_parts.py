@@ -168,7 +168,7 @@ def test_missing_texts_are_imputed(tmp_path):
     np.testing.assert_array_equal(found.run(strange), model.predict(strange))
     # The imputer fills NaN alone: None is an unknown category to it, or refused.
     with pytest.raises(ConfigError, match=r"'city' must hold NaN for a missing text.*1 of 300"):
-        found.run(rows.assign(city=np.array([None, *rows.city[1:]], object)))
+        found.run(rows.assign(city=pandas.Series([None, *rows.city[1:]], dtype=object)))
 
 
 @pytest.mark.parametrize("function", [np.log1p, np.square, None])
