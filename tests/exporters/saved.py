@@ -58,10 +58,13 @@ class ExportedFiles:
         return self.interface.result(outputs, getattr(rows, "index", None))
 
 
-def save(folder: Path, flavor: Any, model: Any, example: Any, predictions: Any, **options: Any):
+def save(
+    folder: Path, flavor: Any, model: Any, example: Any, predictions: Any, **options: Any
+) -> tuple[Path, dict[str, Any]]:
     """Save a model with MLflow; return the folder and its MLmodel."""
     saved = folder / "saved"
     signature = infer_signature(example, predictions)
+    options = {"pip_requirements": ["numpy"], **options}  # finding them out takes seconds
     flavor.save_model(model, str(saved), signature=signature, **options)
     return saved, yaml.safe_load((saved / "MLmodel").read_text())
 

@@ -31,6 +31,10 @@ from tvmopt.stages.tune import tune
 from tvmopt.tune.database import RECORD_FILE
 
 
+def _quiet(done: int, total: int, text: str) -> None:
+    pass
+
+
 @pytest.fixture(scope="module")
 def stages(make_model, tmp_path_factory):
     """Run the stages; return their folders and results by name."""
@@ -48,14 +52,11 @@ def stages(make_model, tmp_path_factory):
         path.mkdir()
     target = resolve_target("host", 2).to_dict()
 
-    def quiet(done: int, total: int, text: str) -> None:
-        pass
-
     asked = ConvertConfig("n=4,16", target)
     results = {
-        "convert": convert(asked, folder / "model.onnx", converted, quiet),
-        "tune": tune(TuneConfig(target, strategy="fast", topk=2), converted, tuned, quiet),
-        "build": build(BuildConfig("m", target), converted, tuned, "d", built, quiet),
+        "convert": convert(asked, folder / "model.onnx", converted, _quiet),
+        "tune": tune(TuneConfig(target, strategy="fast", topk=2), converted, tuned, _quiet),
+        "build": build(BuildConfig("m", target), converted, tuned, "d", built, _quiet),
     }
     return folder, results
 
@@ -75,22 +76,36 @@ def test_a_further_size_keeps_only_what_differs(stages) -> None:
     assert "n: 4, 16; calls of any number of rows are divided among them" in lines
 
 
-def test_each_size_has_records(stages) -> None:
+def test_one_candidate_of_a_further_size_is_not_measured(stages) -> None:
     folder, results = stages
-    largest, further = size_folders(folder / "tune")
-    assert further == folder / "tune" / "sizes" / "1"
+    assert len(size_folders(folder / "tune")) == 1
+    assert results["tune"].metrics["tune_trials"] == 2
+    assert results["tune"].changed[-1] == "1 further sizes: top-1 of the cost model"
+    with (folder / "build" / "schedules.csv").open(newline="") as file:
+        largest, further = (row["schedule"] for row in csv.DictReader(file))
+    assert largest == "database"
+    assert further.startswith("default:")
+
+
+def test_each_size_has_records(stages, tmp_path) -> None:
+    folder, _ = stages
+    tuned, built = tmp_path / "tune", tmp_path / "build"
+    tuned.mkdir()
+    built.mkdir()
+    target = resolve_target("host", 2).to_dict()
+    asked = TuneConfig(target, strategy="fast", topk=20)
+    found = tune(asked, folder / "convert", tuned, _quiet)
+    largest, further = size_folders(tuned)
+    assert further == tuned / "sizes" / "1"
     own, both = (
         (one / "database" / RECORD_FILE).read_text().splitlines() for one in (largest, further)
     )
     assert len(own) == 1
     assert len(both) == 2  # the record of the largest, too
-    assert results["tune"].metrics["tune_trials"] == 3  # top-2, then top-1
-    assert "1 further sizes: 3 candidates measured for all" in results["tune"].changed[-1]
-
-
-def test_the_library_has_the_schedules_of_the_records(stages) -> None:
-    folder, _ = stages
-    with (folder / "build" / "schedules.csv").open(newline="") as file:
+    words = f"1 further sizes: {found.metrics['tune_trials']:.0f} candidates measured for all"
+    assert words in found.changed[-1]
+    build(BuildConfig("m", target), folder / "convert", tuned, "d", built, _quiet)
+    with (built / "schedules.csv").open(newline="") as file:
         rows = [(row["schedule"], row["record"]) for row in csv.DictReader(file)]
     assert rows == [("database", "subgraph")] * 2
 

@@ -150,3 +150,21 @@ def test_labels_that_are_no_classes_are_refused(compiled, tmp_path):
             source.to_dict(), "", Path(local), tmp_path / "rows.csv", tmp_path,
             lambda *told: None,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "is_table", "size", "wanted"),
+    [
+        ({}, True, 5_000_000, (4, 10.0)),
+        ({"topk": 7, "time_budget": 60.0}, True, 5_000_000, (7, 60.0)),
+        ({}, False, 5_000, (20, 10.0)),
+        ({}, False, 5_000_000, (20, 0.0)),
+    ],
+)
+def test_small_models_are_tuned_briefly_unless_the_user_says_how(given, is_table, size, wanted):
+    from tvmopt.parameters.groups import TuningParameters
+    from tvmopt.tracking.pipeline.source import _tuning
+
+    found = _tuning(TuningParameters(**given), is_table, size)
+    assert (found.topk, found.time_budget) == wanted
+    assert found.strategy == TuningParameters.strategy

@@ -87,7 +87,9 @@ def classifier(
 def regressor(
     graph: onnx.ModelProto, columns: tuple[SourceColumn, ...], predict: Predict
 ) -> Exported:
-    """Return the export of a regressor, whose graph gives values of shape (rows, 1)."""
-    wanted = WantedOutput(graph.graph.output[0].name, VALUES_OUTPUT, "float32", 1)
-    with_outputs(graph, [wanted])
+    """Return the export of a regressor, whose graph gives values of shape (rows, targets)."""
+    values = graph.graph.output[0]
+    dims = values.type.tensor_type.shape.dim
+    width = dims[1].dim_value or 1 if len(dims) > 1 else 1
+    with_outputs(graph, [WantedOutput(values.name, VALUES_OUTPUT, "float32", width)])
     return Exported(graph, columns, VALUES, VALUES_OUTPUT, None, predict)

@@ -50,7 +50,7 @@ def with_edges(
         if kind == "f":
             changes = {"missing": (np.nan,), "infinite": (np.inf, -np.inf)}
         elif column.text:
-            changes = {"missing": (None,)}
+            changes = {"missing": (np.nan,), "none": (None,)}
         accepted: dict[str, Any] = {
             name: all(_accepts(interface, exported, table, column, v, answer) for v in values)
             for name, values in changes.items()

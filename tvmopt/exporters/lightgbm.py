@@ -1,7 +1,7 @@
-"""LightGBM models to ONNX: its trees with exact float64 thresholds, the rest by onnxmltools.
+"""LightGBM models to ONNX: trees with exact float64 thresholds; categorical splits by onnxmltools.
 
 onnxmltools rounds thresholds to float32. LightGBM compares in float64, so models whose splits are
-all numeric are written here instead; categorical splits go through onnxmltools.
+all numeric are written here instead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 
 _OPSET, _ML_OPSET, _IR = 15, 3, 8
-_CLASSES = ("Booster", "LGBMClassifier", "LGBMRegressor")
-# Objectives whose predictions are the sum of the leaves.
-_IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape")
+_CLASSES = ("Booster", "LGBMClassifier", "LGBMRegressor", "LGBMRanker")
+_CLASSIFIES = ("binary", "multiclass", "multiclassova")
+# Operators that turn the sum of the leaves into the prediction.
+_LINKS = {
+    **dict.fromkeys(("regression", "regression_l1", "huber", "fair", "quantile", "mape",
+                     "lambdarank", "rank_xendcg"), "Identity"),
+    **dict.fromkeys(("poisson", "gamma", "tweedie"), "Exp"),
+    "cross_entropy": "Sigmoid",
+    "cross_entropy_lambda": "Softplus",
+}  # fmt: skip
 
 
 def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
@@ -59,15 +66,10 @@ def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
     booster = model if kind == "Booster" else model.booster_
     columns, name, width = matrix_columns(source)
     dtype = "float64" if source.is_wide else dtype
+    graph = lightgbm_graph(booster, name, width, dtype)
     dumped = booster.dump_model()
-    objective = str(dumped.get("objective", "")).split()
-    trees = _trees(dumped)
-    named = objective[:1] and objective[0]
-    if trees is None or named not in ("binary", "multiclass", *_IDENTITY):
-        graph = _by_onnxmltools(booster, name, width)
-    else:
-        graph = _graph(trees, dumped, objective, name, width, dtype)
-    if named in ("binary", "multiclass", "multiclassova"):
+    named = _objective(dumped)[0]
+    if named in _CLASSIFIES:
         count = max(2, int(dumped["num_class"]))
         own = getattr(model, "classes_", np.arange(count))
         classes = tuple(value.item() if isinstance(value, np.generic) else value for value in own)
@@ -76,10 +78,40 @@ def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
     return regressor(graph, columns, model.predict)
 
 
+def lightgbm_graph(booster: Any, name: str, width: int, dtype: str) -> onnx.ModelProto:
+    """Return the graph of a booster: outputs label and probabilities, or values.
+
+    Args:
+        booster: The booster.
+        name: Name of the input, of shape (rows, width).
+        width: Number of its columns.
+        dtype: Its dtype.
+
+    Raises:
+        ModelError: When the booster has an objective that is not known, or leaves that are no
+            constants.
+    """
+    dumped = booster.dump_model()
+    objective = _objective(dumped)
+    trees = _trees(dumped)
+    if trees is None:
+        return _by_onnxmltools(booster, name, width)
+    return _graph(trees, dumped, objective, name, width, dtype)
+
+
+def _objective(dumped: dict[str, Any]) -> list[str]:
+    """Return name and options of the objective."""
+    found = str(dumped.get("objective", "")).split() or ["none"]
+    if found[0] not in (*_CLASSIFIES, *_LINKS):
+        raise ModelError(
+            "the objective of a LightGBM model must be one of "
+            f"{', '.join((*_CLASSIFIES, *_LINKS))} to be exported, but is {found[0]!r}"
+        )
+    return found
+
+
 def _trees(dumped: dict[str, Any]) -> list[Tree] | None:
-    """Return the trees; None where a split is categorical, or leaves are no plain sums."""
-    if dumped.get("average_output"):
-        return None
+    """Return the trees; None where a split is categorical, or 0 is a missing value."""
     per_row = int(dumped["num_tree_per_iteration"])
     found = []
     for number, one in enumerate(dumped["tree_info"]):
@@ -147,17 +179,33 @@ def _graph(
         )
     ]  # fmt: skip
     initializers = []
+    if dumped.get("average_output"):  # a random forest
+        count = np.float32(len(trees) // targets)
+        initializers.append(numpy_helper.from_array(np.array(count), "iterations"))
+        nodes[0].output[0] = "sum"
+        nodes.append(helper.make_node("Div", ["sum", "iterations"], ["raw"], "raw"))
     outputs: list[tuple[str, int, list[str | int | None]]] = [
-        ("raw", TensorProto.FLOAT, [ROWS, targets])
+        ("value", TensorProto.FLOAT, [ROWS, targets])
     ]
-    if objective[0] in ("binary", "multiclass"):
-        if targets > 1:
+    if objective[0] in _LINKS:
+        nodes.append(helper.make_node(_LINKS[objective[0]], ["raw"], ["linked"], "linked"))
+        if "sqrt" in objective[1:]:  # fitted to roots with their sign
+            nodes.append(helper.make_node("Abs", ["linked"], ["size"], "size"))
+            nodes.append(helper.make_node("Mul", ["linked", "size"], ["value"], "value"))
+        else:
+            nodes.append(helper.make_node("Identity", ["linked"], ["value"], "value"))
+    else:
+        if objective[0] == "multiclass":
             nodes.append(helper.make_node("Softmax", ["raw"], ["shares"], "shares", axis=1))
         else:
             given = [part.partition(":")[2] for part in objective if part.startswith("sigmoid:")]
             slope = np.float32(given[0] if given else 1.0)
             initializers.append(numpy_helper.from_array(np.array(slope), "slope"))
             initializers.append(numpy_helper.from_array(np.array(-slope), "negative slope"))
+        if objective[0] == "multiclassova":
+            nodes.append(helper.make_node("Mul", ["raw", "slope"], ["scaled"], "scaled"))
+            nodes.append(helper.make_node("Sigmoid", ["scaled"], ["shares"], "shares"))
+        elif objective[0] == "binary":
             for sign, name_ in (("negative slope", "first"), ("slope", "second")):
                 nodes.append(
                     helper.make_node("Mul", ["raw", sign], [f"{name_}/raw"], f"{name_}/raw")

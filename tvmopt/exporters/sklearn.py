@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,9 @@ from tvmopt.exporters.exported import (
 )
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
+from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
+from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
@@ -35,7 +36,8 @@ def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
     Args:
         source: Its description.
         folder: The saved model.
-        dtype: dtype of the ONNX inputs for columns of fractions: ``"float32"`` or ``"float64"``.
+        dtype: dtype of the ONNX inputs for columns of fractions: ``"float32"`` or ``"float64"``;
+            empty for float64 where trees follow other steps, and float32 elsewhere.
 
     Raises:
         ConfigError: When its file is not trusted, or MLflow calls another method than
@@ -110,16 +112,14 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
         raise ModelError(f"the model must have predict, but {type(model).__name__} has none")
     model = getattr(model, "best_estimator_", model)
     known = _categories(source, model)
-    if dtype == "float32" and _compares_float64(model) and source.is_wide:
-        dtype = "float64"
+    if not dtype:
+        dtype = "float64" if source.is_wide and needs_float64(model) else "float32"
     columns, types = _inputs(source, model, dtype)
     has_shares = is_classifier(model) and hasattr(model, "predict_proba")
     classes = None
-    converted = model
     if is_classifier(model):
-        classes = tuple(_class(value) for value in model.classes_)
-        converted = _with_numbered_classes(model, len(classes))
-    graph = _converted(converted, types)
+        classes = _classes(model)
+    graph = _converted(prepared(model, None if classes is None else len(classes)), types)
     found = [output.name for output in graph.graph.output]
     if is_classifier(model):
         assert classes is not None
@@ -144,14 +144,14 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
             known,
         )
     if is_regressor(model):
-        width = _targets(graph.graph.output[0])
+        width = _targets(graph, 0)
         with_outputs(graph, [WantedOutput(found[0], VALUES_OUTPUT, "float32", width)])
         return Exported(
             graph, columns, VALUES, VALUES_OUTPUT, None, model.predict, categories=known
         )
     wanted = [WantedOutput(found[0], LABEL_OUTPUT, "int64")]
     if len(found) > 1:  # scores of outlier detectors, distances of clusters
-        width = _targets(graph.graph.output[1])
+        width = _targets(graph, 1)
         wanted.insert(0, WantedOutput(found[1], SCORES_OUTPUT, "float32", width))
     with_outputs(graph, wanted)
     scores = getattr(model, "decision_function", None) if len(wanted) > 1 else None
@@ -213,24 +213,6 @@ def _takes_names(model: Any) -> bool:
     )
 
 
-def parts_of(model: Any) -> Iterator[Any]:
-    """Yield an estimator and the estimators that it is composed of."""
-    yield model
-    inner: list[Any] = [part for _, part in getattr(model, "steps", [])]
-    inner += [entry[1] for entry in getattr(model, "transformers_", [])]
-    inner += [part for _, part in getattr(model, "transformer_list", [])]
-    for name in ("estimator", "estimator_", "best_estimator_", "final_estimator_"):
-        inner.append(getattr(model, name, None))
-    for part in inner:
-        if part is not None and not isinstance(part, str):
-            yield from parts_of(part)
-
-
-def _compares_float64(model: Any) -> bool:
-    """Return whether a part compares float64 values with thresholds of its trees."""
-    return any(type(part).__name__.startswith("HistGradientBoosting") for part in parts_of(model))
-
-
 def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float, ...]]:
     """Return the categories of each column whose encoder refuses any other."""
     names = [column.name for column in source.columns]
@@ -258,6 +240,16 @@ def _categories(source: SourceModel, model: Any) -> dict[str, tuple[str | float,
     return found
 
 
+def _classes(model: Any) -> tuple[str | float | bool | int, ...]:
+    found = model.classes_
+    if isinstance(found, list) or np.ndim(found) != 1:
+        raise ModelError(
+            f"a classifier must give one label a row to be exported, but {type(model).__name__} "
+            f"gives {len(found)}; log a model for each label"
+        )
+    return tuple(_class(value) for value in found)
+
+
 def _class(value: Any) -> str | float | bool | int:
     plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(plain, str | int | float | bool):
@@ -265,42 +257,82 @@ def _class(value: Any) -> str | float | bool | int:
     return plain
 
 
-def _with_numbered_classes(model: Any, count: int) -> Any:
-    """Return a copy of a classifier whose classes are 0, 1, ..., so that labels are indices."""
-    copied = copy.deepcopy(model)
-    last = copied
-    while hasattr(last, "steps"):
-        last = last.steps[-1][1]
-    try:
-        last.classes_ = np.arange(count, dtype=np.int64)
-    except AttributeError as error:
-        raise ModelError(
-            f"the classes of {type(last).__name__} must be numbered to be exported, but cannot be"
-        ) from error
-    return copied
-
-
 def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
-    from skl2onnx import convert_sklearn
     from sklearn.base import is_classifier
 
+    from tvmopt.exporters.sklearn_columns import register_columns
+    from tvmopt.exporters.sklearn_svm import register_svm
     from tvmopt.exporters.sklearn_trees import register_converters
 
     register_converters()
-    options = {"zipmap": False} if is_classifier(model) else None
+    register_columns()
+    register_svm()
+    libraries = libraries_of(model) & {"xgboost", "lightgbm"}
+    if libraries:
+        from tvmopt.exporters.sklearn_boosted import register_boosted
+
+        register_boosted(sorted(libraries))
+    tries = [{"zipmap": False}, None] if is_classifier(model) else [None]
+    for options in tries:
+        try:
+            return _by_skl2onnx(model, types, options)
+        except NameError as error:  # a classifier without probabilities has no such option
+            if options is None or "zipmap" not in str(error):
+                raise _not_converted(model, error) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _by_skl2onnx(
+    model: Any, types: list[tuple[str, Any]], options: dict[str, bool] | None
+) -> onnx.ModelProto:
+    from skl2onnx import convert_sklearn
+
     try:
         return convert_sklearn(
             model, initial_types=types, options=options, target_opset=_OPSETS, name="model"
         )
-    except ModelError:
+    except (ModelError, NameError):
         raise
     except Exception as error:  # skl2onnx raises whatever its parts raise
+        raise _not_converted(model, error) from error
+
+
+def _not_converted(model: Any, error: Exception) -> ModelError:
+    """Return the error for a model that skl2onnx cannot convert."""
+    lacking = re.search(r"(?:calculator|converter) for type '<class '([\w.]+)'>'", str(error))
+    if lacking:
+        name = lacking.group(1).rpartition(".")[2]
+        return ModelError(
+            f"skl2onnx must have a converter for every part of the model, but has none for {name}; "
+            "use another class in its place, or log the model without it"
+        )
+    return ModelError(
+        f"skl2onnx must convert {type(model).__name__}, but says: "
+        f"{type(error).__name__}: {in_one_line(error)}"
+    )
+
+
+def _targets(model: onnx.ModelProto, output: int) -> int:
+    """Return the number of values of a row in an output; skl2onnx may declare another."""
+    import onnxruntime
+
+    untyped = onnx.ModelProto()
+    untyped.CopyFrom(model)
+    for value in untyped.graph.output:  # skl2onnx may declare another dtype, too
+        value.ClearField("type")
+    del untyped.graph.value_info[:]
+    try:
+        session = onnxruntime.InferenceSession(
+            untyped.SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
+        )
+        inputs = {}
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            inputs[value.name] = np.zeros([2, *(dim.dim_value for dim in dims[1:])], dtype)
+        found = session.run([model.graph.output[output].name], inputs)[0]
+    except Exception as error:  # ONNX Runtime's errors have no common class
         raise ModelError(
-            f"skl2onnx must convert {type(model).__name__}, but says: "
-            f"{type(error).__name__}: {in_one_line(error)}"
+            f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
         ) from error
-
-
-def _targets(output: onnx.ValueInfoProto) -> int:
-    dims = output.type.tensor_type.shape.dim
-    return dims[1].dim_value or 1 if len(dims) > 1 else 1
+    return int(np.asarray(found).size // 2)

@@ -24,24 +24,33 @@ def register_converters() -> None:
     """Make skl2onnx use the converters of this file."""
     from skl2onnx import update_registered_converter
     from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
-    from sklearn import ensemble
+    from sklearn import ensemble, tree
 
     options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
                "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
     kinds = (
         (ensemble.RandomForestClassifier, _convert_forest),
         (ensemble.ExtraTreesClassifier, _convert_forest),
+        (ensemble.RandomForestRegressor, _convert_forest_regressor),
+        (ensemble.ExtraTreesRegressor, _convert_forest_regressor),
+        (tree.DecisionTreeRegressor, _convert_forest_regressor),
+        (tree.ExtraTreeRegressor, _convert_forest_regressor),
+        (ensemble.GradientBoostingClassifier, _convert_boosting_classifier),
+        (ensemble.GradientBoostingRegressor, _convert_boosting_regressor),
         (ensemble.HistGradientBoostingClassifier, _convert_histogram_classifier),
         (ensemble.HistGradientBoostingRegressor, _convert_histogram_regressor),
         (ensemble.IsolationForest, _convert_isolation_forest),
     )
     shapes = {
+        _convert_forest_regressor: _shape_of_means,
+        _convert_boosting_regressor: _shape_of_means,
         _convert_histogram_classifier: _shapes_of_histogram,
         _convert_histogram_regressor: _shapes_of_histogram,
         _convert_isolation_forest: _shapes_of_outliers,
     }
+    classifiers = (_convert_forest, _convert_boosting_classifier, _convert_histogram_classifier)
     for kind, convert in kinds:
-        is_classifier = convert in (_convert_forest, _convert_histogram_classifier)
+        is_classifier = convert in classifiers
         update_registered_converter(
             kind,
             f"Tvmopt{kind.__name__}",
@@ -82,10 +91,112 @@ def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
     _finish_classifier(scope, operator, container, shares, shares)
 
 
+def _shape_of_means(operator: Any) -> None:
+    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
+
+    kind = operator.inputs[0].type
+    found = DoubleTensorType if isinstance(kind, DoubleTensorType) else FloatTensorType
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type = found([rows, getattr(operator.raw_operator, "n_outputs_", 1)])
+
+
+def _convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None:
+    """Add the leaves of a forest, or of one tree, and divide by the number of trees."""
+    from onnx import TensorProto
+
+    model = operator.raw_operator
+    trees = []
+    for estimator in getattr(model, "estimators_", [model]):
+        tree = estimator.tree_
+        trees.append(
+            Tree(
+                tree.feature,
+                tree.threshold,
+                tree.children_left,
+                tree.children_right,
+                np.asarray(tree.missing_go_to_left),
+                tree.children_left < 0,
+                tree.value[:, :, 0],
+            )
+        )
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, int(model.n_outputs_), "float32")
+    count = _constant(scope, container, np.float32(len(trees)))
+    mean, named = scope.get_unique_variable_name("mean"), scope.get_unique_operator_name
+    container.add_node("Div", [total, count], [mean], name=named("Div"))
+    kind = type(operator.outputs[0].type).__name__
+    dtype = TensorProto.DOUBLE if kind == "DoubleTensorType" else TensorProto.FLOAT
+    container.add_node(
+        "Cast", [mean], [operator.outputs[0].full_name], to=dtype, name=named("Cast")
+    )
+
+
+def _boosted_values(scope: Any, operator: Any, container: Any) -> tuple[str, int]:
+    """Add the trees of gradient boosting to its start; return their output and the targets."""
+    model = operator.raw_operator
+    start = np.zeros((1, model.n_features_in_))
+    if type(model.init_).__name__ not in ("DummyClassifier", "DummyRegressor", "str"):
+        raise ModelError(
+            "gradient boosting must start with init=None or 'zero' to be exported, but starts with "
+            f"{type(model.init_).__name__}"
+        )
+    first = np.asarray(model._raw_predict_init(start), np.float32).reshape(1, -1)
+    trees = []
+    for iteration in model.estimators_:
+        for target, estimator in enumerate(iteration):
+            tree = estimator.tree_
+            trees.append(
+                Tree(
+                    tree.feature,
+                    tree.threshold,
+                    tree.children_left,
+                    tree.children_right,
+                    np.asarray(tree.missing_go_to_left),
+                    tree.children_left < 0,
+                    tree.value[:, 0, :] * model.learning_rate,
+                    target,
+                )
+            )
+    source = _cast_input(scope, operator, container, np.float32)
+    total = _add_ensemble(scope, container, source, trees, first.shape[1], "float32")
+    raw, named = scope.get_unique_variable_name("raw"), scope.get_unique_operator_name
+    constant = _constant(scope, container, first)
+    container.add_node("Add", [total, constant], [raw], name=named("Add"))
+    return raw, first.shape[1]
+
+
+def _convert_boosting_classifier(scope: Any, operator: Any, container: Any) -> None:
+    """Add the trees of all classes; then softmax, or the sigmoid of two classes."""
+    raw, targets = _boosted_values(scope, operator, container)
+    if operator.raw_operator.loss == "exponential":
+        named, double = scope.get_unique_operator_name, scope.get_unique_variable_name("double")
+        container.add_node("Add", [raw, raw], [double], name=named("Add"))
+        raw = double
+    _finish_shares(scope, operator, container, raw, targets)
+
+
+def _convert_boosting_regressor(scope: Any, operator: Any, container: Any) -> None:
+    """Add the trees."""
+    from onnx import TensorProto
+
+    raw, _ = _boosted_values(scope, operator, container)
+    kind = type(operator.outputs[0].type).__name__
+    dtype = TensorProto.DOUBLE if kind == "DoubleTensorType" else TensorProto.FLOAT
+    named = scope.get_unique_operator_name("Cast")
+    container.add_node("Cast", [raw], [operator.outputs[0].full_name], to=dtype, name=named)
+
+
 def _convert_histogram_classifier(scope: Any, operator: Any, container: Any) -> None:
     """Add the trees of all classes; then softmax, or the sigmoid of two classes."""
     model = operator.raw_operator
     raw, targets = _histogram_values(scope, operator, container)
+    if len(model.classes_) != max(2, targets):
+        raise ModelError("histogram boosting must have as many classes as scores to be exported")
+    _finish_shares(scope, operator, container, raw, targets)
+
+
+def _finish_shares(scope: Any, operator: Any, container: Any, raw: str, targets: int) -> None:
+    """Write label and probabilities: softmax, or the sigmoid of one score for two classes."""
     shares = scope.get_unique_variable_name("shares")
     if targets > 1:
         container.add_node(
@@ -100,8 +211,6 @@ def _convert_histogram_classifier(scope: Any, operator: Any, container: Any) -> 
         container.add_node("Sigmoid", [negative], [first], name=named("Sigmoid"))
         container.add_node("Sigmoid", [raw], [second], name=named("Sigmoid"))
         container.add_node("Concat", [first, second], [shares], axis=1, name=named("Concat"))
-    if len(model.classes_) != max(2, targets):
-        raise ModelError("histogram boosting must have as many classes as scores to be exported")
     _finish_classifier(scope, operator, container, shares, shares)
 
 

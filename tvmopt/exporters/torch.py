@@ -58,7 +58,13 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
     def predict(table: Any) -> np.ndarray:
         array = table.to_numpy(dtype=np.float32) if hasattr(table, "to_numpy") else table
         with torch.no_grad():
-            return np.asarray(module(torch.from_numpy(np.ascontiguousarray(array))).numpy())
+            found = module(torch.from_numpy(np.ascontiguousarray(array)))
+        if not isinstance(found, torch.Tensor):
+            raise ModelError(
+                "a PyTorch model must answer with one tensor, as MLflow's flavor demands, but "
+                f"answers with a {type(found).__name__}"
+            )
+        return np.asarray(found.numpy())
 
     return Exported(graph, columns, TENSOR, _OUTPUT, None, predict)
 

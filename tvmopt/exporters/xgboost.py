@@ -1,4 +1,4 @@
-"""XGBoost models to ONNX, by onnxmltools; their files need no trust."""
+"""XGBoost models to ONNX; their files need no trust."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
 from tvmopt.exporters.exported import Exported
 from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.source import SourceModel
+from tvmopt.exporters.xgboost_graph import boosted_graph
+from tvmopt.runtime.interface import SourceColumn
 
-_OPSET = 15
-_CLASSES = ("Booster", "XGBClassifier", "XGBRegressor", "XGBRFClassifier", "XGBRFRegressor")
+_CLASSIFIERS = ("XGBClassifier", "XGBRFClassifier")
+_CLASSES = ("Booster", *_CLASSIFIERS, "XGBRegressor", "XGBRFRegressor", "XGBRanker")
 
 
 def export_xgboost(source: SourceModel, folder: Path, dtype: str) -> Exported:
@@ -29,9 +31,9 @@ def export_xgboost(source: SourceModel, folder: Path, dtype: str) -> Exported:
     Raises:
         ConfigError: When its class is none that is known.
         ModelError: When it cannot be read or converted.
-        EnvironmentSetupError: Without xgboost or onnxmltools.
+        EnvironmentSetupError: Without xgboost.
     """
-    require_packages(("xgboost", "onnxmltools"), "XGBoost", "xgboost 'tvmopt[sklearn]'")
+    require_packages(("xgboost",), "XGBoost", "xgboost")
     import xgboost
 
     kind = source.model_class.rpartition(".")[2] or "Booster"
@@ -45,33 +47,39 @@ def export_xgboost(source: SourceModel, folder: Path, dtype: str) -> Exported:
             f"model {source.uri!r} must be an XGBoost model (json, ubj), but: {in_one_line(error)}"
         ) from error
     columns, name, width = matrix_columns(source)
-    booster = model if kind == "Booster" else model.get_booster()
-    best = _best_iteration(booster)
-    if best is not None:
-        booster = booster[: best + 1]
-    objective = _objective(booster)
-    graph = _converted(booster, name, width)
     if kind == "Booster":
+        return _export_booster(model, columns, name, width)
+    graph = estimator_graph(model, name, width)
+    if kind in _CLASSIFIERS:
+        count = max(2, _class_count(model.get_booster()))
+        return classifier(graph, columns, tuple(range(count)), model.predict, model.predict_proba)
+    return regressor(graph, columns, model.predict)
 
-        def predict(table: Any) -> Any:
-            return booster.predict(xgboost.DMatrix(table))
-    else:
-        predict = model.predict
-    if objective.startswith(("binary:logistic", "multi:")):
+
+def estimator_graph(model: Any, name: str, width: int) -> onnx.ModelProto:
+    """Return the graph of an estimator, whose input is ``name``, float32 (rows, width)."""
+    booster = model.get_booster()
+    best = booster.attributes().get("best_iteration")
+    if best is not None:  # of an estimator; a booster takes all of its trees
+        booster = booster[: int(best) + 1]
+    is_classifier = type(model).__name__ in _CLASSIFIERS
+    return boosted_graph(booster, name, width, is_classifier=is_classifier)
+
+
+def _export_booster(
+    booster: Any, columns: tuple[SourceColumn, ...], name: str, width: int
+) -> Exported:
+    import xgboost
+
+    def predict(table: Any) -> Any:
+        return booster.predict(xgboost.DMatrix(table))
+
+    has_classes = _objective(booster) in ("binary:logistic", "multi:softprob")
+    graph = boosted_graph(booster, name, width, is_classifier=has_classes)
+    if has_classes:
         count = max(2, _class_count(booster))
-        if objective == "multi:softmax" and kind == "Booster":
-            raise ConfigError(
-                "a Booster must have the objective multi:softprob to be compiled, but has "
-                "multi:softmax; log the XGBClassifier, or train with multi:softprob"
-            )
-        shares = None if kind == "Booster" else model.predict_proba
-        return classifier(graph, columns, tuple(range(count)), predict, shares)
+        return classifier(graph, columns, tuple(range(count)), predict, None)
     return regressor(graph, columns, predict)
-
-
-def _best_iteration(booster: Any) -> int | None:
-    value = booster.attributes().get("best_iteration")
-    return None if value is None else int(value)
 
 
 def _objective(booster: Any) -> str:
@@ -85,21 +93,3 @@ def _class_count(booster: Any) -> int:
 def _config(booster: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(booster.save_config())["learner"]
     return found
-
-
-def _converted(booster: Any, name: str, width: int) -> onnx.ModelProto:
-    import onnxmltools
-    from onnxmltools.convert.common.data_types import FloatTensorType
-
-    plain = booster.copy()
-    plain.feature_names = None  # the converter knows features by number
-    plain.feature_types = None
-    try:
-        return onnxmltools.convert_xgboost(
-            plain, initial_types=[(name, FloatTensorType([None, width]))], target_opset=_OPSET
-        )
-    except Exception as error:  # the converter raises whatever its parts raise
-        raise ModelError(
-            "onnxmltools must convert the XGBoost model, but says: "
-            f"{type(error).__name__}: {in_one_line(error)}"
-        ) from error

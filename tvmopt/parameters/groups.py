@@ -188,7 +188,11 @@ class TuningParameters(Group):
         64, "most candidates that metaschedule measures", least=0, used_by=("metaschedule",)
     )
     time_budget: float = parameter(
-        0.0, "most seconds to tune for; 0: no limit", least=0, used_by=MEASURING
+        0.0,
+        "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost "
+        "or lightgbm, and for one of pytorch below 1 MB",
+        least=0,
+        used_by=MEASURING,
     )
 
 

@@ -20,10 +20,11 @@ class SourceColumn:
         input: ONNX input that holds it.
         position: Its place on the last axis of that input.
         text: Whether it holds texts.
-        missing: Whether the source accepts missing values (NaN, None).
+        missing: Whether the source accepts missing values (NaN; of numbers, None is NaN).
         infinite: Whether the source accepts infinities.
         allowed: The only values that the source accepts; None for any.
         largest: Largest magnitude of finite numbers that it accepts; None for any.
+        none: Whether the source accepts None as a missing text; None where it does as for NaN.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SourceColumn:
     infinite: bool = True
     allowed: tuple[str | float, ...] | None = None
     largest: float | None = None
+    none: bool | None = None
 
 
 def source_column(data: Any) -> SourceColumn:
@@ -78,12 +80,20 @@ def check_values(column: SourceColumn, values: np.ndarray) -> None:
     """
     if column.text:
         gone = np.array([_is_missing(value) for value in values], bool)
+        is_none = np.array([value is None for value in values], bool)
+        if column.none is False and column.missing and is_none.any():
+            raise ConfigError(
+                f"column {column.name!r} must hold NaN for a missing text, since the source takes "
+                f"None for something else, but {int(is_none.sum())} of {len(values)} are None"
+            )
+        refused = gone & ~is_none if column.none else gone
     else:
         gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if not column.missing and gone.any():
+        refused = gone
+    if not column.missing and refused.any():
         raise ConfigError(
             f"column {column.name!r} must hold no missing values, which the source refuses, but "
-            f"{int(gone.sum())} of {len(values)} are"
+            f"{int(refused.sum())} of {len(values)} are"
         )
     if not column.infinite and values.dtype.kind == "f" and np.isinf(values).any():
         raise ConfigError(

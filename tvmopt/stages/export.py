@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmopt.errors import AccuracyError, ConfigError, ModelError, in_one_line
+from tvmopt.errors import AccuracyError, ConfigError, ModelError, TvmoptError, in_one_line
 from tvmopt.evaluate.dataset import LABEL_KEYS
 from tvmopt.exporters.compare import TOLERANCE, SourceAgreement, agreement
 from tvmopt.exporters.edges import refuses_all_unknown, with_edges
 from tvmopt.exporters.exported import Exported
+from tvmopt.exporters.probes import probes
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.table import SourceRows, read_rows
 from tvmopt.exporters.unknown_categories import accept_unknown
@@ -88,31 +89,73 @@ def export(
 def _agreeing(
     source: SourceModel, folder: Path, rows: SourceRows | None
 ) -> tuple[Exported, SourceInterface, SourceAgreement | None]:
-    """Export with inputs of float32; where that differs from the source, of float64."""
-    said: SourceAgreement | None = None
+    """Export with inputs of the dtype that fits; where that fails or differs, of another one."""
+    failed: TvmoptError | None = None
+    tried: set[str] = set()
     for dtype in _dtypes(source):
-        found = _exporter(source.flavor)(source, folder, dtype)
-        without_strings(found.model)  # refuses a model that does more with texts than to compare
-        session = _ExportedSession(found.model)
-        if rows is None:
-            return found, _interface(source, found, None), None
-        interface = _interface(source, found, _predicted(found, rows, source))
-        said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
-        if said.is_exact:
-            if interface.columns:
-                tables = read_tables(without_strings(found.model)).inputs
-                given = rows.table, session.answer, tables, found.categories
-                known = interface = with_edges(interface, found, *given)
-                accept_unknown(
-                    found.model,
-                    lambda: refuses_all_unknown(known, found, rows.table),  # noqa: B023
-                )
-            return found, interface, said
-    assert said is not None
-    raise AccuracyError(
-        f"the exported ONNX model must equal the source (all labels, numbers within "
-        f"{TOLERANCE:g}), but: {said.words}"
-    )
+        if dtype in tried:
+            continue
+        try:
+            found = _exporter(source.flavor)(source, folder, dtype)
+            without_strings(
+                found.model
+            )  # refuses a model that does more with texts than to compare
+            session = _ExportedSession(found.model)
+            tried.add("float64" if "float64" in session.dtypes.values() else "float32")
+            return _compared(source, found, session, rows)
+        except (AccuracyError, ModelError) as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _compared(
+    source: SourceModel, found: Exported, session: _ExportedSession, rows: SourceRows | None
+) -> tuple[Exported, SourceInterface, SourceAgreement | None]:
+    """Return an export with its interface, and how it agrees with the source.
+
+    Raises:
+        AccuracyError: When it differs from the source.
+    """
+    if rows is None:
+        return found, _interface(source, found, None), None
+    interface = _interface(source, found, _predicted(found, rows, source))
+    said = agreement(_answers(session, interface, found, rows.table), _references(found, rows))
+    probed = said
+    if said.is_exact and interface.columns:
+        probed = _probed(session, interface, found, rows.table, said)
+    if not probed.is_exact:
+        where = "" if probed is said else ", on rows made of those of data"
+        raise AccuracyError(
+            f"the exported ONNX model must equal the source (all labels, numbers within "
+            f"{TOLERANCE:g}), but: {probed.words}{where}"
+        )
+    if interface.columns:
+        tables = read_tables(without_strings(found.model)).inputs
+        given = rows.table, session.answer, tables, found.categories
+        known = with_edges(interface, found, *given)
+        accept_unknown(found.model, lambda: refuses_all_unknown(known, found, rows.table))
+        return found, known, said
+    return found, interface, said
+
+
+def _probed(
+    session: _ExportedSession,
+    interface: SourceInterface,
+    found: Exported,
+    table: Any,
+    said: SourceAgreement,
+) -> SourceAgreement:
+    """Return how an export agrees on rows made of those of a table; ``said`` without any."""
+    for rows in probes(table):
+        try:
+            wanted = _references(found, SourceRows(rows, None))
+        except Exception:  # the source refuses rows that nobody gave
+            return said
+        own = agreement(_answers(session, interface, found, rows), wanted)
+        if not own.is_exact:
+            return own
+    return said
 
 
 def _exporter(flavor: str) -> Any:
@@ -121,7 +164,9 @@ def _exporter(flavor: str) -> Any:
 
 
 def _dtypes(source: SourceModel) -> tuple[str, ...]:
-    both = source.is_wide and source.flavor in ("sklearn", "lightgbm")
+    if source.flavor == "sklearn":
+        return ("", "float32", "float64") if source.is_wide else ("float32",)
+    both = source.is_wide and source.flavor == "lightgbm"
     return ("float32", "float64") if both else ("float32",)
 
 
@@ -150,8 +195,18 @@ class _ExportedSession:
         self._names = [output.name for output in model.graph.output]
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs by name."""
-        return dict(zip(self._names, self._session.run(self._names, dict(inputs)), strict=True))
+        """Return the outputs by name.
+
+        Raises:
+            ModelError: When ONNX Runtime fails.
+        """
+        try:
+            found = self._session.run(self._names, dict(inputs))
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ModelError(
+                f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+            ) from error
+        return dict(zip(self._names, found, strict=True))
 
     def answer(self, interface: SourceInterface, table: Any) -> np.ndarray:
         """Return the answer for a table, whatever values it holds."""
@@ -162,6 +217,8 @@ class _ExportedSession:
 def _predicted(found: Exported, rows: SourceRows, source: SourceModel) -> np.ndarray:
     try:
         return np.asarray(found.predict(rows.table))
+    except ModelError:
+        raise
     except Exception as error:  # the source's refusal, of whatever class
         raise ConfigError(
             f"the source {source.uri!r} must predict the rows of data, but says: "

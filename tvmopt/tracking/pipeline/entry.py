@@ -16,7 +16,7 @@ from tvmopt.parameters.groups import ModelParameters
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.pipeline.request import Asked, Request, name_of, request_of
-from tvmopt.tracking.pipeline.source import export_source
+from tvmopt.tracking.pipeline.source import SOURCE_LATENCY_S, export_source
 from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.store.command import command
 from tvmopt.tracking.store.mlflow_store import open_store
@@ -84,7 +84,9 @@ def checked_request(asked: Asked, allowance: Allowance) -> Request:
     if isinstance(file, SavedSource):
         made, rows, asked = export_source(file, asked, Path(fetched) / "exported", allowance)
         request = request_of(made, asked, allowance, rows=rows)
-        return dataclasses.replace(request, source_model_id=file.model_id)
+        return dataclasses.replace(
+            request, source_model_id=file.model_id, latency_time_s=SOURCE_LATENCY_S
+        )
     return request_of(file, asked, allowance)
 
 

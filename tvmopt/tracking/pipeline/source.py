@@ -36,6 +36,14 @@ TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 #: Configurations that are measured of one function of a table's model, where the user says nothing:
 #: such functions are small, and three sizes of them are tuned.
 TABLE_TOPK = 4
+#: Seconds to tune a model of tables or a small network for, where the user says nothing; the
+#: functions that take longest come first.
+SMALL_TUNING_S = 10.0
+#: A network of PyTorch whose ONNX file is smaller is small.
+SMALL_NETWORK_BYTES = 1_000_000
+#: Most seconds for the latency of one contender: a call of 10,000 rows may take 0.1 s, and 15 calls
+#: bound its median well enough.
+SOURCE_LATENCY_S = 1.5
 _LABELLED = "source_labelled"
 
 
@@ -80,13 +88,28 @@ def export_source(
         shapes = TENSOR_SHAPES if source.flavor == "pytorch" else TABLE_SHAPES
         of_model = dataclasses.replace(of_model, input_shapes=shapes)
     values = interface is not None and interface.answer == VALUES
-    tuning = asked.tuning
-    if source.flavor != "pytorch" and tuning.topk == TuningParameters.topk:
-        tuning = dataclasses.replace(tuning, topk=TABLE_TOPK)
+    tuning = _tuning(asked.tuning, source.flavor != "pytorch", model.stat().st_size)
     if metric.metric == "auto" and done.metrics.get(_LABELLED):
         metric = dataclasses.replace(metric, metric="r2" if values else metric.metric)
     found = dataclasses.replace(asked, model=of_model, metric=metric, tuning=tuning)
     return model, rows if rows.is_file() else None, found
+
+
+def _tuning(given: TuningParameters, is_table: bool, model_bytes: int) -> TuningParameters:
+    """Return how to tune; what the user gives stays.
+
+    Args:
+        given: The parameters.
+        is_table: Whether the model takes a table.
+        model_bytes: Size of the ONNX file.
+    """
+    defaults: dict[str, float] = {}
+    if is_table and given.topk == TuningParameters.topk:
+        defaults["topk"] = TABLE_TOPK
+    is_small = is_table or model_bytes < SMALL_NETWORK_BYTES
+    if is_small and given.time_budget == TuningParameters.time_budget:
+        defaults["time_budget"] = SMALL_TUNING_S
+    return TuningParameters(**{**given.values(), **defaults})
 
 
 def _data(saved: SavedSource, given: str) -> Path | None:

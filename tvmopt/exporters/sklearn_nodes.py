@@ -1,0 +1,61 @@
+"""Add nodes to the graph that skl2onnx builds, each with a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+# Versions of the operators whose inputs or attributes differ from the first version.
+_VERSIONS = {"Softmax": 13, "ArgMax": 13, "ReduceSumSquare": 13, "Clip": 13, "Pow": 15}
+_VERSION = 13
+
+
+class Nodes:
+    """The graph of a converter.
+
+    Args:
+        scope: skl2onnx's scope, which knows the names that are taken.
+        container: skl2onnx's container of nodes.
+    """
+
+    def __init__(self, scope: Any, container: Any) -> None:
+        self._scope, self._container = scope, container
+
+    def add(self, kind: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+        output = output or str(self._scope.get_unique_variable_name(kind.lower()))
+        self._container.add_node(
+            kind,
+            list(inputs),
+            [output],
+            name=self._scope.get_unique_operator_name(kind),
+            op_version=_VERSIONS.get(kind, _VERSION),
+            **attributes,
+        )
+        return output
+
+    def constant(self, value: Any) -> str:
+        """Add a constant, of the dtype of ``value``; return its name."""
+        array = np.asarray(value)
+        name = str(self._scope.get_unique_variable_name("constant"))
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        self._container.add_initializer(name, dtype, list(array.shape), array.ravel().tolist())
+        return name
+
+    def cast(self, value: str, dtype: Any) -> str:
+        """Return ``value`` in another dtype."""
+        return self.add("Cast", [value], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def joined(self, operator: Any, dtype: Any) -> str:
+        """Return the inputs of an operator as one matrix of ``dtype``."""
+        found = []
+        for one in operator.inputs:
+            is_same = type(one.type).__name__ == _TYPES.get(np.dtype(dtype).name)
+            found.append(one.full_name if is_same else self.cast(one.full_name, dtype))
+        return str(found[0]) if len(found) == 1 else self.add("Concat", found, axis=1)
+
+
+_TYPES = {"float32": "FloatTensorType", "float64": "DoubleTensorType"}
