@@ -68,9 +68,9 @@ class Case:
         if name == "ppocr_rec":
             outputs = [value.name for value in self.prepared.reference.graph.output]
             with tempfile.TemporaryDirectory() as folder:
-                alphabet = Path(folder) / "alphabet.txt"
-                alphabet.write_text(alphabet(self.prepared.reference), encoding="utf-8")
-                found = find_metric("cer", "", outputs, str(alphabet), 0)
+                symbols = Path(folder) / "symbols.txt"
+                symbols.write_text(alphabet(self.prepared.reference), encoding="utf-8")
+                found = find_metric("cer", "", outputs, str(symbols), 0)
             assert found is not None
             self.metric = found
         self.seen, self.new = (self._data(count, seed) for seed, count in enumerate(counts))

@@ -5,12 +5,13 @@
 A face detector is judged by mean average precision (``pycocotools``) on a face of scikit-image that
 is pasted into photographs; a text segmenter by the mean IoU of drawn lines; a regressor of
 scikit-learn by R2; a text recogniser by the character error rate of drawn strings. ``errors`` runs
-what must end with one clear error.
+what must end with one clear error. The detector needs ``scikit-image`` and ``pycocotools``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -96,11 +98,10 @@ def mean_average_precision(outputs, labels):
 
 
 def _detector(folder: Path) -> dict[str, object]:
-    from skimage import data
-
+    images_of: Any = importlib.import_module("skimage.data")
     rng = np.random.default_rng(0)
     left, top, width, height = _FACE
-    around = Image.fromarray(data.astronaut()).crop(
+    around = Image.fromarray(images_of.astronaut()).crop(
         (left - width // 2, top - height // 2, left + width * 3 // 2, top + height * 3 // 2)
     )
     images, boxes = [], []
@@ -113,7 +114,8 @@ def _detector(folder: Path) -> dict[str, object]:
         images.append(np.asarray(image, np.float32).transpose(2, 0, 1)[None])
         boxes.append([at[0] + size[0] / 4, at[1] + size[1] / 4, size[0] / 2, size[1] / 2])
     (folder / "precision.py").write_text(_AVERAGE_PRECISION)
-    np.savez(folder / "faces.npz", **{"input.1": np.stack(images)}, labels=np.array(boxes))
+    arrays: dict[str, Any] = {"input.1": np.stack(images), "labels": np.array(boxes)}
+    np.savez(folder / "faces.npz", **arrays)
     return {
         "model": zoo.path("centerface"), "input_shapes": f"input.1:1x3x{_SIDE}x{_SIDE}",
         "data": folder / "faces.npz", "metric": f"{folder / 'precision.py'}:mean_average_precision",

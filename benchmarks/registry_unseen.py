@@ -122,7 +122,7 @@ def _sklearn() -> dict[str, UnseenSource]:
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.pipeline import make_pipeline
 
-    forest = lambda: ensemble.RandomForestClassifier(20, random_state=0)  # noqa: E731
+    forest: Callable[[], Any] = lambda: ensemble.RandomForestClassifier(20, random_state=0)  # noqa: E731
     scaler = preprocessing.StandardScaler
 
     def voters() -> list[tuple[str, Any]]:
@@ -215,7 +215,7 @@ def _boosted() -> dict[str, UnseenSource]:
         make = lambda: getattr(lightgbm, name)(n_estimators=20, verbose=-1, **options)  # noqa: E731
         return UnseenSource(make, data, "lightgbm")
 
-    bagged = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.7}
+    bagged: dict[str, Any] = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.7}
     return {
         "xgb_multiclass": xgb("XGBClassifier"),
         "xgb_dart": xgb("XGBClassifier", two, booster="dart", rate_drop=0.3),
