@@ -33,7 +33,7 @@ def register_svm() -> None:
         (svm.NuSVC, "SVC", _convert_classifier),
         (svm.SVR, "SVR", _convert_regressor),
         (svm.NuSVR, "SVR", _convert_regressor),
-        (svm.OneClassSVM, "OneClassSVM", _convert_one_class),
+        (svm.OneClassSVM, "OneClassSVM", _convert_regressor),
     ):
         # The names of skl2onnx: its parsers and shape calculators ask for them.
         update_registered_converter(
@@ -77,20 +77,7 @@ def _convert_classifier(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _convert_regressor(scope: Any, operator: Any, container: Any) -> None:
-    from skl2onnx.operator_converters.support_vector_machines import (
-        convert_sklearn_svm_regressor,
-    )
-
-    model = operator.raw_operator
-    if model.kernel not in _KERNELS:
-        convert_sklearn_svm_regressor(scope, operator, container)
-        return
-    nodes = Nodes(scope, container)
-    weights = _dense(model._dual_coef_).T
-    _finish(nodes, operator, _scores(nodes, operator, weights, model._intercept_), 0)
-
-
-def _convert_one_class(scope: Any, operator: Any, container: Any) -> None:
+    """Write the value of a regressor, or the side and the score of a one-class machine."""
     from skl2onnx.operator_converters.support_vector_machines import (
         convert_sklearn_svm_regressor,
     )
@@ -101,6 +88,9 @@ def _convert_one_class(scope: Any, operator: Any, container: Any) -> None:
         return
     nodes = Nodes(scope, container)
     scores = _scores(nodes, operator, _dense(model._dual_coef_).T, model._intercept_)
+    if len(operator.outputs) == 1:
+        _finish(nodes, operator, scores, 0)
+        return
     inside = nodes.add("Greater", [scores, nodes.constant(np.float64(0))])
     plus, minus = (nodes.constant(np.int64(one)) for one in (1, -1))
     nodes.add("Where", [inside, plus, minus], operator.outputs[0].full_name)

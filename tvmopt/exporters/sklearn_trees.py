@@ -62,6 +62,21 @@ def register_converters() -> None:
         )
 
 
+def _tree(estimator: Any, values: np.ndarray, target: int = 0) -> Tree:
+    """Return the nodes of a decision tree of scikit-learn with the values of its leaves."""
+    tree = estimator.tree_
+    return Tree(
+        tree.feature,
+        tree.threshold,
+        tree.children_left,
+        tree.children_right,
+        np.asarray(tree.missing_go_to_left),
+        tree.children_left < 0,
+        values,
+        target,
+    )
+
+
 def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
     """Add the leaves of a forest, divide by the number of trees, take the largest class."""
     model = operator.raw_operator
@@ -69,19 +84,8 @@ def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
         raise ModelError("a forest must have one output to be exported, but has several")
     trees = []
     for estimator in model.estimators_:
-        tree = estimator.tree_
-        values = tree.value[:, 0, :]
-        trees.append(
-            Tree(
-                tree.feature,
-                tree.threshold,
-                tree.children_left,
-                tree.children_right,
-                np.asarray(tree.missing_go_to_left),
-                tree.children_left < 0,
-                values / values.sum(axis=1, keepdims=True),
-            )
-        )
+        values = estimator.tree_.value[:, 0, :]
+        trees.append(_tree(estimator, values / values.sum(axis=1, keepdims=True)))
     # scikit-learn rounds the inputs of these trees to float32 itself.
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, trees[0].values.shape[1], "float32")
@@ -105,20 +109,8 @@ def _convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None
     from onnx import TensorProto
 
     model = operator.raw_operator
-    trees = []
-    for estimator in getattr(model, "estimators_", [model]):
-        tree = estimator.tree_
-        trees.append(
-            Tree(
-                tree.feature,
-                tree.threshold,
-                tree.children_left,
-                tree.children_right,
-                np.asarray(tree.missing_go_to_left),
-                tree.children_left < 0,
-                tree.value[:, :, 0],
-            )
-        )
+    estimators = getattr(model, "estimators_", [model])
+    trees = [_tree(one, one.tree_.value[:, :, 0]) for one in estimators]
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, int(model.n_outputs_), "float32")
     count = _constant(scope, container, np.float32(len(trees)))
@@ -141,22 +133,11 @@ def _boosted_values(scope: Any, operator: Any, container: Any) -> tuple[str, int
             f"{type(model.init_).__name__}"
         )
     first = np.asarray(model._raw_predict_init(start), np.float32).reshape(1, -1)
-    trees = []
-    for iteration in model.estimators_:
-        for target, estimator in enumerate(iteration):
-            tree = estimator.tree_
-            trees.append(
-                Tree(
-                    tree.feature,
-                    tree.threshold,
-                    tree.children_left,
-                    tree.children_right,
-                    np.asarray(tree.missing_go_to_left),
-                    tree.children_left < 0,
-                    tree.value[:, 0, :] * model.learning_rate,
-                    target,
-                )
-            )
+    trees = [
+        _tree(estimator, estimator.tree_.value[:, 0, :] * model.learning_rate, target)
+        for iteration in model.estimators_
+        for target, estimator in enumerate(iteration)
+    ]
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, first.shape[1], "float32")
     raw, named = scope.get_unique_variable_name("raw"), scope.get_unique_operator_name
