@@ -97,9 +97,8 @@ def _agreeing(
             continue
         try:
             found = _exporter(source.flavor)(source, folder, dtype)
-            without_strings(
-                found.model
-            )  # refuses a model that does more with texts than to compare
+            # Refuses a model that does more with texts than to compare.
+            without_strings(found.model)
             session = _ExportedSession(found.model)
             tried.add("float64" if "float64" in session.dtypes.values() else "float32")
             return _compared(source, found, session, rows)
