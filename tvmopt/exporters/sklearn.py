@@ -22,6 +22,7 @@ from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
+from tvmopt.exporters.unknown_categories import accept_unknown
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
@@ -321,6 +322,7 @@ def _targets(model: onnx.ModelProto, output: int) -> int:
     for value in untyped.graph.output:  # skl2onnx may declare another dtype, too
         value.ClearField("type")
     del untyped.graph.value_info[:]
+    accept_unknown(untyped, lambda: True)  # zeros may be no category
     try:
         session = onnxruntime.InferenceSession(
             untyped.SerializeToString(), session_options(model), providers=["CPUExecutionProvider"]
