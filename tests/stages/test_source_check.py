@@ -13,7 +13,7 @@ from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.stages.heldout import check_source
 
 _INTERFACE = SourceInterface(
-    "sklearn", "models:/m/1", None, (SourceColumn("a", "x", 0),), (), "labels", "label",
+    "sklearn", "models:/m/1", None, (SourceColumn("a", "x", 0),), "labels", "label",
     ("no", "yes"), "<U3",
 )  # fmt: skip
 
