@@ -9,6 +9,7 @@ from onnx import helper
 
 from tvmopt.errors import ModelError
 from tvmopt.exporters.category_splits import CategoryTable, Features
+from tvmopt.exporters.sklearn_nodes import Nodes
 
 _ML_OPSET = 3
 
@@ -24,14 +25,16 @@ class CategoryColumns:
     """
 
     def __init__(self, scope: Any, operator: Any, container: Any, dtype: str) -> None:
-        self._scope, self._operator, self._container = scope, operator, container
+        self._operator, self._nodes = operator, Nodes(scope, container)
         self._dtype = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def features(self, features: Features) -> str:
         """Return the name of the matrix (rows, features) that the trees compare."""
-        parts = [self._node("Cast", [self._column(at)], to=self._dtype) for at in features.numbers]
+        parts = [
+            self._nodes.add("Cast", [self._column(at)], to=self._dtype) for at in features.numbers
+        ]
         parts += [self._looked_up(table) for table in features.tables]
-        return parts[0] if len(parts) == 1 else self._node("Concat", parts, axis=1)
+        return parts[0] if len(parts) == 1 else self._nodes.add("Concat", parts, axis=1)
 
     def _looked_up(self, table: CategoryTable) -> str:
         """Return the columns of a table at the category of each row."""
@@ -42,7 +45,7 @@ class CategoryColumns:
         elif kind == "Int64TensorType":
             keys = {"keys_int64s": [int(one) for one in table.categories]}
         else:
-            column = self._node(
+            column = self._nodes.add(
                 "Cast", [column], to=helper.np_dtype_to_tensor_dtype(np.dtype("f4"))
             )
             keys = {"keys_floats": [float(one) for one in table.categories]}
@@ -51,38 +54,28 @@ class CategoryColumns:
                     "categories of histogram boosting must be texts, or numbers that float32 "
                     "holds, to be exported, but some are not"
                 )
-        code = self._node(
-            "LabelEncoder", [column], "ai.onnx.ml", _ML_OPSET, **keys, default_int64=-1,
+        code = self._nodes.add(
+            "LabelEncoder",
+            [column],
+            domain="ai.onnx.ml",
+            version=_ML_OPSET,
+            default_int64=-1,
             values_int64s=list(range(len(table.categories))),
-        )  # fmt: skip
-        row = self._node("Add", [code, self._constant(np.array([1], np.int64))])
-        flat = self._node("Reshape", [row, self._constant(np.array([-1], np.int64))])
-        found = self._node("Gather", [self._constant(table.columns), flat], axis=0)
-        return self._node("Cast", [found], to=self._dtype)
+            **keys,
+        )
+        row = self._nodes.add("Add", [code, self._nodes.constant(np.array([1], np.int64))])
+        flat = self._nodes.add("Reshape", [row, self._nodes.constant(np.array([-1], np.int64))])
+        found = self._nodes.add("Gather", [self._nodes.constant(table.columns), flat], axis=0)
+        return self._nodes.add("Cast", [found], to=self._dtype)
 
     def _column(self, at: int) -> str:
         """Return one column of the model's inputs, (rows, 1)."""
         inputs = self._operator.inputs
         if len(inputs) > 1:
             return str(inputs[at].full_name)
-        place = self._constant(np.array([at], np.int64))
-        return self._node("Gather", [inputs[0].full_name, place], axis=1)
+        place = self._nodes.constant(np.array([at], np.int64))
+        return self._nodes.add("Gather", [inputs[0].full_name, place], axis=1)
 
     def _kind(self, at: int) -> str:
         inputs = self._operator.inputs
         return type(inputs[at if len(inputs) > 1 else 0].type).__name__
-
-    def _constant(self, array: np.ndarray) -> str:
-        name = str(self._scope.get_unique_variable_name("constant"))
-        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-        self._container.add_initializer(name, dtype, list(array.shape), array.ravel().tolist())
-        return name
-
-    def _node(
-        self, op: str, inputs: list[str], domain: str = "", version: int | None = None, **given: Any
-    ) -> str:
-        output = str(self._scope.get_unique_variable_name(op.lower()))
-        options = {"op_domain": domain, "op_version": version} if version else {}
-        name = self._scope.get_unique_operator_name(op)
-        self._container.add_node(op, inputs, [output], name=name, **options, **given)
-        return output

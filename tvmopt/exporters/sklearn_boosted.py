@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from tvmopt.exporters.lightgbm import lightgbm_graph
+from tvmopt.exporters.sklearn_nodes import CLASSIFIER_OPTIONS, Nodes, fractions_of
 from tvmopt.exporters.xgboost import estimator_graph
 
-_OPTIONS = {"zipmap": [True, False, "columns"], "nocl": [True, False],
-            "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
 _TYPES = {"Int64TensorType": TensorProto.INT64, "FloatTensorType": TensorProto.FLOAT,
           "DoubleTensorType": TensorProto.DOUBLE}  # fmt: skip
 _INPUT = "columns"
@@ -46,23 +44,20 @@ def register_boosted(libraries: Sequence[str]) -> None:
             f"Tvmopt{kind.__name__}",
             calculate_linear_classifier_output_shapes if is_classifier else _shape_of_values,
             convert,
-            options=_OPTIONS if is_classifier else None,
+            options=CLASSIFIER_OPTIONS if is_classifier else None,
             overwrite=True,
         )
 
 
 def _shape_of_values(operator: Any) -> None:
-    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
-
-    kind = operator.inputs[0].type
-    found = DoubleTensorType if isinstance(kind, DoubleTensorType) else FloatTensorType
-    operator.outputs[0].type = found([operator.inputs[0].get_first_dimension(), None])
+    rows = operator.inputs[0].get_first_dimension()
+    operator.outputs[0].type = fractions_of(operator)([rows, None])
 
 
 def _convert_xgboost(scope: Any, operator: Any, container: Any) -> None:
     model = operator.raw_operator
     graph = estimator_graph(model, _INPUT, int(model.n_features_in_))
-    _inline(graph, _cast(scope, operator, container, "float32"), scope, operator, container)
+    _inline(graph, Nodes(scope, container).joined(operator, "float32"), scope, operator, container)
 
 
 def _convert_lightgbm(scope: Any, operator: Any, container: Any) -> None:
@@ -70,21 +65,7 @@ def _convert_lightgbm(scope: Any, operator: Any, container: Any) -> None:
     is_float32 = type(operator.inputs[0].type).__name__ == "FloatTensorType"
     dtype = "float32" if is_float32 else "float64"
     graph = lightgbm_graph(model.booster_, _INPUT, int(model.n_features_in_), dtype)
-    _inline(graph, _cast(scope, operator, container, dtype), scope, operator, container)
-
-
-def _cast(scope: Any, operator: Any, container: Any, dtype: str) -> str:
-    """Return the input of an operator in ``dtype``."""
-    given = str(operator.inputs[0].full_name)
-    kind = {"float32": "FloatTensorType", "float64": "DoubleTensorType"}[dtype]
-    if type(operator.inputs[0].type).__name__ == kind:
-        return given
-    name = str(scope.get_unique_variable_name("cast"))
-    container.add_node(
-        "Cast", [given], [name], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
-        name=scope.get_unique_operator_name("Cast"),
-    )  # fmt: skip
-    return name
+    _inline(graph, Nodes(scope, container).joined(operator, dtype), scope, operator, container)
 
 
 def _inline(model: onnx.ModelProto, given: str, scope: Any, operator: Any, container: Any) -> None:

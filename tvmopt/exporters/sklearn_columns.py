@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvmopt.errors import ModelError
-from tvmopt.exporters.sklearn_nodes import Nodes
+from tvmopt.exporters.sklearn_nodes import Nodes, fractions_of
 
 #: Functions of NumPy as operators of ONNX; a number is the operand of the one before.
 FUNCTIONS: dict[Any, tuple[tuple[str, float | None], ...]] = {
@@ -52,15 +52,7 @@ def _shape_of_filled(operator: Any) -> None:
         operator.outputs[0].type = StringTensorType([rows, len(model.statistics_)])
         return
     width = len(_kept(model)) + len(_indicated(model))
-    operator.outputs[0].type = _fractions(operator)([rows, width])
-
-
-def _fractions(operator: Any) -> Any:
-    """Return the type of fractions: of float64 if an input is, else of float32."""
-    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
-
-    wide = any(isinstance(one.type, DoubleTensorType) for one in operator.inputs)
-    return DoubleTensorType if wide else FloatTensorType
+    operator.outputs[0].type = fractions_of(operator)([rows, width])
 
 
 def _kept(model: Any) -> np.ndarray:
@@ -90,7 +82,7 @@ def _convert_imputer(scope: Any, operator: Any, container: Any) -> None:
             )
         convert_sklearn_imputer(scope, operator, container)
         return
-    dtype = np.dtype(np.float64 if _fractions(operator) is DoubleTensorType else np.float32)
+    dtype = np.dtype(np.float64 if fractions_of(operator) is DoubleTensorType else np.float32)
     nodes = Nodes(scope, container)
     source = nodes.joined(operator, dtype)
     missing = model.missing_values
@@ -116,7 +108,7 @@ def _shape_of_function(operator: Any) -> None:
     if operator.raw_operator.func is None and len(operator.inputs) == 1:
         operator.outputs[0].type = type(operator.inputs[0].type)([rows, width])
         return
-    operator.outputs[0].type = _fractions(operator)([rows, width])
+    operator.outputs[0].type = fractions_of(operator)([rows, width])
 
 
 def _convert_function(scope: Any, operator: Any, container: Any) -> None:
@@ -128,7 +120,7 @@ def _convert_function(scope: Any, operator: Any, container: Any) -> None:
     if model.func is None and len(operator.inputs) == 1:
         nodes.add("Identity", [operator.inputs[0].full_name], operator.outputs[0].full_name)
         return
-    dtype = np.dtype(np.float64 if _fractions(operator) is DoubleTensorType else np.float32)
+    dtype = np.dtype(np.float64 if fractions_of(operator) is DoubleTensorType else np.float32)
     value = nodes.joined(operator, dtype)
     if model.func is not None:
         value = add_function(nodes, model.func, value, dtype, "the function of FunctionTransformer")

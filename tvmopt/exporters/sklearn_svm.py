@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.exporters.sklearn_nodes import Nodes
+from tvmopt.exporters.sklearn_nodes import CLASSIFIER_OPTIONS, Nodes
 
 _KERNELS = ("rbf", "linear", "poly", "sigmoid")
 
@@ -26,8 +26,6 @@ def register_svm() -> None:
     )
     from sklearn import svm
 
-    options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
-               "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
     for kind, alias, convert in (
         (svm.SVC, "SVC", _convert_classifier),
         (svm.NuSVC, "SVC", _convert_classifier),
@@ -41,7 +39,7 @@ def register_svm() -> None:
             f"Sklearn{alias}",
             calculate_sklearn_svm_output_shapes,
             convert,
-            options=options if alias == "SVC" else None,
+            options=CLASSIFIER_OPTIONS if alias == "SVC" else None,
             overwrite=True,
         )
 

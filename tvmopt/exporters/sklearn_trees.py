@@ -15,6 +15,7 @@ import numpy as np
 from tvmopt.errors import ModelError
 from tvmopt.exporters.category_columns import CategoryColumns
 from tvmopt.exporters.category_splits import THRESHOLD, features_of
+from tvmopt.exporters.sklearn_nodes import CLASSIFIER_OPTIONS, Nodes, fractions_of
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 
 _ML_OPSET = 3
@@ -26,8 +27,6 @@ def register_converters() -> None:
     from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
     from sklearn import ensemble, tree
 
-    options = {"zipmap": [True, False, "columns"], "nocl": [True, False],
-               "output_class_labels": [False, True], "raw_scores": [True, False]}  # fmt: skip
     kinds = (
         (ensemble.RandomForestClassifier, _convert_forest),
         (ensemble.ExtraTreesClassifier, _convert_forest),
@@ -56,7 +55,7 @@ def register_converters() -> None:
             f"Tvmopt{kind.__name__}",
             shapes.get(convert, calculate_linear_classifier_output_shapes),
             convert,
-            options=options if is_classifier else None,
+            options=CLASSIFIER_OPTIONS if is_classifier else None,
             overwrite=True,
             parser=_outputs_of_outliers if convert is _convert_isolation_forest else None,
         )
@@ -89,19 +88,16 @@ def _convert_forest(scope: Any, operator: Any, container: Any) -> None:
     # scikit-learn rounds the inputs of these trees to float32 itself.
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, trees[0].values.shape[1], "float32")
-    count = _constant(scope, container, np.float32(len(trees)))
+    count = Nodes(scope, container).constant(np.float32(len(trees)))
     shares = scope.get_unique_variable_name("shares")
     container.add_node("Div", [total, count], [shares], name=scope.get_unique_operator_name("Div"))
     _finish_classifier(scope, operator, container, shares, shares)
 
 
 def _shape_of_means(operator: Any) -> None:
-    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
-
-    kind = operator.inputs[0].type
-    found = DoubleTensorType if isinstance(kind, DoubleTensorType) else FloatTensorType
     rows = operator.inputs[0].get_first_dimension()
-    operator.outputs[0].type = found([rows, getattr(operator.raw_operator, "n_outputs_", 1)])
+    width = getattr(operator.raw_operator, "n_outputs_", 1)
+    operator.outputs[0].type = fractions_of(operator)([rows, width])
 
 
 def _convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None:
@@ -113,7 +109,7 @@ def _convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None
     trees = [_tree(one, one.tree_.value[:, :, 0]) for one in estimators]
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, int(model.n_outputs_), "float32")
-    count = _constant(scope, container, np.float32(len(trees)))
+    count = Nodes(scope, container).constant(np.float32(len(trees)))
     mean, named = scope.get_unique_variable_name("mean"), scope.get_unique_operator_name
     container.add_node("Div", [total, count], [mean], name=named("Div"))
     kind = type(operator.outputs[0].type).__name__
@@ -141,7 +137,7 @@ def _boosted_values(scope: Any, operator: Any, container: Any) -> tuple[str, int
     source = _cast_input(scope, operator, container, np.float32)
     total = _add_ensemble(scope, container, source, trees, first.shape[1], "float32")
     raw, named = scope.get_unique_variable_name("raw"), scope.get_unique_operator_name
-    constant = _constant(scope, container, first)
+    constant = Nodes(scope, container).constant(first)
     container.add_node("Add", [total, constant], [raw], name=named("Add"))
     return raw, first.shape[1]
 
@@ -272,20 +268,20 @@ def _convert_isolation_forest(scope: Any, operator: Any, container: Any) -> None
     usual = len(trees) * float(_average_path_length(np.array([model._max_samples]))[0])
     named, value = scope.get_unique_operator_name, scope.get_unique_variable_name
     scaled, power, score = value("scaled"), value("power"), value("score")
-    factor = _constant(scope, container, np.float32(-np.log(2.0) / usual if usual else 0.0))
+    factor = Nodes(scope, container).constant(np.float32(-np.log(2.0) / usual if usual else 0.0))
     container.add_node("Mul", [total, factor], [scaled], name=named("Mul"))
     container.add_node("Exp", [scaled], [power], name=named("Exp"))
-    offset = _constant(scope, container, np.float32(-model.offset_))
+    offset = Nodes(scope, container).constant(np.float32(-model.offset_))
     container.add_node("Sub", [offset, power], [score], name=named("Sub"))
     label, scores = (output.full_name for output in operator.outputs[:2])
     outlier = value("outlier")
     zero, minus, plus = (
-        _constant(scope, container, one) for one in (np.float32(0), np.int64(-1), np.int64(1))
+        Nodes(scope, container).constant(one) for one in (np.float32(0), np.int64(-1), np.int64(1))
     )
     container.add_node("Less", [score, zero], [outlier], name=named("Less"))
     whole = value("whole")
     container.add_node("Where", [outlier, minus, plus], [whole], name=named("Where"))
-    flat = _constant(scope, container, np.array([-1], np.int64))
+    flat = Nodes(scope, container).constant(np.array([-1], np.int64))
     container.add_node("Reshape", [whole, flat], [label], name=named("Reshape"))
     container.add_node("Identity", [score], [scores], name=named("Identity"))
 
@@ -323,7 +319,7 @@ def _histogram_values(scope: Any, operator: Any, container: Any) -> tuple[str, i
     baseline = np.asarray(model._baseline_prediction, np.float32).reshape(1, -1)
     raw = scope.get_unique_variable_name("raw")
     container.add_node(
-        "Add", [total, _constant(scope, container, baseline)], [raw],
+        "Add", [total, Nodes(scope, container).constant(baseline)], [raw],
         name=scope.get_unique_operator_name("Add"),
     )  # fmt: skip
     return raw, targets
@@ -360,7 +356,7 @@ def _finish_classifier(
     container.add_node(
         "ArgMax", [scores], [place], op_version=13, axis=1, keepdims=0, name=named("ArgMax")
     )
-    table = _constant(scope, container, classes.astype(np.int64))
+    table = Nodes(scope, container).constant(classes.astype(np.int64))
     container.add_node("Gather", [table, place], [label], axis=0, name=named("Gather"))
     kind = type(operator.outputs[1].type).__name__
     dtype = TensorProto.DOUBLE if kind == "DoubleTensorType" else TensorProto.FLOAT
@@ -379,13 +375,3 @@ def _cast_input(scope: Any, operator: Any, container: Any, dtype: Any) -> str:
         name=scope.get_unique_operator_name("Cast"),
     )  # fmt: skip
     return str(name)
-
-
-def _constant(scope: Any, container: Any, value: Any) -> str:
-    from onnx import helper
-
-    array = np.asarray(value)
-    name = str(scope.get_unique_variable_name("constant"))
-    dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-    container.add_initializer(name, dtype, list(array.shape), array.ravel().tolist())
-    return name
