@@ -23,7 +23,7 @@ from tvmopt.quantize.downstream import new_session, part_of, value_info
 from tvmopt.quantize.graph import Graph, attributes, reads
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.quantizer import Quantizer
-from tvmopt.quantize.ranges import Inputs, Ranges
+from tvmopt.quantize.ranges import GroupedOutputs, Inputs, Ranges
 from tvmopt.quantize.rounding import Rounding, patches_of, rounded
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
@@ -253,19 +253,14 @@ def _means(
     model: onnx.ModelProto, layers: Sequence[onnx.NodeProto], batches: Iterable[Inputs]
 ) -> Mapping[str, np.ndarray]:
     """Return the mean of each output channel of layers of the float model, by node name."""
-    if not layers:  # ONNX Runtime would return all outputs
-        return {}
-    augmented = onnx.ModelProto()
-    augmented.CopyFrom(model)
-    known = {output.name for output in augmented.graph.output}
-    names = [layer.output[0] for layer in layers]
-    augmented.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
-    session = new_session(augmented)
+    by_output = {layer.output[0]: layer for layer in layers}
+    run = GroupedOutputs(model, list(by_output))
     sums: dict[str, np.ndarray] = {}
     count = 0
     for inputs in batches:
         count += 1
-        for layer, value in zip(layers, session.run(names, dict(inputs)), strict=True):
+        for output, value in run(inputs):
+            layer = by_output[output]
             mean = _mean_of([value], _channel_axis(layer, value))
             sums[layer.name] = sums.get(layer.name, 0.0) + mean
     return {name: total / count for name, total in sums.items()}

@@ -193,7 +193,7 @@ def _from_histograms(
         collector.histogram_dict[name] = (
             counts, edges, np.float32(low), np.float32(high), limit
         )  # fmt: skip
-    run = _Outputs(model, names)
+    run = GroupedOutputs(model, names)
     for inputs in report.count(batches, "histograms"):
         with _explained():
             for name, value in run(inputs):
@@ -210,8 +210,13 @@ def _from_histograms(
     }
 
 
-class _Outputs:
-    """The float model with intermediate tensors as outputs, in groups of bounded size."""
+class GroupedOutputs:
+    """A float model with intermediate tensors as outputs, in groups of bounded size.
+
+    Args:
+        model: The model.
+        names: The tensors.
+    """
 
     def __init__(self, model: onnx.ModelProto, names: list[str]) -> None:
         graph = Graph(model.graph)
@@ -233,6 +238,7 @@ class _Outputs:
         self._session = new_session(augmented)
 
     def __call__(self, inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and the value of each tensor."""
         yield from ((name, inputs[name]) for name in self._inputs)
         for group in self._groups:
             yield from zip(group, self._session.run(group, dict(inputs)), strict=True)
