@@ -32,6 +32,9 @@ LAYERWISE = "layerwise"
 #: What corrects int8 layers: nothing, NNCF's fast or accurate bias correction, or a fit of weights
 #: and biases to the float model.
 QUANTIZERS = (ONNXRUNTIME, FAST, ACCURATE, LAYERWISE)
+EXACT_THRESHOLDS, HALF_THRESHOLDS, INT8_THRESHOLDS = "exact", "float16", "int8"
+#: How the thresholds of trees are kept: as they are, rounded to float16, or few of each feature.
+THRESHOLDS = (EXACT_THRESHOLDS, HALF_THRESHOLDS, INT8_THRESHOLDS)
 #: Aliases of registered versions.
 CANDIDATE, CHAMPION = "candidate", "champion"
 OBJECTIVES = ("latency", "accuracy_drop", "library_bytes")

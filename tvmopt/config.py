@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tvmopt.choices import (
     ACCURATE,
     AUTO,
+    EXACT_THRESHOLDS,
     FAST,
     LOW_DTYPES,
     MEASURING,
@@ -128,6 +129,11 @@ class ConvertConfig(StageConfig, ConversionParameters):
         super().__post_init__()
         parse_given_sizes(self.input_shapes)  # raises where it cannot be read
         one_of("quantization", self.quantization, QUANTIZATIONS)
+
+    @property
+    def may_lose_accuracy(self) -> bool:
+        """Return whether numbers may be rounded more than in the model."""
+        return self.dtype != "float32" or self.thresholds != EXACT_THRESHOLDS
 
     @property
     def may_quantise(self) -> bool:

@@ -176,6 +176,19 @@ def test_a_new_dimension_may_be_given_as_a_parameter(rounding) -> None:
         read_declared("", "", "", "", "", 20, roundings="even, x")
 
 
+# --- thresholds
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_large", "wanted"),
+    [("", True, ["exact", "float16", "int8"]), ("", False, [None]), ("int8", False, ["int8"])],
+)
+def test_thresholds_are_searched_for_large_ensembles(declared, is_large, wanted) -> None:
+    read = read_declared("", "", "", "default", "", 20, thresholds=declared)
+    found = generate_space(read, ("float32",), 0, None, has_large_trees=is_large)
+    assert [dict(v.further).get("thresholds") for v in found.variants()] == wanted
+
+
 # --- quantizers
 
 

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from onnx import helper
 
+from benchmarks.tree_node_bytes import random_trees
 from tvmopt import host
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import resolve_target
@@ -213,3 +214,19 @@ def test_what_the_compiler_refuses_is_one_line(run, make_model):
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"compiler says: .*Divide by zero; change"):
         run(model, fallback="refuse")
+
+
+@pytest.mark.parametrize("thresholds", ["float16", "int8"])
+def test_rounded_thresholds_compute_what_the_rounded_model_does(run, thresholds):
+    model = random_trees(200, 6)
+    for size in (model.graph.input[0], model.graph.output[0]):
+        size.type.tensor_type.shape.dim[0].dim_value = 40
+    result, out = run(model, thresholds=thresholds)
+    assert f"thresholds of trees: {thresholds}" in result.changed
+    [checked] = [line for line in result.changed if line.startswith("checked on random inputs")]
+    assert "largest deviation" in checked and "with float" in checked
+    assert Signature.read(out).is_rounded
+    rounded = onnx.load(out / "quantized.onnx")
+    with np.load(out / GOLDEN_FILE) as golden:
+        want = Reference(rounded)({"x": golden["input_0"]})
+        np.testing.assert_allclose(golden["output_0"], want[0], rtol=1e-5, atol=1e-5)

@@ -54,7 +54,7 @@ def needs_float64(model: Any) -> bool:
     if any(type(part).__name__.startswith("HistGradientBoosting") for part in parts):
         return True
     computes = any(hasattr(part, "steps") or hasattr(part, "transformers_") for part in parts)
-    return computes and any(_has_trees(part) for part in parts)
+    return computes and any(_has_large_trees(part) for part in parts)
 
 
 def libraries_of(model: Any) -> set[str]:
@@ -62,7 +62,7 @@ def libraries_of(model: Any) -> set[str]:
     return {type(part).__module__.partition(".")[0] for part in parts_of(model)}
 
 
-def _has_trees(part: Any) -> bool:
+def _has_large_trees(part: Any) -> bool:
     library = type(part).__module__.partition(".")[0]
     return hasattr(part, "tree_") or library in ("xgboost", "lightgbm")
 

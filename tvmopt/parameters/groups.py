@@ -21,6 +21,7 @@ from tvmopt.choices import (
     QUANTIZATIONS,
     QUANTIZERS,
     STRATEGIES,
+    THRESHOLDS,
     check_layout,
     check_layouts,
     check_objectives,
@@ -95,6 +96,12 @@ class ConversionParameters(Group):
     skip_layers: SkipLayers = parameter(
         NO_LAYERS,
         "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",
+    )
+    thresholds: str = parameter(
+        THRESHOLDS[0],
+        "trees: how thresholds are kept: exact: as they are; float16: rounded; int8: at most 255 "
+        "of a feature; large ensembles of the last two take half the memory",
+        choices=THRESHOLDS,
     )
     fallback: str = parameter(
         FALLBACKS[0],

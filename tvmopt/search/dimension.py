@@ -25,11 +25,13 @@ class SearchedModel:
     Attributes:
         dtypes: The dtypes of the space.
         convolutions: How many convolutions the model has.
+        has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
         sensitivity: What layers cost in each dtype; None when it is not known.
     """
 
     dtypes: tuple[str, ...]
     convolutions: int
+    has_large_trees: bool
     sensitivity: Sensitivity | None
 
 

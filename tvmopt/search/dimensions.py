@@ -20,11 +20,13 @@ from tvmopt.choices import (
     ACCURATE,
     AUTO,
     DTYPES,
+    EXACT_THRESHOLDS,
     FAST,
     GRANULARITIES,
     LOW_DTYPES,
     QUANTIZERS,
     STRATEGIES,
+    THRESHOLDS,
     is_layout,
     one_of,
 )
@@ -132,6 +134,19 @@ class QuantizerDimension(Dimension):
                 require_nncf(quantizer)
 
 
+class ThresholdsDimension(Dimension):
+    """How the thresholds of trees are kept."""
+
+    def values(self, declared: Declared, model: SearchedModel) -> Values:
+        """Return the declared ways, or all for large ensembles: others do not get faster."""
+        found = super().values(declared, model)
+        return found or (self.allowed if model.has_large_trees else ())
+
+    def label(self, value: str) -> str:
+        """Return the words for rounded thresholds."""
+        return "" if value == EXACT_THRESHOLDS else f"{value} thresholds"
+
+
 class EffortDimension(Dimension):
     """Tuning effort: its values, cheapest first, are the rungs of successive halving."""
 
@@ -212,6 +227,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         of="dtype",
         applies_to=("int8",),
     ),
+    ThresholdsDimension("thresholds", "thresholds", "thresholds of trees", THRESHOLDS),
     LayoutDimension("layout", "layouts", "layout of the convolutions"),
     EFFORT,
 )

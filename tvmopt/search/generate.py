@@ -16,6 +16,8 @@ def generate_space(
     dtypes: Sequence[str],
     convolutions: int,
     sensitivity: Sensitivity | None,
+    *,
+    has_large_trees: bool = False,
 ) -> Space:
     """Return the search space.
 
@@ -24,6 +26,7 @@ def generate_space(
         dtypes: As of :func:`choose_dtypes`.
         convolutions: How many convolutions the model has.
         sensitivity: What layers cost, for skip sets that are not declared; None to skip none.
+        has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
     """
-    model = SearchedModel(tuple(dtypes), convolutions, sensitivity)
+    model = SearchedModel(tuple(dtypes), convolutions, has_large_trees, sensitivity)
     return Space.of({d.key: d.values(declared, model) for d in DIMENSIONS})

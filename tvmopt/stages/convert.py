@@ -15,6 +15,7 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend import Imported, Layer, Prepared
 from tvmopt.frontend.given_sizes import GivenSizes, parse_given_sizes
+from tvmopt.frontend.trees.thresholds import round_thresholds
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.sizes import EXACT, PADDED, ROWS, SizeDimension
@@ -93,7 +94,7 @@ def convert(
         told = _part(progress, number, len(folders))
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
-        is_checked = found is None or config.dtype != "float32" or SEGMENTS_TAG in found.tags
+        is_checked = found is None or config.may_lose_accuracy or SEGMENTS_TAG in found.tags
         result = _convert_size(
             own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1
         )
@@ -165,7 +166,9 @@ def _convert_size(
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
-    source = _quantised(config, read.prepared, names, calibrate_dir)
+    source = round_thresholds(
+        _quantised(config, read.prepared, names, calibrate_dir), config.thresholds
+    )
     import_ = Importer(read.layers, config, target, is_checked)
     keep_in = out_dir if is_only and target.gpu is None and not import_.is_foreign else None
     made, check, findings = _checked(
@@ -253,7 +256,7 @@ def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
 def _quantised(
     config: ConvertConfig, prepared: Prepared, exclude: Sequence[str], calibrate_dir: Path | None
 ) -> onnx.ModelProto:
-    """Return the model to import: for int8 a quantised one, unless the model is quantised."""
+    """Return the model: for int8 a quantised one, unless it came quantised."""
     if config.dtype != "int8" or is_quantized(prepared.model):
         return prepared.model
     if calibrate_dir is None:

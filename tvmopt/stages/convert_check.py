@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import tvm
 
+from tvmopt.choices import INT8_THRESHOLDS
 from tvmopt.compare import model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
@@ -28,7 +29,8 @@ class Check:
 
     Args:
         model: The float model.
-        source: The ONNX model that was imported: the float model, or its quantised form.
+        source: The ONNX model that was imported: the float model, or its quantised form, or with
+            rounded thresholds.
         dtype: dtype of the conversion.
         layout: Layout of the conversion.
         has_halves: Whether some layers of an int8 conversion compute in a 16-bit float.
@@ -44,8 +46,10 @@ class Check:
         has_halves: bool = False,
     ) -> None:
         self._model, self._source, self._dtype = model, source, dtype
-        self._criteria = _criteria(source, dtype, layout, has_halves)
         is_float = source is model.prepared.model
+        self._is_rounded = dtype != "float32" or not is_float
+        least = dtypes.dtype(dtype if is_float else INT8_THRESHOLDS).min_cosine
+        self._criteria = _criteria(source, dtype, layout, has_halves, least)
         self._exact = model.reference if is_float else Reference(source)
 
     def __call__(
@@ -101,7 +105,7 @@ class Check:
         In another dtype, the compiled module's own outputs, where it ran.
         """
         golden = self._model.trials[-1]
-        if findings is not None and self._dtype != "float32":
+        if findings is not None and self._is_rounded:
             return findings.outputs
         is_float = self._exact is self._model.reference
         return golden.expected if is_float else self._exact(golden.inputs)
@@ -118,6 +122,7 @@ class Check:
             dtype=self._dtype,
             any_rows=self._model.any_rows,
             class_scores=self._model.class_scores,
+            is_rounded=self._is_rounded,
         )
 
 
@@ -135,14 +140,16 @@ def compiler_errors(what: str) -> Iterator[None]:
         ) from error
 
 
-def _criteria(source: onnx.ModelProto, dtype: str, layout: str, has_halves: bool) -> Criteria:
+def _criteria(
+    source: onnx.ModelProto, dtype: str, layout: str, has_halves: bool, min_cosine: float
+) -> Criteria:
     plain = dtype == "float32" and layout == "NCHW"
     name = "the import" if plain else f"the conversion to {dtype} in {layout}"
     # An int8 conversion rounds the weights of recurrent layers, which stay float32 in ``source``.
     rounds = has_halves or dtype in dtypes.HALF_FLOATS
     rounds = rounds or (dtype == "int8" and _is_recurrent(source))
     tolerance = None if rounds else tolerance_for(source)
-    return Criteria(name, tolerance, dtypes.dtype(dtype).min_cosine)
+    return Criteria(name, tolerance, min_cosine)
 
 
 def _is_recurrent(model: onnx.ModelProto) -> bool:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tvmopt.choices import LOW_DTYPES
+from tvmopt.choices import EXACT_THRESHOLDS, LOW_DTYPES
 from tvmopt.config import ConvertConfig
 from tvmopt.frontend import Layer
 from tvmopt.frontend.partition import Segment
+from tvmopt.frontend.trees.thresholds import has_trees
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.check import Findings
 from tvmopt.stages.float_model import FloatModel
@@ -79,6 +80,8 @@ def conversion_lines(
         counts = Counter(row.dtype for row in rows)
         counted = [f"{d}: {counts[d]}" for d in LOW_DTYPES if counts[d] or d == config.dtype]
         lines.append(f"{', '.join(counted)} of {len(rows)} layers")
+    if config.thresholds != EXACT_THRESHOLDS and has_trees(model.prepared.model):
+        lines.append(f"thresholds of trees: {config.thresholds}")
     if config.layout != "NCHW":
         count, size = len(converted.layout_changes), converted.layout_change_bytes / 1e6
         laid_out = sum(row.layout == config.layout for row in rows)
@@ -94,7 +97,7 @@ def conversion_lines(
     if findings is not None:
         where = " and ".join(dict.fromkeys(trial.what for trial in model.trials))
         worst = "" if findings.deviation is None else f"largest deviation {findings.deviation:.2g}"
-        against = "" if config.dtype == "float32" else f"cosine {findings.cosine:.5f} with float"
+        against = f"cosine {findings.cosine:.5f} with float" if config.may_lose_accuracy else ""
         lines.append(f"checked on {where}: {', '.join(filter(None, (worst, against)))}")
     return lines
 

@@ -85,7 +85,7 @@ def measure_heldout(
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)
-        if data is not None and signature.dtype == "float32":
+        if data is not None and not signature.is_rounded:
             check_source(model, data)
         accuracy = _accuracy(model, measured, reference, dataset, signature)
     else:

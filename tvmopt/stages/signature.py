@@ -27,6 +27,8 @@ class Signature:
         any_rows: Whether the first axis of all inputs and outputs counts independent samples.
         class_scores: Whether the first output holds scores of classes
             (:mod:`tvmopt.frontend.class_scores`).
+        is_rounded: Whether numbers are rounded more than in the float model: another dtype, or
+            thresholds of trees.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -37,6 +39,7 @@ class Signature:
     dtype: str = "float32"
     any_rows: bool = False
     class_scores: ClassScores = ASSUMED
+    is_rounded: bool = False
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""

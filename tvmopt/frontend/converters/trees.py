@@ -11,7 +11,7 @@ from tvmopt.frontend.trees.labels import Classes, labels_and_scores
 from tvmopt.frontend.trees.post_transform import NAMES, post_transform
 from tvmopt.frontend.trees.reached import uncertain, unreached, weighted, with_counts
 from tvmopt.kernels.trees.ensemble import Ensemble
-from tvmopt.kernels.trees.form import choose_form
+from tvmopt.kernels.trees.form import choose_form, choose_words
 from tvmopt.kernels.trees.kernel import MAX, MIN, SUM, operands, tree_kernel
 from tvmopt.kernels.trees.layout import lay_out
 
@@ -133,7 +133,7 @@ class _Input:
 
     def scores(self, ensemble: Ensemble, operation: str) -> relax.Expr:
         """Return the scores of all trees together (rows, targets)."""
-        layout = lay_out(ensemble, _FILL[operation])
+        layout = choose_words(lay_out(ensemble, _FILL[operation]))
         function = tree_kernel(layout, self.rows, choose_form(layout, self.rows), operation)
         arrays = [getattr(layout, name) for name in operands(layout)]
         constants = [relax.const(array, str(array.dtype)) for array in arrays]

@@ -17,7 +17,8 @@ from tvmopt.kernels.trees.ensemble import EQ, GT, GTE, LEQ, LT, NEQ, Ensemble
 
 Attributes = Mapping[str, Any]
 
-_MODES = {
+#: Numbers of comparisons by name; a leaf has none.
+MODES = {
     "BRANCH_LEQ": LEQ,
     "BRANCH_LT": LT,
     "BRANCH_GTE": GTE,
@@ -39,6 +40,22 @@ def array(attributes: Attributes, name: str, dtype: str) -> np.ndarray:
     return np.array(value, dtype).reshape(-1)
 
 
+def modes(attributes: Attributes) -> np.ndarray:
+    """Return the number of each node's comparison: names, or numbers as a tensor.
+
+    Raises:
+        ValueError: When a name is unknown.
+    """
+    given = attributes.get("nodes_modes", ())
+    if isinstance(given, onnx.TensorProto):
+        return array(attributes, "nodes_modes", "int64")
+    names = [_text(name) for name in given]
+    unknown = sorted(set(names) - set(MODES))
+    if unknown:
+        raise ValueError(f"nodes_modes must be of {', '.join(MODES)}, but one is {unknown[0]}")
+    return np.array([MODES[name] for name in names], int)
+
+
 def by_node_ids(
     attributes: Attributes, weights: str, dtype: str, features: int, targets: int
 ) -> Ensemble:
@@ -56,11 +73,7 @@ def by_node_ids(
     """
     tree = array(attributes, "nodes_treeids", "int64")
     number = array(attributes, "nodes_nodeids", "int64")
-    names = [_text(name) for name in attributes.get("nodes_modes", ())]
-    unknown = sorted(set(names) - set(_MODES))
-    if unknown:
-        raise ValueError(f"nodes_modes must be of {', '.join(_MODES)}, but one is {unknown[0]}")
-    mode = np.array([_MODES[name] for name in names], int)
+    mode = modes(attributes)
     nodes = {
         name: array(attributes, f"nodes_{name}", kind)
         for name, kind in (

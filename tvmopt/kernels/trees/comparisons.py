@@ -22,7 +22,7 @@ import numpy as np
 from tvmopt.kernels.trees.ensemble import EQ, GT, GTE, LT, NEQ, Ensemble
 
 #: Unsigned dtype of the keys of each dtype.
-KEY_DTYPES = {"float32": "uint32", "float64": "uint64"}
+KEY_DTYPES = {"float16": "uint16", "float32": "uint32", "float64": "uint64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,12 @@ def keys(values: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(values + values.dtype.type(0)).view(unsigned)
     sign = unsigned.type(1) << unsigned.type(8 * unsigned.itemsize - 1)
     return np.where(bits & sign, ~bits, bits | sign)
+
+
+def values_of(keys: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the floats of keys; NaN for a key that no float has."""
+    sign = keys.dtype.type(1) << keys.dtype.type(8 * keys.itemsize - 1)
+    return np.where(keys & sign, keys & ~sign, ~keys).view(dtype)
 
 
 def _keys(threshold: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:

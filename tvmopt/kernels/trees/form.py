@@ -1,10 +1,11 @@
-"""Cost model: order and block sizes of the loops of an ensemble's function."""
+"""Cost model: words of an ensemble's nodes, order and block sizes of the loops of its function."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from tvmopt.kernels.trees.layout import TreeLayout
+from tvmopt.kernels.trees.packed import RANK_BITS, pack
 
 #: Walks in flight: rows of one tree, or trees of one row.
 LANES, TREE_LANES = 8, 8
@@ -13,6 +14,10 @@ LANES, TREE_LANES = 8, 8
 _ROWS_VISIT_CYCLES, _TREES_VISIT_CYCLES = 2.5, 4.0
 # Cycles to launch a parallel region; threads must save a multiple of it.
 _LAUNCH_CYCLES, _WORTH = 12_000.0, 4.0
+#: Nodes of 8 bytes that a core keeps in its own cache. Beyond, a node of half the bytes saves
+#: cycles at each visit, and the short key of each column costs some.
+MOST_CACHED_NODES = 64 * 1024
+_PACKED_CYCLES, _RANK_CYCLES, _HALF_CYCLES = 0.4, 60.0, 8.0
 # Bytes of keys that stay in L1 beside the nodes of a tree.
 _KEY_BYTES = 24 * 1024
 _FEWEST_GROUPS, _MOST_GROUPS = 4, 16
@@ -34,6 +39,22 @@ class TreeForm:
     trees_in_flight: bool
     parts: int
     parallel: bool = True
+
+
+def choose_words(layout: TreeLayout) -> TreeLayout:
+    """Return the layout in single words where that is predicted to be faster.
+
+    Args:
+        layout: Arrays of the ensemble, with two words for each node.
+    """
+    if layout.nodes.nbytes <= MOST_CACHED_NODES * 8:
+        return layout
+    packed = pack(layout)
+    if packed is None:
+        return layout
+    cycles = _RANK_CYCLES if packed.key_bits == RANK_BITS else _HALF_CYCLES
+    is_faster = len(layout.columns) * cycles < layout.visits * _PACKED_CYCLES
+    return packed if is_faster else layout
 
 
 def choose_form(layout: TreeLayout, rows: int) -> TreeForm:

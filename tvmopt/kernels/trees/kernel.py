@@ -23,7 +23,6 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
@@ -31,9 +30,10 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.passes.clamp_indices import INDICES_HOLD
 from tvmopt.kernels.scheduled import OPAQUE, SCHEDULED_ATTR
-from tvmopt.kernels.trees.comparisons import KEY_DTYPES
 from tvmopt.kernels.trees.form import LANES, TREE_LANES, TreeForm
 from tvmopt.kernels.trees.layout import TreeLayout
+from tvmopt.kernels.trees.packed import PackedLayout
+from tvmopt.kernels.trees.words import to64, words_of
 
 #: Operations on the scores of a row.
 SUM, MIN, MAX = "sum", "min", "max"
@@ -42,9 +42,15 @@ SUM, MIN, MAX = "sum", "min", "max"
 def operands(layout: TreeLayout) -> list[str]:
     """Return the names of the arrays of ``layout`` that the function takes behind the input."""
     names = ["nodes", "starts", "depths", "columns"]
-    if layout.tree_targets is None:
-        return [*names, "weights"]
-    return names if layout.targets == 1 else [*names, "tree_targets"]
+    if layout.weights is not None:
+        names.append("weights")
+    if layout.tree_targets is not None and layout.targets > 1:
+        names.append("tree_targets")
+    if isinstance(layout, PackedLayout):
+        names.append("leaf_blocks")
+        if layout.thresholds is not None:
+            names += ["thresholds", "first_thresholds", "steps"]
+    return names
 
 
 def tree_kernel(
@@ -79,8 +85,8 @@ class _TreeKernel:
     ) -> None:  # fmt: skip
         self._l, self._rows, self._form, self._of, self._out = layout, rows, form, of, out
         self._operation = operation
-        self._key = KEY_DTYPES[layout.dtype]
-        self._width = len(layout.columns) + 1
+        self._words = words_of(layout, of)
+        self._width = len(layout.columns) + len(self._words.last_columns)
 
     def emit(self) -> None:
         if self._form.trees_in_flight:
@@ -93,7 +99,7 @@ class _TreeKernel:
         groups, parts = -(-self._rows // LANES), self._form.parts
         most = -(-groups // parts) * LANES
         with self._tasks(parts) as part:
-            keys = build.alloc_buffer((most, self._width), self._key, scope="global")
+            keys = build.alloc_buffer((most, self._width), self._words.dtype, scope="global")
             scores = build.alloc_buffer((most, self._l.targets), self._l.dtype, scope="global")
             first, end = part * groups // parts, (part + 1) * groups // parts
             own = end - first
@@ -109,7 +115,7 @@ class _TreeKernel:
                 build.buffer_store(scores, self._start(), [row, target])
             with build.serial(len(self._l.starts)) as tree, build.serial(own) as group:
                 lanes = [(tree, keys, group * LANES + lane) for lane in range(LANES)]
-                at = self._walk(lanes, _to64(self._of["depths"][tree]))
+                at = self._walk(lanes, to64(self._of["depths"][tree]))
                 for lane in range(LANES):
                     self._add(scores, group * LANES + lane, tree, at[lane])
             with build.serial(count) as row, build.serial(self._l.targets) as target:
@@ -122,7 +128,7 @@ class _TreeKernel:
         partial = build.alloc_buffer((self._rows * parts, targets), self._l.dtype, scope="global")
         with self._tasks(self._rows * parts) as task:
             row, part = task // parts, task % parts
-            keys = build.alloc_buffer((1, self._width), self._key, scope="global")
+            keys = build.alloc_buffer((1, self._width), self._words.dtype, scope="global")
             self._copy_row(keys, row, _int(0))
             with build.serial(targets) as target:
                 build.buffer_store(partial, self._start(), [task, target])
@@ -162,7 +168,7 @@ class _TreeKernel:
         build.buffer_store(depth, self._of["depths"][trees[0]], [0])
         for tree in trees[1:]:
             build.buffer_store(depth, tirx.max(depth[0], self._of["depths"][tree]), [0])
-        at = self._walk([(tree, keys, _int(0)) for tree in trees], _to64(depth[0]))
+        at = self._walk([(tree, keys, _int(0)) for tree in trees], to64(depth[0]))
         if self._l.tree_targets is not None and self._l.targets == 1:
             total = scores[row, 0]
             for lane, tree in enumerate(trees):
@@ -177,24 +183,14 @@ class _TreeKernel:
         at = build.alloc_buffer((len(lanes),), "int64", scope="local")
         for lane in range(len(lanes)):
             build.buffer_store(at, tirx.const(0, "int64"), [lane])
-        shift, nodes = self._l.shift, self._of["nodes"]
-        views: dict[
-            int, tirx.Buffer
-        ] = {}  # the nodes of each tree: its address stays in a register
+        views: dict[int, tirx.Buffer] = {}  # of each tree: its address stays in a register
         for tree, _, _ in lanes:
             if id(tree) not in views:
-                first = tirx.address_of(nodes[_to64(self._of["starts"][tree]), 0])
-                views[id(tree)] = build.decl_buffer(nodes.shape, str(nodes.dtype), data=first)
-        mask = tirx.const((1 << shift) - 1, str(nodes.dtype))
+                views[id(tree)] = self._words.tree(tree)
         with build.serial(depth):
             for lane, (tree, keys, row) in enumerate(lanes):
-                nodes, place = views[id(tree)], at[lane]
-                word = nodes[place, 0]
-                left = _to64(word >> tirx.const(shift, str(nodes.dtype)))
-                column = _to64(word & mask)
-                key = nodes[place, 1].astype(self._key)
-                goes_right = key < keys[_to64(row), column]
-                build.buffer_store(at, left + _to64(goes_right), [lane])
+                going = self._words.next(views[id(tree)], at[lane], keys, to64(row))
+                build.buffer_store(at, going, [lane])
         return at
 
     def _add(self, scores: tirx.Buffer, row: Expr, tree: Expr, at: Expr) -> None:
@@ -205,15 +201,11 @@ class _TreeKernel:
             build.buffer_store(scores, score, [row, target])
             return
         with build.serial(self._l.targets) as target:
-            weight = self._of["weights"][_to64(self._payload(tree, at)), target]
+            weight = self._of["weights"][self._words.row(tree, at), target]
             build.buffer_store(scores, self._combine(scores[row, target], weight), [row, target])
 
     def _weight(self, tree: Expr, at: Expr) -> Expr:
-        return tirx.reinterpret(self._l.dtype, self._payload(tree, at).astype(self._key))
-
-    def _payload(self, tree: Expr, at: Expr) -> Expr:
-        """Return word 1 of a leaf."""
-        return self._of["nodes"][_to64(self._of["starts"][tree]) + at, 1]
+        return self._words.weight(tree, at)
 
     def _combine(self, score: Expr, weight: Expr) -> Expr:
         if self._operation == SUM:
@@ -226,39 +218,23 @@ class _TreeKernel:
 
     def _copy_row(self, keys: tirx.Buffer, row: Expr, at: Expr) -> None:
         """Write the keys of one row; all features in their order, then single columns."""
-        identity, count = self._l.identity, len(self._l.columns)
+        identity = self._l.identity
         missing = self._l.missing_left.tolist()
         x, columns = self._of["x"], self._of["columns"]
         for first, end in _runs(missing[:identity]):
             with build.serial(end - first) as i:
                 column = first + i
-                build.buffer_store(keys, self._key_of(x[row, column], missing[first]), [at, column])
+                self._words.store(keys, at, column, x[row, column], missing[first])
         for first, end in [(f + identity, e + identity) for f, e in _runs(missing[identity:])]:
             with build.serial(end - first) as i:
                 column = first + i
-                value = x[row, columns[column]]
-                build.buffer_store(keys, self._key_of(value, missing[first]), [at, column])
-        build.buffer_store(keys, tirx.const(0, self._key), [at, count])
+                self._words.store(keys, at, column, x[row, columns[column]], missing[first])
+        for column, value in enumerate(self._words.last_columns, len(self._l.columns)):
+            build.buffer_store(keys, tirx.const(value, self._words.dtype), [at, _int(column)])
 
     def _fill_row(self, keys: tirx.Buffer, at: Expr) -> None:
         with build.serial(self._width) as column:
-            build.buffer_store(keys, tirx.const(0, self._key), [at, column])
-
-    def _key_of(self, value: Expr, missing_left: bool) -> Expr:
-        """Return the key of a feature, from its bits: TVM takes ``x == x`` as true for NaN."""
-        width = int(self._key.removeprefix("uint"))
-        infinity = int(np.array(np.inf, self._l.dtype).view(self._key))
-
-        def const(number: int) -> Expr:
-            return tirx.const(number, self._key)
-
-        sign = const(1 << (width - 1))
-        bits = tirx.reinterpret(self._key, value)
-        size = bits & const((1 << (width - 1)) - 1)
-        key = tirx.Select(bits < sign, bits | sign, ~bits)
-        key = tirx.Select(size == const(0), sign, key)
-        missing = const(0 if missing_left else (1 << width) - 1)
-        return tirx.Select(size > const(infinity), missing, key)
+            build.buffer_store(keys, tirx.const(0, self._words.dtype), [at, column])
 
 
 def _runs(values: Sequence[bool]) -> Iterator[tuple[int, int]]:
@@ -272,7 +248,3 @@ def _runs(values: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 def _int(value: int) -> Expr:
     return tirx.const(value, "int32")
-
-
-def _to64(value: Expr) -> Expr:
-    return value.astype("int64")

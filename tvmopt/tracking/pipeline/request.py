@@ -29,6 +29,7 @@ from tvmopt.frontend.load import load_onnx, model_digest
 from tvmopt.frontend.shapes import Shapes, fix_input_shapes
 from tvmopt.frontend.size_mix import parse_size_mix
 from tvmopt.frontend.source_interface import interface_of
+from tvmopt.frontend.trees.thresholds import has_large_trees
 from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
@@ -90,6 +91,7 @@ class Request:
         target: The exact target.
         asked: The parameters.
         quantised: Whether the model came quantised.
+        has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
         accuracy_time_s: Most seconds that the candidate computes for its accuracy; 0 for no limit.
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
@@ -105,6 +107,7 @@ class Request:
     target: TargetSpec
     asked: Asked
     quantised: bool = False
+    has_large_trees: bool = False
     accuracy_time_s: float = 0.0
     interface: SourceInterface | None = None
     source_model_id: str = ""
@@ -309,6 +312,7 @@ def request_of(
         model_digest=model_digest(model),
         data_digest=sha256_file(data) if data else "",
         quantised=is_quantized(loaded),
+        has_large_trees=has_large_trees(loaded),
         interface=interface,
     )
 

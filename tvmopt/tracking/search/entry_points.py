@@ -311,7 +311,9 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
         found = read_sensitivity(StagePipeline(session, analysed).run("sensitivity").folder)
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
-    return generate_space(declared, dtypes, convolutions, found)
+    return generate_space(
+        declared, dtypes, convolutions, found, has_large_trees=request.has_large_trees
+    )
 
 
 def _default_storage() -> str:
