@@ -1,7 +1,8 @@
-"""Time of tree ensembles with nodes of 8 and of 16 bytes: what half the bytes of a node is worth.
+"""Time of tree ensembles with nodes of 8 and of 4 bytes: what half the bytes of a node is worth.
 
-Both hold the same thresholds, so that the trees answer alike; only the width of a word differs. CPU
-time of one thread, medians of interleaved turns::
+Thresholds are random, rounded to float16, and at most 255 of each feature. Both kinds of nodes hold
+the same thresholds, so that the trees answer alike. CPU time of one thread, medians of interleaved
+turns::
 
     python -m benchmarks.tree_node_bytes [--seconds 3]
 """
@@ -9,7 +10,7 @@ time of one thread, medians of interleaved turns::
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import itertools
 import time
 from unittest import mock
 
@@ -18,32 +19,42 @@ import onnx
 from onnx import TensorProto, helper
 
 import tvmopt
+from tvmopt.choices import THRESHOLDS
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 from tvmopt.frontend.converters import trees as trees_converter
-from tvmopt.kernels.trees.layout import TreeLayout, lay_out
+from tvmopt.frontend.trees.thresholds import round_thresholds
+from tvmopt.kernels.trees.form import choose_words
+from tvmopt.kernels.trees.layout import TreeLayout
+from tvmopt.kernels.trees.packed import PackedLayout, pack
 
 _FEATURES, _NODE_BYTES, _FEWEST = 30, 8, 5
 _TREES, _DEPTHS, _ROWS = (100, 500), (6, 10), (1, 100, 10_000)
 
 
 def main() -> int:
-    """Print one row per ensemble and number of rows."""
+    """Print one row per ensemble, number of rows and rounding."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each row")
-    seconds = parser.parse_args().seconds
-    print("| trees | depth | rows | nodes of 8 bytes, MB | 16 bytes, ms | 8 bytes, ms | 8 / 16 |")
-    print("| --- " * 7 + "|")
-    for trees in _TREES:
-        for depth in _DEPTHS:
-            model = random_trees(trees, depth)
-            size = trees * 2 ** (depth + 1) * _NODE_BYTES
-            for rows in _ROWS:
-                wide_ms, narrow_ms = _medians(model, rows, seconds)
-                print(
-                    f"| {trees} | {depth} | {rows} | {size / 1e6:.2f} | "
-                    f"{wide_ms:.3f} | {narrow_ms:.3f} | {narrow_ms / wide_ms:.2f} |",
-                    flush=True,
-                )
+    parser.add_argument("--trees", nargs="*", type=int, default=_TREES)
+    parser.add_argument("--depths", nargs="*", type=int, default=_DEPTHS)
+    parser.add_argument("--rows", nargs="*", type=int, default=_ROWS)
+    given = parser.parse_args()
+    print(
+        "| trees | depth | thresholds | rows | nodes of 8 bytes, MB | 8 bytes, ms | 4 bytes, ms "
+        "| 4 / 8 | chosen |"
+    )
+    print("| --- " * 9 + "|")
+    for trees, depth in itertools.product(given.trees, given.depths):
+        model = random_trees(trees, depth)
+        size = trees * 2 ** (depth + 1) * _NODE_BYTES
+        for thresholds, rows in itertools.product(THRESHOLDS[1:], given.rows):
+            rounded = round_thresholds(model, thresholds)
+            wide_ms, narrow_ms, chosen = _medians(rounded, rows, given.seconds)
+            print(
+                f"| {trees} | {depth} | {thresholds} | {rows} | {size / 1e6:.2f} | "
+                f"{wide_ms:.3f} | {narrow_ms:.3f} | {narrow_ms / wide_ms:.2f} | {chosen} bytes |",
+                flush=True,
+            )
     return 0
 
 
@@ -75,20 +86,22 @@ def random_trees(trees: int, depth: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-def _wide(layout: TreeLayout) -> TreeLayout:
-    """Return the same nodes in words of 64 bits."""
-    words = layout.nodes.astype(np.uint64)
-    mask, half = np.uint64(0xFFFF), np.uint64(16)
-    first = (words[:, 0] >> half) << np.uint64(32) | (words[:, 0] & mask)
-    return dataclasses.replace(layout, nodes=np.stack([first, words[:, 1]], 1))
-
-
-def _medians(model: onnx.ModelProto, rows: int, seconds: float) -> list[float]:
-    """Return the median CPU milliseconds with wide nodes, and with narrow ones."""
+def _medians(model: onnx.ModelProto, rows: int, seconds: float) -> tuple[float, float, int]:
+    """Return the median CPU milliseconds with nodes of 8 and of 4 bytes; which ones are chosen."""
     x = np.random.default_rng(1).normal(size=(rows, _FEATURES)).astype(np.float32)
     compiled = []
-    for layout in (lambda *given: _wide(lay_out(*given)), lay_out):
-        with mock.patch.object(trees_converter, "lay_out", layout):
+    chosen = _NODE_BYTES
+
+    def narrow(layout: TreeLayout) -> TreeLayout:
+        nonlocal chosen
+        if isinstance(choose_words(layout), PackedLayout):
+            chosen = _NODE_BYTES // 2
+        packed = pack(layout)
+        assert packed is not None
+        return packed
+
+    for words in (lambda layout: layout, narrow):
+        with mock.patch.object(trees_converter, "choose_words", words):
             compiled.append(tvmopt.compile(model, {"x": x.shape}, threads=1))
     np.testing.assert_array_equal(*(one(x)[0] for one in compiled))
     times: list[list[float]] = [[] for _ in compiled]
@@ -97,7 +110,8 @@ def _medians(model: onnx.ModelProto, rows: int, seconds: float) -> list[float]:
     while time.perf_counter() < end or len(times[0]) < _FEWEST:
         for found, one in zip(times, compiled, strict=True):
             found.append(_timed(one, x, repeats))
-    return [float(np.median(found)) * 1e3 for found in times]
+    wide_ms, narrow_ms = (float(np.median(found)) * 1e3 for found in times)
+    return wide_ms, narrow_ms, chosen
 
 
 def _timed(model: tvmopt.CompiledModel, x: np.ndarray, repeats: int) -> float:
