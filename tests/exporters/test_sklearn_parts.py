@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import mlflow
 import numpy as np
 import pandas
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from tests.exporters.saved import exported, labels, table
 from tvmopt.errors import AccuracyError, ConfigError, ModelError
@@ -66,7 +70,6 @@ def test_boosters_in_pipelines(tmp_path, library, classes):
 @pytest.mark.parametrize("voting", ["hard", "soft"])
 def test_votes(tmp_path, voting):
     from sklearn.ensemble import VotingClassifier
-    from sklearn.linear_model import LogisticRegression
     from sklearn.naive_bayes import GaussianNB
     from sklearn.tree import DecisionTreeClassifier
 
@@ -147,7 +150,6 @@ def test_an_imputer_with_indicators_before_trees(tmp_path):
 def test_missing_texts_are_imputed(tmp_path):
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
@@ -173,7 +175,6 @@ def test_missing_texts_are_imputed(tmp_path):
 
 @pytest.mark.parametrize("function", [np.log1p, np.square, None])
 def test_functions_of_numpy(tmp_path, function):
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
@@ -185,7 +186,6 @@ def test_functions_of_numpy(tmp_path, function):
 
 
 def test_intervals_as_one_hot(tmp_path):
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import KBinsDiscretizer
 
@@ -206,7 +206,6 @@ def test_values_of_a_least_squares_projection(tmp_path):
 
 def _refused():
     from sklearn.ensemble import RandomForestClassifier
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, SplineTransformer
 
@@ -229,27 +228,60 @@ def test_what_cannot_be_exported_is_named(tmp_path, number):
     assert "\n" not in str(raised.value)
 
 
-def test_an_export_that_differs_between_the_given_rows_is_refused(tmp_path, monkeypatch):
-    from sklearn.linear_model import LogisticRegression
-
+@pytest.fixture
+def asked_of(monkeypatch):
+    """Replace the predictions of the source by those of a function of the model and the rows."""
     from tvmopt.exporters import sklearn as exporter
 
+    original = exporter.export_estimator
+
+    def replace(predict):
+        def export_estimator(source, loaded, dtype):
+            found = original(source, loaded, dtype)
+            return dataclasses.replace(found, predict=predict, references={})
+
+        monkeypatch.setattr(exporter, "export_estimator", export_estimator)
+
+    return replace
+
+
+def _known(given):
+    """Return a function that tells which rows are among the given ones."""
+    rows = {tuple(row) for row in given.to_numpy().tolist()}
+    return lambda asked: np.array([tuple(row) in rows for row in asked.to_numpy().tolist()])
+
+
+def test_an_export_that_differs_between_the_given_rows_is_refused(tmp_path, asked_of):
     rows = table()
     model = LogisticRegression().fit(rows, labels(rows))
-    given, original = rows[:3], exporter.export_estimator
-
-    def differs_elsewhere(source, loaded, dtype):
-        found = original(source, loaded, dtype)
-        known = {tuple(row) for row in given.to_numpy().tolist()}
-
-        def predict(asked):
-            changed = [tuple(row) not in known for row in asked.to_numpy().tolist()]
-            return np.where(changed, 1 - model.predict(asked), model.predict(asked))
-
-        import dataclasses
-
-        return dataclasses.replace(found, predict=predict, references={})
-
-    monkeypatch.setattr(exporter, "export_estimator", differs_elsewhere)
+    known = _known(rows[:3])
+    asked_of(lambda asked: np.abs(model.predict(asked) - ~known(asked)))
     with pytest.raises(AccuracyError, match=r"must equal the source.*on rows made of those of dat"):
-        exported(tmp_path, mlflow.sklearn, model, given, **CLOUDPICKLE)
+        exported(tmp_path, mlflow.sklearn, model, rows[:3], **CLOUDPICKLE)
+
+
+def test_it_is_said_that_the_source_refuses_made_up_rows(tmp_path, asked_of):
+    rows = table()
+    model = LogisticRegression().fit(rows, labels(rows))
+    known = _known(rows)
+
+    def predict(asked):
+        if not known(asked).all():
+            raise ValueError("rows must be those of the customer")
+        return model.predict(asked)
+
+    asked_of(predict)
+    found = exported(tmp_path, mlflow.sklearn, model, rows[:3], **CLOUDPICKLE)
+    assert (
+        "rows made of those of data: 0 compared; the source refuses others: rows must be those of "
+        "the customer"
+    ) in found.lines
+
+
+def test_the_number_of_made_up_rows_is_said(tmp_path):
+    rows = table()
+    model = LogisticRegression().fit(rows, labels(rows))
+    found = exported(tmp_path, mlflow.sklearn, model, rows[:3], **CLOUDPICKLE)
+    [line] = [line for line in found.lines if line.startswith("rows made of those of data")]
+    assert re.fullmatch(r"rows made of those of data: \d+ compared, all equal", line)
+    assert 500 <= int(line.split()[6]) <= 4000

@@ -21,10 +21,10 @@ from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.stages.asked_metric import asked_metric
-from tvmopt.stages.export import read_predictions
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.signature import Signature
+from tvmopt.stages.source_rows import read_predictions
 
 _FILE = "accuracy.json"
 
