@@ -270,7 +270,7 @@ def _converted(model: Any, types: list[tuple[str, Any]]) -> onnx.ModelProto:
     register_svm()
     libraries = libraries_of(model) & {"xgboost", "lightgbm"}
     if libraries:
-        from tvmopt.exporters.sklearn_boosted import register_boosted
+        from tvmopt.exporters.sklearn_boosters import register_boosted
 
         register_boosted(sorted(libraries))
     tries = [{"zipmap": False}, None] if is_classifier(model) else [None]

@@ -72,9 +72,10 @@ class Nodes:
         self._container.add_initializer(name, dtype, list(array.shape), array.ravel().tolist())
         return name
 
-    def cast(self, value: str, dtype: Any) -> str:
-        """Return ``value`` in another dtype."""
-        return self.add("Cast", [value], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    def cast(self, value: str, dtype: Any, output: str = "") -> str:
+        """Return ``value`` in another dtype; ``output`` as of :meth:`add`."""
+        to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.add("Cast", [value], output, to=to)
 
     def joined(self, operator: Any, dtype: Any) -> str:
         """Return the inputs of an operator as one matrix of ``dtype``."""
