@@ -58,6 +58,36 @@ def test_int8_is_calibrated_on_samples(conv_model, wanted) -> None:
     assert np.dot(found, y.ravel()) / np.linalg.norm(found) / np.linalg.norm(y) > 0.98
 
 
+def test_a_dtype_of_each_layer_keeps_the_own_metric(conv_model, tmp_path) -> None:
+    """The metric says 0 for answers that are not the float model's, which int8 has none of."""
+    samples = np.random.default_rng(6).standard_normal((24, 3, 8, 8), np.float32)
+    exact = tvmopt.compile(conv_model, {"x": (1, 3, 8, 8)}, threads=1)
+    labels = np.stack([exact(sample[None])[0][0] for sample in samples])
+    (tmp_path / "own.py").write_text(
+        "import pathlib\n"
+        "import numpy as np\n"
+        "def same(outputs, labels):\n"
+        "    pathlib.Path(__file__).with_name('was called').touch()\n"
+        "    return float(np.abs(outputs[0] - labels).max() < 1e-2)\n"
+    )
+    compiled = tvmopt.compile(
+        conv_model, {"x": (1, 3, 8, 8)}, threads=1, data={"x": samples, "labels": labels},
+        dtype="auto", metric=f"{tmp_path / 'own.py'}:same", metric_goal="larger",
+        max_accuracy_drop=0.0,
+    )  # fmt: skip
+    assert (tmp_path / "was called").is_file()
+    np.testing.assert_allclose(compiled(samples[:1])[0], labels[:1], atol=1e-2)
+
+
+def test_a_metric_needs_labels(conv_model) -> None:
+    samples = np.zeros((4, 3, 8, 8), np.float32)
+    with pytest.raises(ConfigError, match=r"metric .* labels"):
+        tvmopt.compile(
+            conv_model, {"x": (1, 3, 8, 8)}, threads=1, data={"x": samples}, dtype="auto",
+            metric="f1",
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

@@ -34,6 +34,7 @@ _GROUPS: tuple[type[Group], ...] = (
     groups.QuantizationParameters,
     groups.CalibrationParameters,
     groups.SensitivityLimitParameters,
+    groups.MetricParameters,
     groups.AccuracyParameters,
     groups.TuningParameters,
 )
@@ -67,11 +68,12 @@ def compile(
         target: As the parameter ``target`` of ``main``; this machine must run it.
         threads: Threads of the compiled model; 0: all cores.
         data: Samples to check and calibrate on: a ``.npz`` or ``.npy`` file, or arrays by input
-            name whose first axis counts samples.
+            name whose first axis counts samples; ``labels`` are the labels.
         output: New or empty folder that also gets the compiled model, for :func:`tvmopt.load`.
         parameters: Further parameters of ``main`` by name: ``layout``, ``dtype``, ``skip_layers``,
-            ``quantization``, ``calibration``, ``quantizer``, ``strategy`` (here ``"default"``,
-            which measures nothing), ``topk``, and so on.
+            ``quantization``, ``calibration``, ``quantizer``, ``metric`` (what ``dtype="auto"`` and
+            ``skip_layers="auto"`` must keep), ``strategy`` (here ``"default"``, which measures
+            nothing), ``topk``, and so on.
 
     Raises:
         TvmoptError: One line that says what to do: the model or a parameter is refused, or results
@@ -126,8 +128,7 @@ class _Stages:
         self._read = {"model": model} | ({} if data is None else {"data": data})
         self._values = {group: parameters.values() for group, parameters in values.items()}
         asked = self._values[groups.QuantizationParameters]["quantization"]
-        wgmma = target.gpu is not None and target.gpu.has_wgmma
-        self._quantization = asked if asked != AUTO else "s8s8" if wgmma else "u8s8"
+        self._quantization = target.int8_operands if asked == AUTO else asked
 
     def bundle(self) -> Path:
         """Run the stages; return the folder with library, metadata and golden outputs."""
@@ -157,16 +158,23 @@ class _Stages:
 
     def _sensitive(self, dtype: str, inputs: Mapping[str, Path]) -> Path:
         from tvmopt.device.target import TargetSpec
-        from tvmopt.quantize.roofline import mixed_dtypes
+        from tvmopt.frontend.load import load_onnx
+        from tvmopt.quantize.roofline import analysed_dtypes
+        from tvmopt.stages.asked_metric import check_labels
+        from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
 
-        values = {
+        metric = with_whole_paths(groups.MetricParameters(**self._values[groups.MetricParameters]))
+        check_labels(metric.metric, load_onnx(self._read["model"]), self._read.get("data"))
+        asked = configs.SensitivityConfig(
+            self._shapes,
+            self._target,
+            analysed_dtypes(dtype, TargetSpec.from_dict(self._target)),
+            self._quantization,
+            layer_dtypes=dtype == AUTO,
+            metric_sha256=digest_of_file(metric),
+            **metric.values(),
             **self._values[groups.AccuracyParameters],
             **self._values[groups.SensitivityLimitParameters],
-        }
-        is_auto = dtype == AUTO
-        dtypes = mixed_dtypes(TargetSpec.from_dict(self._target)) if is_auto else (dtype,)
-        asked = configs.SensitivityConfig(
-            self._shapes, self._target, dtypes, self._quantization, layer_dtypes=is_auto, **values
         )
         return self._run("sensitivity", asked, inputs)
 

@@ -135,6 +135,11 @@ class TargetSpec:
             lacking.append(gpu)
         return tuple(lacking)
 
+    @property
+    def int8_operands(self) -> str:
+        """Activations and weights of int8: wgmma of GPUs takes two operands of one dtype only."""
+        return "s8s8" if self.gpu is not None and self.gpu.has_wgmma else "u8s8"
+
     def why_not_here(self) -> str:
         """Return a message about the features that the host lacks; empty if it can run the code."""
         missing = ", ".join(self.missing_on_host())

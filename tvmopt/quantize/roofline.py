@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from tvmopt import host
-from tvmopt.choices import LOW_DTYPES
+from tvmopt.choices import AUTO, LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 
@@ -97,6 +97,12 @@ def mixed_dtypes(target: TargetSpec) -> tuple[str, ...]:
     halves = dtypes.HALF_FLOATS if target.gpu is not None else dtypes.HALF_FLOATS[::-1]
     half = max(halves, key=lambda dtype: faster[dtype])
     return ("int8", half) if faster[half] > 1 else ("int8",)
+
+
+def analysed_dtypes(dtype: str, target: TargetSpec) -> tuple[str, ...]:
+    """Return the dtypes to analyse for a conversion to ``dtype``; all of them for float32."""
+    by_dtype = {"float32": LOW_DTYPES, AUTO: mixed_dtypes(target)}
+    return by_dtype.get(dtype, (dtype,))
 
 
 def work_of(flops: int | None, shapes: Collection[tuple[int, ...] | None]) -> LayerWork | None:

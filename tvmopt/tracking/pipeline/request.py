@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import onnx
 
 from tvmopt import host
-from tvmopt.choices import AUTO, LOW_DTYPES
+from tvmopt.choices import AUTO
 from tvmopt.config import (
     BuildConfig,
     CalibrateConfig,
@@ -34,7 +34,7 @@ from tvmopt.parameters import groups
 from tvmopt.parameters.command import Command
 from tvmopt.parameters.declare import Group, words
 from tvmopt.quantize import is_quantized
-from tvmopt.quantize.roofline import mixed_dtypes
+from tvmopt.quantize.roofline import analysed_dtypes
 from tvmopt.remote import Board
 from tvmopt.runtime.interface import SourceInterface
 from tvmopt.skip_layers import SkipLayers
@@ -153,11 +153,10 @@ class Request:
     def sensitivity(self) -> SensitivityConfig:
         """Return the configuration of the sensitivity stage."""
         dtype = self.asked.conversion.dtype
-        by_dtype = {"float32": LOW_DTYPES, AUTO: mixed_dtypes(self.target)}
         return SensitivityConfig(
             self.input_shapes,
             self.target.to_dict(),
-            words(self.asked.analysis.dtypes) or by_dtype.get(dtype, (dtype,)),
+            words(self.asked.analysis.dtypes) or analysed_dtypes(dtype, self.target),
             self.quantization,
             layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
@@ -228,11 +227,9 @@ class Request:
 
     @functools.cached_property
     def quantization(self) -> str:
-        """Return the operand dtypes of int8; wgmma takes two operands of one dtype only."""
+        """Return the operand dtypes of int8."""
         asked = self.asked.quantization.quantization
-        if asked != AUTO:
-            return asked
-        return "s8s8" if self.target.gpu is not None and self.target.gpu.has_wgmma else "u8s8"
+        return self.target.int8_operands if asked == AUTO else asked
 
     @property
     def board(self) -> Board | None:
