@@ -58,8 +58,10 @@ class SkipLayers(tuple[int | str, ...]):
         """Return the patterns without ``"auto"``."""
         return SkipLayers(pattern for pattern in self if pattern != AUTO)
 
-    def resolve(self, layers: Sequence[NamedLayer]) -> dict[int, str]:
-        """Return the indices of matching layers, with the reason ``"skip_layers: <pattern>"``.
+    def resolve(
+        self, layers: Sequence[NamedLayer], parameter: str = "skip_layers"
+    ) -> dict[int, str]:
+        """Return the indices of matching layers, with the reason ``"<parameter>: <pattern>"``.
 
         An operator type is ONNX's (``Conv``), Relax's (``nn.conv2d``) or its last part
         (``conv2d``).
@@ -72,11 +74,11 @@ class SkipLayers(tuple[int | str, ...]):
             matched = [layer for layer in layers if _matches(layer, pattern)]
             if not matched:
                 raise ConfigError(
-                    f"skip_layers must match layers, but {pattern!r} matches none of "
+                    f"{parameter} must match layers, but {pattern!r} matches none of "
                     f"{_summary(layers)}"
                 )
             for layer in matched:
-                found.setdefault(layer.index, f"skip_layers: {pattern}")
+                found.setdefault(layer.index, f"{parameter}: {pattern}")
         return dict(sorted(found.items()))
 
     def __str__(self) -> str:

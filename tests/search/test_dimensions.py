@@ -176,6 +176,15 @@ def test_a_new_dimension_may_be_given_as_a_parameter(rounding) -> None:
         read_declared("", "", "", "", "", 20, roundings="even, x")
 
 
+# --- skip sets
+
+
+def test_layers_of_a_skip_set_take_the_layout() -> None:
+    settings = Choice(Variant("int8", "0,3", "NHWC"), Effort("default")).settings()
+    assert settings["keep_dtype"] == "0,3"
+    assert "skip_layers" not in settings
+
+
 # --- thresholds
 
 

@@ -127,6 +127,22 @@ def test_int8_layers_hand_bytes_to_each_other(run, quantization):
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
 
 
+@pytest.mark.parametrize(("parameter", "layout"), [("skip", "NCHW"), ("keep_dtype", "NHWC")])
+def test_layers_that_keep_their_dtype_take_the_layout(run, parameter, layout):
+    _, out = run("int8", "NHWC", **{parameter: "1"})
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == ["int8", "float32", "int8", "int8"]
+    assert [row["layout"] for row in rows[:3]] == ["NHWC", layout, "NHWC"]
+    assert (rows[1]["skipped"], rows[1]["reason"].partition(":")[0]) == (
+        "True", {"skip": "skip_layers"}.get(parameter, parameter),
+    )  # fmt: skip
+
+
+def test_patterns_that_keep_a_dtype_must_match(run):
+    with pytest.raises(ConfigError, match="keep_dtype must match layers, but 'nothing' matches"):
+        run("int8", keep_dtype="nothing")
+
+
 def test_calibration_and_evaluation_share_no_sample(run, tmp_path, network):
     """Samples outside of the calibration split are huge, and do not affect the ranges."""
     from tvmopt.evaluate.dataset import Dataset

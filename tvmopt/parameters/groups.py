@@ -97,6 +97,10 @@ class ConversionParameters(Group):
         NO_LAYERS,
         "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",
     )
+    keep_dtype: SkipLayers = parameter(
+        NO_LAYERS,
+        "layers that keep their dtype and take the layout: indices, name globs, operator types",
+    )
     thresholds: str = parameter(
         THRESHOLDS[0],
         "trees: how thresholds are kept: exact: as they are; float16: rounded; int8: at most 255 "

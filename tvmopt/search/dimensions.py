@@ -104,6 +104,10 @@ class SkipSetDimension(Dimension):
         for dtype in declared.skip_layers:
             one_of("dtypes", dtype, ("float32", *LOW_DTYPES))
 
+    def settings(self, value: str) -> dict[str, Any]:
+        """Return the layers, which take the layout of the choice."""
+        return {"keep_dtype": value}
+
     def params(self, value: str) -> dict[str, str]:
         """Return the set, or ``"none"``: a run's parameter is not empty."""
         return {self.name: value or "none"}

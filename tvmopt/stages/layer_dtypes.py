@@ -1,4 +1,4 @@
-"""Resolve ``dtype`` and ``skip_layers`` of a conversion: which layer computes in which dtype."""
+"""Which layer of a conversion has which dtype: ``dtype``, ``skip_layers``, ``keep_dtype``."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ def resolve_layer_dtypes(
         ConfigError: When a pattern matches no layer, or the output is needed and missing.
     """
     by_user = config.skip_layers.named.resolve(layers)
+    kept = config.keep_dtype.resolve(layers, "keep_dtype")
     if config.dtype != AUTO:
         proposed: Sequence[int] = ()
         if config.skip_layers.auto and sensitivity_dir is not None:
             proposed = read_proposal(sensitivity_dir, config.dtype)
-        return config, Skipped(by_user, dict.fromkeys(proposed, _PROPOSED))
+        return config, Skipped(by_user, {**dict.fromkeys(proposed, _PROPOSED), **kept})
     if quantised:
-        return dataclasses.replace(config, dtype="float32"), Skipped(by_user, {})
+        return dataclasses.replace(config, dtype="float32"), Skipped(by_user, kept)
     if sensitivity_dir is None:
         raise ConfigError("dtype=auto needs the output of the sensitivity stage, but got none")
     found = read_sensitivity(sensitivity_dir)
-    chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in by_user}
+    left = {**by_user, **kept}
+    chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in left}
     dtype = whole_model_dtype(chosen.values())
     halves = half_layers(chosen) if dtype == "int8" else {}
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
     floats = dict.fromkeys(sorted(convertible - chosen.keys()), _CHOSEN)
-    floats |= {layer.index: _UNMEASURED for layer in layers if layer.op in GATES}
+    floats |= {layer.index: _UNMEASURED for layer in layers if layer.op in GATES} | kept
     return dataclasses.replace(config, dtype=dtype), Skipped(by_user, floats, halves)

@@ -54,7 +54,7 @@ def test_why_int8_is_slower():
         "conversions of dtype or layout between layers take 20.0 us, 11% of the kernels",
     ]
     assert advice_lines(found, "fast") == [
-        "try skip_layers=0,1: these layers are faster in float32",
+        "try keep_dtype=0,1: these layers are faster in float32",
         "try another layout (layout=NHWC or NCHW16c), with fewer conversions",
     ]
 

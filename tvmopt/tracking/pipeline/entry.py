@@ -152,6 +152,7 @@ def register_built(
         "layout": request.convert.layout,
         "dtype": request.convert.dtype,
         "skip_layers": str(request.convert.skip_layers),
+        "keep_dtype": str(request.convert.keep_dtype),
         "build_run": built.run_id,
         "convert_run": converted.run_id,
         "model_sha256": request.model_digest,

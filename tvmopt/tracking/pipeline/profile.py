@@ -218,7 +218,7 @@ def _rows(data: dict[str, Any], label: str) -> list[ProfileRow]:
 
 
 def _facts(version: ModelVersion, baseline: ModelVersion | None) -> dict[str, str]:
-    keys = ("target", "dtype", "layout", "strategy", "input_shapes", "skip_layers")
+    keys = ("target", "dtype", "layout", "strategy", "input_shapes", "skip_layers", "keep_dtype")
     facts = {key: version.tags[key] for key in keys if version.tags.get(key)}
     if baseline is not None:
         facts["float32 build beside it"] = f"version {baseline.version}"

@@ -37,7 +37,6 @@ from tvmopt.quantize import is_quantized
 from tvmopt.quantize.roofline import analysed_dtypes
 from tvmopt.remote import Board
 from tvmopt.runtime.interface import SourceInterface
-from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
@@ -270,7 +269,7 @@ def request_of(
         model: The model's file.
         asked: The parameters.
         allowance: Bounds the process that lists the layers of the model, where ``skip_layers``
-            names some.
+            or ``keep_dtype`` names some.
         rows: The data of an exported model, in place of the parameter ``data``.
 
     Raises:
@@ -302,7 +301,7 @@ def request_of(
     sizes = [shapes_for(loaded, size.text) for size in given.sizes]
     largest, *others = [_fixed_shapes(loaded, shapes) for shapes in sizes]
     fixed = text if others else format_input_shapes(largest)
-    _check_names(asked.conversion.skip_layers, model, fixed, allowance)
+    _check_names(asked.conversion, model, fixed, allowance)
     return dataclasses.replace(
         request,
         input_shapes=fixed,
@@ -331,11 +330,13 @@ def _existing_data(data: str) -> Path | None:
 
 
 def _check_names(
-    skip_layers: SkipLayers, model: Path, input_shapes: str, allowance: Allowance
+    asked: groups.ConversionParameters, model: Path, input_shapes: str, allowance: Allowance
 ) -> None:
     """Refuse patterns that match no layer now: a typo must not wait for calibration."""
-    if skip_layers.named:
-        skip_layers.named.resolve(model_layers(model, input_shapes, allowance))
+    if asked.skip_layers.named or asked.keep_dtype:
+        layers = model_layers(model, input_shapes, allowance)
+        asked.skip_layers.named.resolve(layers)
+        asked.keep_dtype.resolve(layers, "keep_dtype")
 
 
 def name_of(model: str) -> str:

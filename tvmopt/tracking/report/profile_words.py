@@ -101,7 +101,7 @@ def advice_lines(found: ProfileFindings, strategy: str) -> list[str]:
         if len(found.slow) == found.low_layers:
             lines.append(f"try dtype=float32: every {found.dtype} layer is faster there")
         else:
-            lines.append(f"try skip_layers={listed}: these layers are faster in float32")
+            lines.append(f"try keep_dtype={listed}: these layers are faster in float32")
     if _part(found.conversion_us, found.total_us) >= _MANY_CONVERSIONS:
         lines.append("try another layout (layout=NHWC or NCHW16c), with fewer conversions")
     if found.far and strategy in ("none", "default"):
