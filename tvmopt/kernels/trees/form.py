@@ -12,8 +12,10 @@ LANES, TREE_LANES = 8, 8
 # Cycles of one visit of a node, with LANES walks in flight: rows of one tree, or trees of one row.
 # Measured on a Zen 3, see benchmarks/results/2026-11-27-trees.md.
 _ROWS_VISIT_CYCLES, _TREES_VISIT_CYCLES = 2.5, 4.0
-# Cycles to launch a parallel region; threads must save a multiple of it.
-_LAUNCH_CYCLES, _WORTH = 12_000.0, 4.0
+# How much longer a visit takes where walks of one row go through nodes that no core's cache holds.
+_MISSES = 3.0
+# Cycles to launch a parallel region; all threads must save a multiple of it, and so must each part.
+_LAUNCH_CYCLES, _WORTH, _EACH_WORTH = 12_000.0, 4.0, 2.0
 #: Nodes of 8 bytes that a core keeps in its own cache. Beyond, a node of half the bytes saves
 #: cycles at each visit, and the short key of each column costs some.
 MOST_CACHED_NODES = 64 * 1024
@@ -47,7 +49,7 @@ def choose_words(layout: TreeLayout) -> TreeLayout:
     Args:
         layout: Arrays of the ensemble, with two words for each node.
     """
-    if layout.nodes.nbytes <= MOST_CACHED_NODES * 8:
+    if _is_cached(layout):
         return layout
     packed = pack(layout)
     if packed is None:
@@ -68,15 +70,22 @@ def choose_form(layout: TreeLayout, rows: int) -> TreeForm:
     by_rows = groups * LANES * layout.visits * _ROWS_VISIT_CYCLES
     by_trees = rows * layout.visits * _TREES_VISIT_CYCLES
     if by_trees < by_rows:
+        work = by_trees * (1.0 if _is_cached(layout) else _MISSES)
+        if work < _WORTH * _LAUNCH_CYCLES:
+            return TreeForm(True, 1, parallel=False)
         tree_groups = len(layout.starts) // TREE_LANES or 1
-        parallel = by_trees > _WORTH * _LAUNCH_CYCLES
-        parts = min(-(-_PARTS // rows), tree_groups) if parallel else 1
-        return TreeForm(True, parts, parallel)
+        worth = int(work / (_EACH_WORTH * _LAUNCH_CYCLES))
+        return TreeForm(True, max(1, min(-(-_PARTS // rows), worth // rows, tree_groups)))
     if by_rows < _WORTH * _LAUNCH_CYCLES:
         return TreeForm(False, -(-groups // _most_groups(layout)), parallel=False)
     few = min(_PARTS, 1 << max(0, (groups // 3).bit_length() - 1))
     many = -(-groups // _most_groups(layout))
     return TreeForm(False, few if many <= few else min(groups, -(-many // _PARTS) * _PARTS))
+
+
+def _is_cached(layout: TreeLayout) -> bool:
+    """Return whether a core's own cache holds all nodes."""
+    return layout.nodes.nbytes <= MOST_CACHED_NODES * 8
 
 
 def _most_groups(layout: TreeLayout) -> int:
