@@ -47,7 +47,7 @@ def test_each_stage_is_asked_what_the_choice_says(
         quantization,
         layout=variant.layout,
         dtype=variant.dtype,
-        skip_layers=variant.skip_layers,
+        keep_dtype=variant.skip_layers,
     )
     assert asked.tune == TuneConfig(TARGET, **tuning)
     limits = (10.0, 10.0) if choice == BASELINE else (3.0, 0.0)  # the finals have no such limit
