@@ -15,7 +15,7 @@ from tvmopt.frontend.converters import trees
 from tvmopt.kernels.trees.ensemble import Ensemble
 from tvmopt.kernels.trees.form import choose_words
 from tvmopt.kernels.trees.layout import lay_out
-from tvmopt.kernels.trees.packed import HALF_BITS, RANK_BITS, PackedLayout, pack
+from tvmopt.kernels.trees.packed import BIN_BITS, HALF_BITS, PackedLayout, pack
 
 _LARGE = np.float32([65504, 65520, 1e9, -1e9, 6e-8, 2e-8, -2e-8, 0.1, 0.33325195, np.nan])
 
@@ -68,17 +68,17 @@ def test_halves(seed) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
-def test_ranks(seed, double) -> None:
+def test_bins(seed, double) -> None:
     rng = np.random.default_rng(seed)
     rows, features = int(rng.choice([1, 3, 8, 13, 100])), int(rng.integers(1, 7))
     targets = int(rng.integers(1, 4))
     made, x = _model(rng, rows, features, targets, halves=False, double=double)
     [bits] = _packed(made, x)
-    assert bits == RANK_BITS or not double
+    assert bits == BIN_BITS or not double
 
 
 def test_thresholds_of_more_than_8_bits_are_not_packed() -> None:
-    assert pack(_chain(255)).key_bits == RANK_BITS
+    assert pack(_chain(255)).key_bits == BIN_BITS
     assert pack(_chain(256)) is None
 
 

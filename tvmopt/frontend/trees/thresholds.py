@@ -21,7 +21,7 @@ _BY_NODES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 TREE_OPERATORS = (*_BY_NODES, "TreeEnsemble")
 # Comparisons that become <= and > of the float before their threshold.
 _ORDERED = {LEQ: LEQ, LT: LEQ, GTE: GT, GT: GT}
-# Most thresholds of a column whose ranks fit 8 bits.
+# Most thresholds of a column whose bins fit 8 bits.
 _MOST = 255
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tvmopt.kernels.trees.layout import TreeLayout
-from tvmopt.kernels.trees.packed import RANK_BITS, pack
+from tvmopt.kernels.trees.packed import BIN_BITS, pack
 
 #: Walks in flight: rows of one tree, or trees of one row.
 LANES, TREE_LANES = 8, 8
@@ -19,7 +19,7 @@ _LAUNCH_CYCLES, _WORTH, _EACH_WORTH = 12_000.0, 4.0, 2.0
 #: Nodes of 8 bytes that a core keeps in its own cache. Beyond, a node of half the bytes saves
 #: cycles at each visit, and the short key of each column costs some.
 MOST_CACHED_NODES = 64 * 1024
-_PACKED_CYCLES, _RANK_CYCLES, _HALF_CYCLES = 0.4, 60.0, 8.0
+_PACKED_CYCLES, _BIN_CYCLES, _HALF_CYCLES = 0.4, 60.0, 8.0
 # Bytes of keys that stay in L1 beside the nodes of a tree.
 _KEY_BYTES = 24 * 1024
 _FEWEST_GROUPS, _MOST_GROUPS = 4, 16
@@ -54,7 +54,7 @@ def choose_words(layout: TreeLayout) -> TreeLayout:
     packed = pack(layout)
     if packed is None:
         return layout
-    cycles = _RANK_CYCLES if packed.key_bits == RANK_BITS else _HALF_CYCLES
+    cycles = _BIN_CYCLES if packed.key_bits == BIN_BITS else _HALF_CYCLES
     is_faster = len(layout.columns) * cycles < layout.visits * _PACKED_CYCLES
     return packed if is_faster else layout
 

@@ -9,8 +9,8 @@ Two short keys decide every comparison as the keys of the floats do:
 
 * **Halves**, 16 bits, where every threshold is a float16: the key of the feature in float16,
   rounded up, as ``x <= t`` is then the same as ``up(x) <= t``.
-* **Ranks**, 8 bits, where no column has more than 255 thresholds: how many thresholds of the
-  column are smaller, which a binary search finds. ``x > threshold[i]`` is ``rank(x) > i``.
+* **Bins**, 8 bits, where no column has more than 255 thresholds: the bin of the feature among the
+  sorted thresholds, which a binary search finds. ``x > threshold[i]`` is ``bin(x) > i``.
 
 Two columns behind the others hold the smallest and the largest short key, so that a leaf in the
 left or in the right place of its pair stays where it is. The last 7 bits of a leaf count the leaves
@@ -30,8 +30,8 @@ from tvmopt.kernels.trees.layout import TreeLayout
 
 #: Places that share an entry of ``leaf_blocks``.
 BLOCK = 128
-#: Bits of a rank, and of a half.
-RANK_BITS, HALF_BITS = 8, 16
+#: Bits of a bin, and of a half.
+BIN_BITS, HALF_BITS = 8, 16
 _WORD_BITS = 32
 
 
@@ -42,13 +42,13 @@ class PackedLayout(TreeLayout):
     ``weights`` has a row for each leaf (leaves, 1) where each tree has one target.
 
     Attributes:
-        key_bits: Bits of a short key: ``RANK_BITS`` or ``HALF_BITS``.
+        key_bits: Bits of a short key: ``BIN_BITS`` or ``HALF_BITS``.
         column_bits: Bits of a column.
         leaf_blocks: Leaves before each ``BLOCK`` places, int32.
-        thresholds: Of ranks: keys of the thresholds of each column, sorted; each column is filled
+        thresholds: Of bins: keys of the thresholds of each column, sorted; each column is filled
             with the largest key to ``2**steps - 1`` of them.
-        first_thresholds: Of ranks: place of the first threshold of each column, int32.
-        steps: Of ranks: steps of a binary search in each column, int32.
+        first_thresholds: Of bins: place of the first threshold of each column, int32.
+        steps: Of bins: steps of a binary search in each column, int32.
     """
 
     key_bits: int
@@ -68,7 +68,7 @@ def pack(layout: TreeLayout) -> PackedLayout | None:
     """Return the same trees in single words; None where no short key or field fits."""
     fields = _Fields.of(layout)
     column_bits = (len(layout.columns) + 1).bit_length()
-    for short_keys in (_halves, _ranks):
+    for short_keys in (_halves, _bins):
         found = short_keys(fields, len(layout.columns))
         if found is not None and fields.pairs <= _most(found.bits + column_bits):
             return _packed(layout, fields, found, column_bits)
@@ -164,23 +164,23 @@ def _halves(fields: _Fields, columns: int) -> _Short | None:
     return _Short(HALF_BITS, keys(halves).astype(np.int64), {})
 
 
-def _ranks(fields: _Fields, columns: int) -> _Short | None:
-    """Return the ranks; None where a column has too many thresholds."""
+def _bins(fields: _Fields, columns: int) -> _Short | None:
+    """Return the bin of each threshold; None where a column has too many."""
     own, column = fields.key[fields.inner], fields.column[fields.inner]
     order = np.lexsort((own, column))
     by_column, thresholds = column[order], own[order]
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(by_column) != 0) | (thresholds[1:] != thresholds[:-1])
     counts = np.bincount(by_column[new], minlength=columns)
-    if counts.max(initial=0) >= 1 << RANK_BITS:
+    if counts.max(initial=0) >= 1 << BIN_BITS:
         return None
     before = np.cumsum(counts) - counts
-    ranks = np.zeros(len(order), np.int64)
-    ranks[order] = np.cumsum(new) - 1 - before[by_column]
+    bins = np.zeros(len(order), np.int64)
+    bins[order] = np.cumsum(new) - 1 - before[by_column]
     steps = np.array([int(count).bit_length() for count in counts], np.int32)
     sizes = (1 << steps.astype(np.int64)) - 1
     first = np.cumsum(sizes) - sizes
     filled = np.full(max(1, int(sizes.sum())), np.iinfo(own.dtype).max, own.dtype)
     filled[np.repeat(first - before, counts) + np.arange(counts.sum())] = thresholds[new]
     arrays = {"thresholds": filled, "first_thresholds": first.astype(np.int32), "steps": steps}
-    return _Short(RANK_BITS, ranks, arrays)
+    return _Short(BIN_BITS, bins, arrays)

@@ -113,13 +113,13 @@ class PackedWords(Words):
         return to64(before) + to64(low)
 
 
-class RankWords(PackedWords):
-    """Nodes of one word, whose keys are ranks."""
+class BinWords(PackedWords):
+    """Nodes of one word, whose keys are bins."""
 
     def store(
         self, keys: tirx.Buffer, row: Expr, column: Expr, value: Expr, missing_left: bool
     ) -> None:
-        """Find the rank of a feature by a binary search, and write it to the table."""
+        """Find the bin of a feature by a binary search, and write it to the table."""
         known = build.alloc_buffer((1,), KEY_DTYPES[self._layout.dtype], scope="local")
         at = build.alloc_buffer((1,), "int32", scope="local")
         build.buffer_store(known, key_of(value, missing_left), [0])
@@ -140,7 +140,7 @@ def words_of(layout: TreeLayout, of: dict[str, tirx.Buffer]) -> Words:
     """Return what reads the nodes of a layout."""
     if not isinstance(layout, PackedLayout):
         return Words(layout, of)
-    return (PackedWords if layout.thresholds is None else RankWords)(layout, of)
+    return (PackedWords if layout.thresholds is None else BinWords)(layout, of)
 
 
 def key_of(value: Expr, missing_left: bool) -> Expr:
