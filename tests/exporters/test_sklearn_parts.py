@@ -230,7 +230,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, number):
 
 @pytest.fixture
 def asked_of(monkeypatch):
-    """Replace the predictions of the source by those of a function of the model and the rows."""
+    """Let a function of the rows predict in place of the source."""
     from tvmopt.exporters import sklearn as exporter
 
     original = exporter.export_estimator

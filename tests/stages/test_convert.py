@@ -230,3 +230,13 @@ def test_rounded_thresholds_compute_what_the_rounded_model_does(run, thresholds)
     with np.load(out / GOLDEN_FILE) as golden:
         want = Reference(rounded)({"x": golden["input_0"]})
         np.testing.assert_allclose(golden["output_0"], want[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_signature_of_an_older_conversion_tells_what_is_rounded(run, conv_model):
+    _, out = run(conv_model)
+    path = out / "signature.json"
+    stored = json.loads(path.read_text())
+    assert not Signature.read(out).is_rounded
+    del stored["rounds_thresholds"]
+    path.write_text(json.dumps({**stored, "dtype": "int8"}))
+    assert Signature.read(out).is_rounded

@@ -296,8 +296,8 @@ def test_server_outlives_a_stage_that_fails(launched, staged, tmp_path, code):
 
 @_linux
 def test_stage_fails_alone_when_its_server_is_killed(launched, tmp_path):
-    # Killed before it has told the child's id, the server leaves the stage to a process of its own,
-    # whose parent is this one.
+    # A server that is killed before it tells the child's id leaves the stage to a new process. The
+    # parent of that process is this one.
     body = (
         "if out_dir.name == 'out':\n    import time; time.sleep(2)\n"
         f"    assert os.getppid() != {os.getpid()}\n"

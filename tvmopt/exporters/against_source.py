@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,15 @@ class ComparedExport:
     Attributes:
         exported: The export.
         interface: How it is called.
+        predictions: Answer of the source for the user's rows, and its other predictions, by ONNX
+            output; empty without rows.
         agreement: How it agrees with the source on the user's rows; None without rows.
         lines: What was compared, in words.
     """
 
     exported: Exported
     interface: SourceInterface
+    predictions: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     agreement: SourceAgreement | None = None
     lines: tuple[str, ...] = ()
 
@@ -55,8 +59,10 @@ def compare_with_source(
     """
     if rows is None:
         return ComparedExport(found, _interface(source, found, None))
-    interface = _interface(source, found, _predicted(found, rows, source))
-    said = agreement(_answers(session, interface, found, rows.table), references(found, rows.table))
+    answer = _predicted(found, rows, source)
+    predictions = {"": answer, **_references(found, rows.table)}
+    interface = _interface(source, found, answer)
+    said = agreement(_answers(session, interface, found, rows.table), predictions)
     _require_exact(said)
     lines = [f"ONNX against the source: {said.words}"]
     if interface.columns:
@@ -66,7 +72,7 @@ def compare_with_source(
         known = with_edges(interface, found, *given)
         accept_unknown(found.model, lambda: refuses_all_unknown(known, found, rows.table))
         interface = known
-    return ComparedExport(found, interface, said, tuple(lines))
+    return ComparedExport(found, interface, predictions, said, tuple(lines))
 
 
 def _require_exact(said: SourceAgreement, where: str = "") -> None:
@@ -84,7 +90,7 @@ def _compare_probes(
     count, made = 0, "rows made of those of data"
     for rows in probes(table):
         try:
-            wanted = references(found, rows)
+            wanted = {"": np.asarray(found.predict(rows)), **_references(found, rows)}
         except Exception as error:  # the source refuses rows that nobody gave
             return f"{made}: {count} compared; the source refuses others: {last_line(error, 120)}"
         own = agreement(_answers(session, interface, found, rows), wanted)
@@ -105,11 +111,9 @@ def _predicted(found: Exported, rows: SourceRows, source: SourceModel) -> np.nda
         ) from error
 
 
-def references(found: Exported, table: Any) -> dict[str, np.ndarray]:
-    """Return the source's answer, and its other predictions by ONNX output."""
-    wanted = {"": np.asarray(found.predict(table))}
-    wanted |= {name: np.asarray(of(table)) for name, of in found.references.items()}
-    return wanted
+def _references(found: Exported, table: Any) -> dict[str, np.ndarray]:
+    """Return the source's predictions besides its answer, by ONNX output."""
+    return {name: np.asarray(of(table)) for name, of in found.references.items()}
 
 
 def _answers(

@@ -39,12 +39,7 @@ class ExportedSession:
             raise ModelError(
                 f"ONNX Runtime must load the exported model, but says: {in_one_line(error)}"
             ) from error
-        self.dtypes = {
-            value.name: str(
-                np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-            )
-            for value in model.graph.input
-        }
+        self.dtypes = input_dtypes(model)
         self._names = [output.name for output in model.graph.output]
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -65,3 +60,13 @@ class ExportedSession:
         """Return the answer for a table, whatever values it holds."""
         inputs = interface.inputs(table, self.dtypes, strict=False)
         return np.asarray(interface.result(self.outputs(inputs)))
+
+
+def input_dtypes(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the dtype of each input of a graph, by name."""
+    return {
+        value.name: str(
+            np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        )
+        for value in model.graph.input
+    }

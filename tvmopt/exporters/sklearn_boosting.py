@@ -25,7 +25,7 @@ def convert_boosting_classifier(scope: Any, operator: Any, container: Any) -> No
 def convert_boosting_regressor(scope: Any, operator: Any, container: Any) -> None:
     """Add the trees."""
     nodes = TreeNodes(scope, operator, container)
-    nodes.write_fractions(_boosted_values(nodes, operator)[0])
+    nodes.write_fractions(operator, _boosted_values(nodes, operator)[0])
 
 
 def convert_histogram_classifier(scope: Any, operator: Any, container: Any) -> None:

@@ -31,7 +31,7 @@ def convert_forest_regressor(scope: Any, operator: Any, container: Any) -> None:
         tree_of(one, one.tree_.value[:, :, 0]) for one in getattr(model, "estimators_", [model])
     ]
     nodes = TreeNodes(scope, operator, container)
-    nodes.write_fractions(_mean(nodes, trees, int(model.n_outputs_)))
+    nodes.write_fractions(operator, _mean(nodes, trees, int(model.n_outputs_)))
 
 
 def _mean(nodes: TreeNodes, trees: list[Tree], targets: int) -> str:

@@ -77,6 +77,12 @@ class Nodes:
         to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.add("Cast", [value], output, to=to)
 
+    def write_fractions(self, operator: Any, value: str, output: int = 0) -> None:
+        """Write ``value`` to an output of an operator, in its dtype: float32 or float64."""
+        wanted = operator.outputs[output]
+        is_wide = type(wanted.type).__name__ == "DoubleTensorType"
+        self.cast(value, np.float64 if is_wide else np.float32, wanted.full_name)
+
     def joined(self, operator: Any, dtype: Any) -> str:
         """Return the inputs of an operator as one matrix of ``dtype``."""
         found = []

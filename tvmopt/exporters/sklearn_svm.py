@@ -71,7 +71,7 @@ def _convert_classifier(scope: Any, operator: Any, container: Any) -> None:
     place = nodes.add("ArgMax", [votes], axis=1, keepdims=0)
     classes = nodes.constant(np.asarray(model.classes_, np.int64))
     nodes.add("Gather", [classes, place], operator.outputs[0].full_name, axis=0)
-    _finish(nodes, operator, scores, 1)
+    nodes.write_fractions(operator, scores, 1)
 
 
 def _convert_regressor(scope: Any, operator: Any, container: Any) -> None:
@@ -87,19 +87,12 @@ def _convert_regressor(scope: Any, operator: Any, container: Any) -> None:
     nodes = Nodes(scope, container)
     scores = _scores(nodes, operator, _dense(model._dual_coef_).T, model._intercept_)
     if len(operator.outputs) == 1:
-        _finish(nodes, operator, scores, 0)
+        nodes.write_fractions(operator, scores)
         return
     inside = nodes.add("Greater", [scores, nodes.constant(np.float64(0))])
     plus, minus = (nodes.constant(np.int64(one)) for one in (1, -1))
     nodes.add("Where", [inside, plus, minus], operator.outputs[0].full_name)
-    _finish(nodes, operator, scores, 1)
-
-
-def _finish(nodes: Nodes, operator: Any, scores: str, output: int) -> None:
-    """Write the scores to an output, in its dtype."""
-    is_wide = type(operator.outputs[output].type).__name__ == "DoubleTensorType"
-    found = scores if is_wide else nodes.cast(scores, np.float32)
-    nodes.add("Identity", [found], operator.outputs[output].full_name)
+    nodes.write_fractions(operator, scores, 1)
 
 
 def _scores(nodes: Nodes, operator: Any, weights: np.ndarray, shift: np.ndarray) -> str:

@@ -55,24 +55,11 @@ class TreeNodes(Nodes):
         """
         return self.add(
             "TreeEnsembleRegressor",
-            [source or self.rounded_input()],
+            [source or self.joined(self._operator, np.float32)],
             domain=_ML_DOMAIN,
             version=_ML_OPSET,
             **ensemble_attributes(list(trees), targets, dtype),
         )
-
-    def rounded_input(self) -> str:
-        """Return the input in float32."""
-        given = self._operator.inputs[0]
-        if type(given.type).__name__ == "FloatTensorType":
-            return str(given.full_name)
-        return self.cast(given.full_name, np.float32)
-
-    def write_fractions(self, value: str, output: int = 0) -> None:
-        """Write an output in its dtype: float32 or float64."""
-        wanted = self._operator.outputs[output]
-        is_wide = type(wanted.type).__name__ == "DoubleTensorType"
-        self.cast(value, np.float64 if is_wide else np.float32, wanted.full_name)
 
     def write_classes(self, shares: str) -> None:
         """Write probabilities, and the first class with the largest one as label."""
@@ -82,7 +69,7 @@ class TreeNodes(Nodes):
         place = self.add("ArgMax", [shares], axis=1, keepdims=0)
         table = self.constant(classes.astype(np.int64))
         self.add("Gather", [table, place], self._operator.outputs[0].full_name, axis=0)
-        self.write_fractions(shares, 1)
+        self.write_fractions(self._operator, shares, 1)
 
     def write_shares(self, raw: str, targets: int) -> None:
         """Write label and probabilities: softmax, or the sigmoid of one score for two classes."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx
-from onnx import helper
+
+from tvmopt.frontend.categories.attributes import attributes_of
 
 #: Operators that multiply their input with a matrix that is an attribute.
 ML_ANCHORS = ("LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor")
@@ -22,14 +21,14 @@ def ml_weight(node: onnx.NodeProto, features: int) -> list[int]:
     Returns:
         (scores, features), or (support vectors, features) of an SVM with a kernel.
     """
-    given = _attributes(node)
+    given = attributes_of(node)
     values = given.get("support_vectors") or given.get("coefficients") or ()
     return [len(values) // max(1, features), features]
 
 
 def ml_flops(node: onnx.NodeProto, rows: int) -> int:
     """Return the FLOPs of one run; those of a kernel function are left out."""
-    given = _attributes(node)
+    given = attributes_of(node)
     products = len(given.get("coefficients") or ())
     products += len(given.get("support_vectors") or ())
     return 2 * rows * products
@@ -37,10 +36,6 @@ def ml_flops(node: onnx.NodeProto, rows: int) -> int:
 
 def ml_bytes(node: onnx.NodeProto) -> int:
     """Return the bytes of the matrices of a node."""
-    given = _attributes(node)
+    given = attributes_of(node)
     names = ("coefficients", "support_vectors")
     return sum(_COEFFICIENT_BYTES * len(given.get(name) or ()) for name in names)
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

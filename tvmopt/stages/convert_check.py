@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import tvm
 
-from tvmopt.choices import INT8_THRESHOLDS
 from tvmopt.compare import model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
@@ -47,8 +46,8 @@ class Check:
     ) -> None:
         self._model, self._source, self._dtype = model, source, dtype
         is_float = source is model.prepared.model
-        self._is_rounded = dtype != "float32" or not is_float
-        least = dtypes.dtype(dtype if is_float else INT8_THRESHOLDS).min_cosine
+        self._rounds_thresholds = dtype == "float32" and not is_float
+        least = dtypes.dtype(dtype if is_float else "int8").min_cosine
         self._criteria = _criteria(source, dtype, layout, has_halves, least)
         self._exact = model.reference if is_float else Reference(source)
 
@@ -105,7 +104,7 @@ class Check:
         In another dtype, the compiled module's own outputs, where it ran.
         """
         golden = self._model.trials[-1]
-        if findings is not None and self._is_rounded:
+        if findings is not None and self.signature().is_rounded:
             return findings.outputs
         is_float = self._exact is self._model.reference
         return golden.expected if is_float else self._exact(golden.inputs)
@@ -122,7 +121,7 @@ class Check:
             dtype=self._dtype,
             any_rows=self._model.any_rows,
             class_scores=self._model.class_scores,
-            is_rounded=self._is_rounded,
+            rounds_thresholds=self._rounds_thresholds,
         )
 
 

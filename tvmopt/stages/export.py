@@ -65,7 +65,7 @@ def export(
     onnx.save_model(model, str(out_dir / MODEL_FILE))
     metrics: dict[str, float] = {}
     if rows is not None and said is not None:
-        write_rows(out_dir / ROWS_FILE, compared.exported, compared.interface, rows)
+        write_rows(out_dir / ROWS_FILE, compared, rows)
         metrics = {
             "source_rows": float(said.rows),
             "source_labels_differ": float(said.labels_differ),

@@ -27,8 +27,7 @@ class Signature:
         any_rows: Whether the first axis of all inputs and outputs counts independent samples.
         class_scores: Whether the first output holds scores of classes
             (:mod:`tvmopt.frontend.class_scores`).
-        is_rounded: Whether numbers are rounded more than in the float model: another dtype, or
-            thresholds of trees.
+        rounds_thresholds: Whether thresholds of trees are rounded.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -39,7 +38,12 @@ class Signature:
     dtype: str = "float32"
     any_rows: bool = False
     class_scores: ClassScores = ASSUMED
-    is_rounded: bool = False
+    rounds_thresholds: bool = False
+
+    @property
+    def is_rounded(self) -> bool:
+        """Return whether the conversion rounds more than the float model does."""
+        return self.dtype != "float32" or self.rounds_thresholds
 
     def write(self, folder: Path) -> None:
         """Write ``signature.json``."""

@@ -9,26 +9,26 @@ import numpy as np
 
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import LABEL_KEYS
-from tvmopt.exporters.against_source import references
+from tvmopt.exporters.against_source import ComparedExport
 from tvmopt.exporters.exported import Exported
-from tvmopt.exporters.exported_session import ExportedSession
+from tvmopt.exporters.exported_session import input_dtypes
 from tvmopt.exporters.table import SourceRows
-from tvmopt.runtime.interface import LABELS, SourceInterface
+from tvmopt.runtime.interface import LABELS
 
 #: Prefix of the arrays with the source's predictions.
 SOURCE_PREFIX = "source/"
 
 
-def write_rows(path: Path, found: Exported, interface: SourceInterface, rows: SourceRows) -> None:
+def write_rows(path: Path, compared: ComparedExport, rows: SourceRows) -> None:
     """Write inputs, labels and the source's predictions as arrays."""
-    session = ExportedSession(found.model)
-    inputs = interface.inputs(rows.table, session.dtypes, strict=False)
+    found = compared.exported
+    inputs = compared.interface.inputs(rows.table, input_dtypes(found.model), strict=False)
     arrays = {name: a.astype(str) if a.dtype.hasobject else a for name, a in inputs.items()}
     names = set(arrays)
     if rows.labels is not None:
         key = next(key for key in LABEL_KEYS if key not in names)
         arrays[key] = _labels(found, rows.labels)
-    for name, values in references(found, rows.table).items():
+    for name, values in compared.predictions.items():
         if values.dtype.kind not in "biuf":
             values = np.asarray(values, str)
         arrays[f"{SOURCE_PREFIX}{name}"] = values

@@ -12,9 +12,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tvmopt.choices import EXACT_THRESHOLDS, INT8_THRESHOLDS
+from tvmopt.frontend.categories.attributes import attributes_of
 from tvmopt.frontend.trees.attributes import MODES, array, modes
 from tvmopt.kernels.trees.ensemble import EQ, GT, GTE, LEQ, LT, NEQ
 from tvmopt.kernels.trees.form import MOST_CACHED_NODES
+from tvmopt.kernels.trees.packed import BIN_BITS
 
 _BY_NODES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 #: Operators that are ensembles of trees.
@@ -22,7 +24,7 @@ TREE_OPERATORS = (*_BY_NODES, "TreeEnsemble")
 # Comparisons that become <= and > of the float before their threshold.
 _ORDERED = {LEQ: LEQ, LT: LEQ, GTE: GT, GT: GT}
 # Most thresholds of a column whose bins fit 8 bits.
-_MOST = 255
+_MOST = (1 << BIN_BITS) - 1
 
 
 def has_trees(model: onnx.ModelProto) -> bool:
@@ -38,9 +40,8 @@ def has_large_trees(model: onnx.ModelProto) -> bool:
 
 def _count(node: onnx.NodeProto) -> int:
     """Return the nodes of an ensemble, with its leaves."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    names = ("nodes_featureids", "leaf_targetids")
-    return sum(len(array(attributes, name, "int64")) for name in names)
+    lists = [a for a in node.attribute if a.name in ("nodes_featureids", "leaf_targetids")]
+    return sum(len(helper.get_attribute_value(one)) for one in lists)
 
 
 def round_thresholds(model: onnx.ModelProto, thresholds: str) -> onnx.ModelProto:
@@ -63,7 +64,7 @@ def round_thresholds(model: onnx.ModelProto, thresholds: str) -> onnx.ModelProto
 
 def _round(node: onnx.NodeProto, thresholds: str) -> bool:
     """Round the thresholds of an ensemble; return whether one changed."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = attributes_of(node)
     name = "nodes_values" if node.op_type in _BY_NODES else "nodes_splits"
     tensor = attributes.get(f"{name}_as_tensor", attributes.get(name))
     is_wide = isinstance(tensor, onnx.TensorProto) and tensor.data_type == onnx.TensorProto.DOUBLE

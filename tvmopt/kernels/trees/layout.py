@@ -24,7 +24,7 @@ import dataclasses
 
 import numpy as np
 
-from tvmopt.kernels.trees.comparisons import Comparisons, comparisons
+from tvmopt.kernels.trees.comparisons import KEY_DTYPES, Comparisons, comparisons
 from tvmopt.kernels.trees.ensemble import Ensemble
 
 _HALF = {"uint32": 16, "uint64": 32}
@@ -205,7 +205,7 @@ def _payload(
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return word 1 of each leaf; then the target of each tree, or the weights of each leaf."""
     e = ensemble
-    bits = np.dtype(f"uint{8 * np.dtype(e.dtype).itemsize}")
+    bits = np.dtype(KEY_DTYPES[e.dtype])
     payload = np.zeros(count, bits)
     reached = (pairs.tree[e.weight_node] >= 0) & e.leaf[e.weight_node]
     node, target = e.weight_node[reached], e.weight_target[reached]

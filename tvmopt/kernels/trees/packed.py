@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.kernels.trees.comparisons import keys, values_of
+from tvmopt.kernels.trees.comparisons import KEY_DTYPES, keys, values_of
 from tvmopt.kernels.trees.layout import TreeLayout
 
 #: Places that share an entry of ``leaf_blocks``.
@@ -67,9 +67,9 @@ class PackedLayout(TreeLayout):
 def pack(layout: TreeLayout) -> PackedLayout | None:
     """Return the same trees in single words; None where no short key or field fits."""
     fields = _Fields.of(layout)
-    column_bits = (len(layout.columns) + 1).bit_length()
+    column_bits = (fields.columns + 1).bit_length()
     for short_keys in (_halves, _bins):
-        found = short_keys(fields, len(layout.columns))
+        found = short_keys(fields)
         if found is not None and fields.pairs <= _most(found.bits + column_bits):
             return _packed(layout, fields, found, column_bits)
     return None
@@ -86,6 +86,7 @@ class _Fields:
         inner: Whether a place holds an inner node.
         key: Word 1 of each place, as wide as the key of a float.
         dtype: dtype of the floats.
+        columns: Number of columns.
     """
 
     left: np.ndarray
@@ -94,6 +95,7 @@ class _Fields:
     inner: np.ndarray
     key: np.ndarray
     dtype: str
+    columns: int
 
     @classmethod
     def of(cls, layout: TreeLayout) -> _Fields:
@@ -103,9 +105,9 @@ class _Fields:
         leaf = column == len(layout.columns)
         inner = ~leaf
         inner[layout.starts + 1] = False  # the place beside a root is unused
-        key = layout.nodes[:, 1].astype(f"uint{8 * np.dtype(layout.dtype).itemsize}")
+        key = layout.nodes[:, 1].astype(KEY_DTYPES[layout.dtype])
         left = (layout.nodes[:, 0] >> shift).astype(np.int64)
-        return cls(left, column, leaf, inner, key, layout.dtype)
+        return cls(left, column, leaf, inner, key, layout.dtype, len(layout.columns))
 
     @property
     def pairs(self) -> int:
@@ -120,7 +122,7 @@ def _packed(layout: TreeLayout, fields: _Fields, found: _Short, column_bits: int
     blocks = before[::BLOCK]
     low = before - np.repeat(blocks, BLOCK)[: len(before)]
     low[fields.inner] = found.keys
-    column = np.where(leaf, len(layout.columns) + left % 2, fields.column)
+    column = np.where(leaf, fields.columns + left % 2, fields.column)
     nodes = (left // 2) << (found.bits + column_bits) | column << found.bits | low
     payload = fields.key[leaf]
     if layout.weights is None:
@@ -151,7 +153,7 @@ class _Short:
     arrays: dict[str, Any]
 
 
-def _halves(fields: _Fields, columns: int) -> _Short | None:
+def _halves(fields: _Fields) -> _Short | None:
     """Return the keys in float16; None where a threshold is no float16."""
     own, dtype = fields.key[fields.inner], fields.dtype
     if dtype != "float32":
@@ -164,14 +166,14 @@ def _halves(fields: _Fields, columns: int) -> _Short | None:
     return _Short(HALF_BITS, keys(halves).astype(np.int64), {})
 
 
-def _bins(fields: _Fields, columns: int) -> _Short | None:
+def _bins(fields: _Fields) -> _Short | None:
     """Return the bin of each threshold; None where a column has too many."""
     own, column = fields.key[fields.inner], fields.column[fields.inner]
     order = np.lexsort((own, column))
     by_column, thresholds = column[order], own[order]
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(by_column) != 0) | (thresholds[1:] != thresholds[:-1])
-    counts = np.bincount(by_column[new], minlength=columns)
+    counts = np.bincount(by_column[new], minlength=fields.columns)
     if counts.max(initial=0) >= 1 << BIN_BITS:
         return None
     before = np.cumsum(counts) - counts
