@@ -83,7 +83,7 @@ def _users(main: relax.Function) -> _Users:
                     visit(value.false_branch)
                 elif isinstance(value, relax.Call):
                     for arg in value.args:
-                        use(arg, binding.var if _is_elementwise(value) else None)
+                        use(arg, binding.var if is_elementwise(value) else None)
                 else:
                     use(value, binding.var if isinstance(value, relax.Var) else None)
         use(body.body if isinstance(body, relax.SeqExpr) else body, None)
@@ -109,7 +109,8 @@ def _stored_dtypes(var: relax.Var, users: _Users) -> set[str]:
     return dtypes
 
 
-def _is_elementwise(call: relax.Call) -> bool:
+def is_elementwise(call: relax.Call) -> bool:
+    """Return whether ``call`` is of an operator that computes each element on its own."""
     return isinstance(call.op, tvm.ir.Op) and call.op.name.removeprefix("relax.") in _ELEMENTWISE
 
 

@@ -19,6 +19,7 @@ from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import FinishRecurrences, LowerRecurrences
+from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
 from tvmopt.transform.pad_early import PadEarly
@@ -55,6 +56,7 @@ def lower_passes(
         *simplify_passes(),
         GuardIndices(),
         GuardDivision(),
+        MultiplyByReciprocal(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
         # 2. Operators with a dedicated library implementation.

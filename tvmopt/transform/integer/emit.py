@@ -25,6 +25,7 @@ from tvmopt.transform.integer.values import (
     Value,
     array_of,
 )
+from tvmopt.transform.multiply_by_reciprocal import reciprocal
 
 
 class Emitter:
@@ -63,8 +64,7 @@ class Emitter:
         known = array_of(real)
         if known is not None and known.dtype == np.float32:
             return relax.const(params.apply(known), params.dtype)
-        steps = self.emit(relax.op.divide(real, number(params.scale, "float32")))
-        return self._saturate(steps, params, *params.limits)
+        return self._saturate(self._in_steps(real, params), params, *params.limits)
 
     def clipped(self, tensor: relax.Expr, low: int, high: int) -> relax.Expr:
         """Return an integer tensor clipped to ``[low, high]``."""
@@ -72,6 +72,13 @@ class Emitter:
         if low <= info.min and high >= info.max:
             return tensor
         return self.emit(relax.op.clip(tensor, max(low, info.min), min(high, info.max)))
+
+    def _in_steps(self, real: relax.Expr, params: QuantParams) -> relax.Expr:
+        """Return ``real / scale``; a vector multiplication is 20 times as fast as a division."""
+        factor = reciprocal(params.scale)
+        if factor is None:
+            return self.emit(relax.op.divide(real, number(params.scale, "float32")))
+        return self.emit(relax.op.multiply(real, number(factor, "float32")))
 
     def _requantise(self, value: Linear, params: QuantParams) -> relax.Expr:
         if value.clamped and not params.per_tensor:
