@@ -1,17 +1,20 @@
 """Compare the champion of a search with ONNX Runtime and OpenVINO: latency and accuracy drop.
 
-Usage: ``python -m benchmarks.search_champion --name NAME [--tracking_uri URI] [--data FILE.npz]
-[--threads N] [--seconds S]``
+Usage: ``python -m benchmarks.search_champion --name NAME [--beside NAME] [--tracking_uri URI]
+[--data FILE.npz] [--max_drop D] [--threads N] [--seconds S]``
 
 The script loads ``models:/NAME@champion`` and its float32 source model. It computes the accuracy
 drop of each contender on the evaluation split of the data, or the fidelity on random inputs without
 ``--data``. It times all contenders interleaved in one process and prints one table. OpenVINO runs
-in float32 and in bfloat16.
+in float32, in bfloat16, and in int8 as NNCF's presets with the fast bias correction quantise the
+model on the calibration split. The last line compares the champion with the fastest contender whose
+drop is at most ``--max_drop``. ``--beside`` adds the champion of another name, of the same model.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,15 +25,36 @@ import onnx
 
 from benchmarks import peers, report
 from benchmarks.interleave import Timing, interleave
+from benchmarks.nncf_models import quantised_by_nncf
+from tvmopt.evaluate.dataset import Dataset
 
 Predict = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
-_MAX_SAMPLES = 256
+_MAX_SAMPLES, _CALIBRATION = 256, 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A contender: its latency, and its accuracy drop.
+
+    Attributes:
+        label: Its name in the table.
+        timing: Latency.
+        drop: Accuracy drop.
+        is_ours: Whether tvmopt built it.
+    """
+
+    label: str
+    timing: Timing
+    drop: float
+    is_ours: bool
 
 
 def main() -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True, help="name of the registered model")
+    parser.add_argument("--beside", default="", help="name of a registered model to add")
+    parser.add_argument("--max_drop", type=float, default=0.01, help="limit of the accuracy drop")
     parser.add_argument("--tracking_uri", default="", help="default: that of MLflow")
     parser.add_argument("--data", default="", help="data file of the search")
     parser.add_argument("--threads", type=int, default=2)
@@ -43,18 +67,22 @@ def main() -> int:
         mlflow.set_tracking_uri(args.tracking_uri)
     report.print_environment(report.environment(args.threads), ("openvino",))
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-        rows = _measure(args.name, args.data, args.threads, args.seconds, Path(scratch))
+        rows = _measure(
+            args.name, args.beside, args.data, args.threads, args.seconds, Path(scratch)
+        )
     print(_table(rows))
+    print(_verdict(rows, args.max_drop))
     return 0
 
 
 def _measure(
-    name: str, data: str, threads: int, seconds: float, scratch: Path
-) -> list[tuple[str, Timing, float]]:
+    name: str, beside: str, data: str, threads: int, seconds: float, scratch: Path
+) -> list[Row]:
     from mlflow import MlflowClient
 
     from tvmopt.evaluate.accuracy import AccuracyMeter
     from tvmopt.evaluate.dataset import choose_dataset
+    from tvmopt.frontend.class_scores import find_class_scores
     from tvmopt.frontend.reference import Reference
     from tvmopt.stages.module_files import REFERENCE_FILE
     from tvmopt.stages.signature import Signature
@@ -67,22 +95,32 @@ def _measure(
     converted = local_artifacts(client, version.tags["convert_run"], scratch)
     model = onnx.load_model(str(converted / REFERENCE_FILE))
     reference = Reference(model, threads)
-    tags = version.tags
-    ours = f"champion: {tags['dtype']} {tags['layout']} {tags['strategy']}"
-    contenders: dict[str, Predict] = {ours: champion, "ONNX Runtime float32": reference}
-    if peers.available("openvino"):
-        for precision in ("f32", "bf16"):
-            contenders[f"OpenVINO {precision}"] = peers.openvino_model(model, threads, precision)
-    dataset = choose_dataset(
-        Path(data) if data else None,
-        champion.metadata.inputs,
-        "evaluate",
-        seed=1,
-        random_kind=Signature.read(converted).random_inputs,
-    )
+    contenders: dict[str, Predict] = {_described("champion", version.tags): champion}
+    if beside:
+        other = client.get_model_version_by_alias(beside, "champion")
+        label = _described("beside", other.tags)
+        contenders[label] = flavor.load_model(f"models:/{beside}/{other.version}")
+    ours = len(contenders)
+    contenders["ONNX Runtime float32"] = reference
+
+    def part(which: str) -> Dataset:
+        return choose_dataset(
+            Path(data) if data else None,
+            champion.metadata.inputs,
+            which,
+            seed=1,
+            random_kind=Signature.read(converted).random_inputs,
+        )
+
+    contenders |= _openvino(model, part("calibrate"), threads)
+    dataset = part("evaluate")
     if dataset.samples > _MAX_SAMPLES:
         dataset = dataset.take(range(_MAX_SAMPLES))
-    meters = {label: AccuracyMeter("auto", dataset.labels is not None) for label in contenders}
+    scores = find_class_scores(model)
+    meters = {
+        label: AccuracyMeter("auto", dataset.labels is not None, class_scores=scores)
+        for label in contenders
+    }
     for batch in dataset.batches():
         expected = [np.array(array) for array in reference(batch.inputs)]
         for label, call in contenders.items():
@@ -92,21 +130,58 @@ def _measure(
     timings = interleave(
         {label: _bound(call, inputs) for label, call in contenders.items()}, time_limit_s=seconds
     )
-    return [(label, timings[label], meters[label].result().drop) for label in contenders]
+    return [
+        Row(label, timings[label], meters[label].result().drop, is_ours=n < ours)
+        for n, label in enumerate(contenders)
+    ]
+
+
+def _described(what: str, tags: Mapping[str, str]) -> str:
+    return f"{what}: {tags['dtype']} {tags['layout']} {tags['strategy']}"
+
+
+def _openvino(model: onnx.ModelProto, seen: Dataset, threads: int) -> dict[str, Predict]:
+    """Return OpenVINO in float32, bfloat16, and int8 where NNCF can quantise the model."""
+    if not peers.available("openvino"):
+        return {}
+    found: dict[str, Predict] = {
+        f"OpenVINO {precision}": peers.openvino_model(model, threads, precision)
+        for precision in ("f32", "bf16")
+    }
+    if peers.available("nncf"):
+        batches = [batch.inputs for batch in seen.batches()][:_CALIBRATION]
+        for preset in ("mixed", "performance"):
+            try:
+                quantised = quantised_by_nncf(model, batches, preset, is_fast=True)
+                call = peers.openvino_model(quantised, threads, "bf16")
+            except Exception as error:
+                print(f"NNCF {preset}: {report.one_line(error)}")
+                continue
+            found[f"OpenVINO int8, NNCF {preset}"] = call
+    return found
 
 
 def _bound(call: Predict, inputs: Mapping[str, np.ndarray]) -> Callable[[], Any]:
     return lambda: call(inputs)
 
 
-def _table(rows: Sequence[tuple[str, Timing, float]]) -> str:
+def _table(rows: Sequence[Row]) -> str:
     from tvmopt.tracking.report.tables import as_text
 
-    ours = rows[0][1].median
+    champion = rows[0].timing.median
     cells = [["contender", "p50 ms (95% interval)", "champion / contender", "accuracy drop"]]
-    for label, timing, drop in rows:
-        cells.append([label, str(timing), f"{ours / timing.median:.2f}", f"{drop:+.4f}"])
+    for row in rows:
+        ratio = champion / row.timing.median
+        cells.append([row.label, str(row.timing), f"{ratio:.2f}", f"{row.drop:+.4f}"])
     return as_text(cells)
+
+
+def _verdict(rows: Sequence[Row], max_drop: float) -> str:
+    """Return one line: the champion's time over that of the best contender within the limit."""
+    kept = [row for row in rows if not row.is_ours and row.drop <= max_drop]
+    best = min(kept, key=lambda row: row.timing.median)
+    ratio = rows[0].timing.median / best.timing.median
+    return f"best contender with a drop of at most {max_drop}: {best.label}; ratio {ratio:.3f}"
 
 
 if __name__ == "__main__":

