@@ -3,78 +3,66 @@
 from __future__ import annotations
 
 import numpy as np
-import tvm
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm import relax
+from tvm.relax import op
 
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal, reciprocal
 
-
-def _same(before: tvm.IRModule, after: tvm.IRModule) -> None:
-    tvm.ir.assert_structural_equal(MultiplyByReciprocal()(before), after)
+OPERANDS = {"x": ((2, 3), "float32"), "w": ((3, 4), "float32")}
 
 
-def test_quotients_behind_a_matmul_become_one_product() -> None:
-    @I.ir_module
-    class Before:
-        @R.function
-        def main(x: R.Tensor((2, 3), "float32"), w: R.Tensor((3, 4), "float32")):
-            with R.dataflow():
-                y = R.matmul(x, w)
-                shifted = R.add(y, R.const(3.0))
-                a = R.divide(shifted, R.const(8.0))
-                b = R.divide(a, R.const(0.25))
-                c = R.multiply(R.const(3.0), b)
-                R.output(c)
-            return c
-
-    @I.ir_module
-    class After:
-        @R.function
-        def main(x: R.Tensor((2, 3), "float32"), w: R.Tensor((3, 4), "float32")):
-            with R.dataflow():
-                y = R.matmul(x, w)
-                shifted = R.add(y, R.const(3.0))
-                a = R.multiply(shifted, R.const(0.125))
-                b = R.multiply(shifted, R.const(0.5))
-                c = R.multiply(shifted, R.const(1.5))
-                R.output(c)
-            return c
-
-    _same(Before, After)
+def f32(value: object) -> relax.Expr:
+    return relax.const(np.asarray(value, "float32"), "float32")
 
 
-def test_a_table_keeps_its_quotients() -> None:
-    @I.ir_module
-    class Mean:
-        @R.function
-        def main(x: R.Tensor((2, 3), "float32")):
-            with R.dataflow():
-                total = R.sum(x, axis=[1])
-                mean = R.divide(total, R.const(10.0))
-                R.output(mean)
-            return mean
+def test_quotients_behind_a_matmul_become_one_product(relax_main, assert_same) -> None:
+    def before(emit, x, w):
+        shifted = emit(op.add(emit(op.matmul(x, w)), f32(3)))
+        steps = emit(op.divide(emit(op.divide(shifted, f32(8))), f32(0.25)))
+        return emit(op.multiply(f32(3), steps))
 
-    _same(Mean, Mean)
+    def after(emit, x, w):
+        shifted = emit(op.add(emit(op.matmul(x, w)), f32(3)))
+        return emit(op.multiply(shifted, f32(1.5)))
+
+    found = MultiplyByReciprocal()(relax_main(before, **OPERANDS))
+    assert_same(found, relax_main(after, **OPERANDS))
 
 
-def test_a_factor_for_each_channel_is_not_merged_with_one_that_widens() -> None:
-    channels = np.array([2.0, 4.0, 8.0, 16.0], "float32")
-    builder = tvm.relax.BlockBuilder()
-    x, w = (
-        tvm.relax.Var(name, R.Tensor(shape, "float32"))
-        for name, shape in (("x", (4, 4)), ("w", (4, 4)))
+def test_a_value_that_is_read_twice_is_computed_once(relax_main, assert_same) -> None:
+    def net(emit, x, w, halve):
+        y = emit(op.matmul(x, w))
+        half = emit(halve(y))
+        return emit(op.add(emit(op.exp(half)), half))
+
+    found = MultiplyByReciprocal()(
+        relax_main(lambda *args: net(*args, lambda y: op.divide(y, f32(2))), **OPERANDS)
     )
-    with builder.function("main", [x, w]):
-        y = builder.emit(tvm.relax.op.matmul(x, w))
-        first = builder.emit(tvm.relax.op.multiply(y, tvm.relax.const(channels)))
-        second = builder.emit(tvm.relax.op.divide(first, tvm.relax.const(np.float32(2))))
-        builder.emit_func_output(second)
-    found = MultiplyByReciprocal()(builder.get())
-    calls = [binding.value for binding in found["main"].body.blocks[0].bindings]
-    assert [call.op.name for call in calls] == ["relax.matmul", "relax.multiply", "relax.multiply"]
-    assert calls[2].args[0].same_as(found["main"].body.blocks[0].bindings[1].var)
-    assert float(calls[2].args[1].value.numpy()) == 0.5
+    wanted = relax_main(lambda *args: net(*args, lambda y: op.multiply(y, f32(0.5))), **OPERANDS)
+    assert_same(found, wanted)
+
+
+def test_a_table_keeps_its_quotients(relax_main, assert_same) -> None:
+    def mean(emit, x):
+        return emit(op.divide(emit(op.sum(x, axis=[1])), f32(10)))
+
+    table = relax_main(mean, x=OPERANDS["x"])
+    assert_same(MultiplyByReciprocal()(table), table)
+
+
+def test_a_factor_for_each_channel_is_kept_apart(relax_main, assert_same) -> None:
+    channels = [2.0, 4.0, 8.0, 16.0]
+
+    def before(emit, x, w):
+        scaled = emit(op.multiply(emit(op.matmul(x, w)), f32(channels)))
+        return emit(op.divide(scaled, f32(2)))
+
+    def after(emit, x, w):
+        scaled = emit(op.multiply(emit(op.matmul(x, w)), f32(channels)))
+        return emit(op.multiply(scaled, f32(0.5)))
+
+    found = MultiplyByReciprocal()(relax_main(before, **OPERANDS))
+    assert_same(found, relax_main(after, **OPERANDS))
 
 
 def test_reciprocal_of_what_float32_cannot_hold() -> None:

@@ -12,7 +12,9 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
 from tvmopt.evaluate.drop_interval import Interval, of_losses, of_metric
 from tvmopt.evaluate.float_r2 import FloatR2
+from tvmopt.evaluate.weighted_r2 import WeightedR2
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
+from tvmopt.frontend.score_maps import NONE
 from tvmopt.metrics.check import AGREEMENT, FIDELITIES, FLOAT_R2
 from tvmopt.metrics.metric import Metric
 
@@ -117,7 +119,7 @@ class AccuracyMeter:
         self._agreement: Agreement | None = None
         if class_scores.found or name == AGREEMENT:
             self._agreement = Agreement()
-        self._float_r2: list[FloatR2] = []
+        self._float_r2: list[FloatR2 | WeightedR2] = []
         self._batch_cosines: list[float] = []
         self._max_abs_error = 0.0
 
@@ -195,13 +197,23 @@ class AccuracyMeter:
         valid: int,
         padding: int,
     ) -> None:
-        self._float_r2 = self._float_r2 or [FloatR2() for _ in expected]
-        for found, got, want in zip(self._float_r2, actual, expected, strict=True):
+        if not self._float_r2:
+            self._float_r2 = [
+                FloatR2() if at == NONE else WeightedR2() for at in self._maps(len(expected))
+            ]
+        maps = self._maps(len(expected))
+        for found, at, got, want in zip(self._float_r2, maps, actual, expected, strict=True):
             got, want = np.asarray(got), np.asarray(want)
-            if want.ndim and len(want) == valid + padding:
+            if isinstance(found, WeightedR2):
+                found.add(got[:valid], want[:valid], np.asarray(expected[at])[:valid])
+            elif want.ndim and len(want) == valid + padding:
                 found.add(got[:valid], want[:valid])
             else:  # an output without an axis of samples is one sample
                 found.add(got[None], want[None])
+
+    def _maps(self, outputs: int) -> tuple[int, ...]:
+        """Return the index of each output's map of scores."""
+        return self._scores.maps or (NONE,) * outputs
 
     def result(self, *, with_interval: bool = False) -> Accuracy:
         """Return the accuracy over all batches so far.
@@ -266,6 +278,8 @@ class AccuracyMeter:
                 why = "the first output has its largest value in one column for all samples"
         values = [output.value for output in self._float_r2]
         worst = f", the least of {len(values)} outputs" if len(values) > 1 else ""
+        if self._scores.maps:
+            worst += ", values of a detector weighted with the float model's scores at their places"
         return min(values, default=1.0), f"R2 with the float model as the truth{worst} ({why})"
 
     @property

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from tvmopt.compare import LEAST_DIRECTION, masked_alike
+from tvmopt.evaluate.weighted_r2 import shares
 
 _FIELD_SHARE = 0.1
 """Share of a field's standard deviation over its elements that an error is relative to at least.
@@ -107,11 +108,7 @@ class FloatR2:
 
         Their mean is ``1 - value``, unless that is limited to 1.
         """
-        errors = np.array(self._errors)
-        total, lost = float(errors.sum()), 1.0 - self.value
-        if not lost or not np.isfinite(total) or total <= 0:
-            return np.full(max(1, len(errors)), lost)
-        return errors * (len(errors) * lost / total)
+        return shares(self._errors, 1.0 - self.value)
 
     def _variance(self) -> float:
         """Return the mean variance of an element; where nothing repeats, that over elements."""

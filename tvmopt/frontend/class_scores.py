@@ -13,21 +13,9 @@ import re
 
 import onnx
 
-from tvmopt.frontend.shapes import declared_dims
+from tvmopt.frontend.last_operator import SIGMOID, SOFTMAX, dims_of, last_operator
+from tvmopt.frontend.score_maps import find_score_maps
 
-_LINEAR = frozenset({"Gemm", "MatMul", "MatMulNBits"})
-_SIGMOID = frozenset({"Sigmoid", "HardSigmoid"})
-_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
-#: Operators that keep the order of the scores of a row. Reshapes are followed: what counts is the
-#: last axis, and classifiers drop axes of one element only.
-_KEEP = frozenset(
-    {
-        "Identity", "Cast", "Dropout", "Squeeze", "Unsqueeze", "Flatten", "Reshape", "Clip",
-        "GlobalAveragePool", "ReduceMean", "QuantizeLinear", "DequantizeLinear",
-    }
-)  # fmt: skip
-#: The same, if all operands but one are constants: a bias, or a temperature.
-_KEEP_WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 #: Words in names of outputs that hold values or features, as exporters and model zoos use them.
 _VALUES = re.compile(
     r"box(es)?|bbox(es)?|coord(s|inates?)?|landmarks?|keypoints?|pose|offsets?|regression|values?|"
@@ -45,11 +33,14 @@ class ClassScores:
         found: Whether it does.
         why: The reason, for the user: ``"Softmax computes output 'y'"``.
         doubtful: Whether a linear layer alone says so, which may compute values as well.
+        maps: For each output the index of its map of scores (:mod:`.score_maps`), or -1; empty
+            where no output has one.
     """
 
     found: bool
     why: str
     doubtful: bool = False
+    maps: tuple[int, ...] = ()
 
     def on(self, *, random_inputs: bool) -> ClassScores:
         """Return it for the inputs at hand.
@@ -70,17 +61,20 @@ def find_class_scores(model: onnx.ModelProto) -> ClassScores:
     Args:
         model: A prepared model, without functions.
     """
-    graph = model.graph
+    return dataclasses.replace(_of_first_output(model.graph), maps=find_score_maps(model.graph))
+
+
+def _of_first_output(graph: onnx.GraphProto) -> ClassScores:
     output = graph.output[0].name
-    last = _last_operator(graph)
+    last = last_operator(graph, output)
     if last is None:
         return ClassScores(
             False, f"no softmax, sigmoid or linear layer computes output {output!r} last"
         )
     computes = f"{last} computes output {output!r}"
-    if last in _SOFTMAX:
+    if last in SOFTMAX:
         return ClassScores(True, computes)
-    dims = _dims(graph, output)
+    dims = dims_of(graph, output)
     if dims and dims[-1] == 1:
         return ClassScores(False, f"output {output!r} has one column")
     words = _words(output)
@@ -88,51 +82,10 @@ def find_class_scores(model: onnx.ModelProto) -> ClassScores:
         return ClassScores(True, computes)
     if word := next((word for word in words if _VALUES.fullmatch(word)), ""):
         return ClassScores(False, f"output {output!r} is named after {word!r}, not after classes")
-    return ClassScores(True, computes, doubtful=last not in _SIGMOID)
-
-
-def _last_operator(graph: onnx.GraphProto) -> str | None:
-    """Return the type of the last operator whose last axis may be one of classes; None without."""
-    producers = {name: node for node in graph.node for name in node.output if name}
-    constants = {tensor.name for tensor in graph.initializer}
-    constants.update(node.output[0] for node in graph.node if node.op_type == "Constant")
-    name = graph.output[0].name
-    for _ in range(len(graph.node)):
-        node = producers.get(name)
-        if node is None or name != node.output[0]:
-            return None
-        kind = node.op_type
-        if kind in _LINEAR or kind in _SIGMOID:
-            return kind
-        if kind == "Conv":  # its second axis, which is the last where others are gone
-            dims = _dims(graph, graph.output[0].name)
-            return kind if dims is not None and len(dims) == 2 else None
-        if kind in _SOFTMAX:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), None)
-            dims = _dims(graph, name)
-            return kind if axis in (None, -1) or (dims and axis == len(dims) - 1) else None
-        inputs = [one for one in node.input if one]
-        if kind in _KEEP_WITH_CONSTANT:
-            inputs = [one for one in inputs if one not in constants]
-            if len(inputs) > 1:
-                return None
-        elif kind not in _KEEP:
-            return None
-        if not inputs:
-            return None
-        name = inputs[0]
-    return None
+    return ClassScores(True, computes, doubtful=last not in SIGMOID)
 
 
 def _words(name: str) -> list[str]:
     """Return the words of a name in snake_case, camelCase or with dots, in lower case."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return [word for word in re.split(r"[^a-z]+", spaced) if word]
-
-
-def _dims(graph: onnx.GraphProto, name: str) -> list[int | str] | None:
-    """Return the dimensions of a value; None where they are not known."""
-    for value in (*graph.output, *graph.value_info):
-        if value.name == name and (dims := declared_dims(value)) is not None:
-            return list(dims)
-    return None

@@ -58,5 +58,6 @@ class Signature:
         data["tolerance"] = Tolerance(**data["tolerance"])
         scores = data.pop("class_scores", None)
         if isinstance(scores, dict):  # older versions wrote a flag, or nothing
-            data["class_scores"] = ClassScores(**scores)
+            maps = tuple(scores.get("maps", ()))  # older versions wrote none
+            data["class_scores"] = ClassScores(**{**scores, "maps": maps})
         return cls(**data)
