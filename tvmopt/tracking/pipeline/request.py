@@ -120,7 +120,6 @@ class Request:
                 layout=conversion.layout,
                 dtype=conversion.dtype,
                 strategy=tuning.strategy,
-                granularity=tuning.granularity,
                 rpc_tracker=self.asked.board.rpc_tracker,
             )
         lacking = self.target.why_not_here()

@@ -29,6 +29,7 @@ from tvmopt.tracking.store.trust import are_usable, checked_artifacts
 
 _MOST = 8
 _NEAR = 1.25
+_MEMORY_SHARE = 0.8  # of a GPU's memory, for all finalists; the champion and CUDA take the rest
 _TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
 CHAMPION = "the champion so far"
 
@@ -80,6 +81,23 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     for near in (r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]):
         wanted += [near, *(r for r in ordered if r.choice.is_twin(near.choice))]
     return list({r.number: r for r in wanted}.values())[:_MOST]
+
+
+def fitting(chosen: list[Record], memory_bytes: int) -> list[Record]:
+    """Return the first finalists that fit into a GPU's memory together; at least one.
+
+    Args:
+        chosen: The finalists, most promising first.
+        memory_bytes: Memory of the GPU.
+    """
+    left_mb = _MEMORY_SHARE * memory_bytes / 1e6
+    kept: list[Record] = []
+    for record in chosen:
+        left_mb -= record.metrics.get("peak_memory_mb", 0.0)
+        if kept and left_mb < 0:
+            break
+        kept.append(record)
+    return kept
 
 
 def measure_finals(
