@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tvmopt.device import cuda_runtime
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.cuda.toolchain.modules import check_tools
+from tvmopt.link import link_options
 from tvmopt.search.declared import Declared
 from tvmopt.tracking.pipeline.request import Request
 
@@ -31,11 +33,14 @@ def check_searchable(request: Request, target: str, declared: Declared) -> None:
 
     Raises:
         ConfigError: The rule, the value got, what to do.
+        EnvironmentSetupError: When no compiler is installed that builds for the GPU.
     """
     if lacking := request.target.why_not_here():
         raise ConfigError(f"{_RULE}, but got {target!r}, and {lacking}; {_CURE}")
     if request.target.gpu is None:
         return
+    link_options()
+    check_tools()
     for name, values in (
         ("dtype", declared.dtypes),
         ("layout", declared.layouts),
