@@ -8,6 +8,8 @@ nothing above it:
 - :class:`CudaGpu`: candidates are scheduled, but not compiled; their times follow from their rank,
 - ``build_library``: schedules and records are the GPU's, the code is for the CPU,
 - the clock of a network: a hundredth of the CPU's time.
+
+With ``PRETENDED_GPU_FULL=bfloat16``, networks that hold this dtype do not fit into its memory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -29,6 +32,7 @@ NAME = "NVIDIA A100-SXM4-80GB (pretended), driver for CUDA 13.0"
 _SPEED = 100.0
 _MEMORY_STEP = 50_000_000  # bytes that a model takes
 _free = [GPU.memory_bytes]
+_too_large: list[bool] = [False]  # whether the network built last fits not
 
 
 class HostNetwork:
@@ -38,6 +42,8 @@ class HostNetwork:
         self._run = run
 
     def __call__(self) -> Any:
+        if _too_large[-1]:
+            raise RuntimeError("InternalError: CUDA: out of memory")
         return self._run()
 
     def launch(self) -> None:
@@ -85,8 +91,10 @@ def _replace_compiler() -> None:
     def build_library(mod: Any, target: Any, path: Any, **options: Any) -> Any:
         if target.gpu is None:
             return real(mod, target, path, **options)
-        sized = build.SizeModule(mod, options.get("database_dir"))
+        sized = build.SizeModule(mod.clone(), options.get("database_dir"))
         schedule = options.get("schedule", "default")
+        full = os.environ.get("PRETENDED_GPU_FULL", "")
+        _too_large.append(bool(full) and full in mod.script())
         of_gpu = build.schedule_size(sized, target, target.to_tvm(), schedule)
         host = resolve_target("host", 1)
         built = real(mod, host, path, schedule=schedule, native=False, quick=True)
@@ -100,8 +108,7 @@ def _replace_compiler() -> None:
 
     def build_nothing(self: Any, functions: Any, path: str | None) -> None:
         if path is not None:
-            with open(path, "w") as file:
-                file.write("\n".join(functions))
+            Path(path).write_text("\n".join(functions))
 
     @contextlib.contextmanager
     def bench(self: Any, libraries: Any, inputs: Any, candidates: int) -> Any:
