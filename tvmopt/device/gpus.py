@@ -79,6 +79,8 @@ _EXTRAS = tuple(rf"-{word}(?=-|$)" for word in (r"sxm\d?", r"hbm\d\w?", "nvl", "
 GPUS: dict[str, CudaArch] = {gpu.name: gpu for gpu in _ALL}
 #: GPU that :class:`~tvmopt.device.cuda_costs.CudaCosts` is fitted to.
 FITTED = "nvidia-h200"
+#: Tag with :func:`constants_words` of a target.
+CONSTANTS_TAG = "tvmopt.gpu_constants"
 
 
 def constants_words(gpu: CudaArch) -> str:
