@@ -22,7 +22,7 @@ from tvmopt.tracking.flavor.in_child import check_golden
 from tvmopt.tracking.flavor.verify import verify_model
 from tvmopt.tracking.pipeline.entry import MEASURED_TAGS
 from tvmopt.tracking.pipeline.request import Request
-from tvmopt.tracking.pipeline.steps import plan_stage
+from tvmopt.tracking.pipeline.steps import add_torch_peer, plan_stage
 from tvmopt.tracking.registry.promotion import champion_of
 from tvmopt.tracking.store.stage_run import Session, StageOutput, run_stage
 from tvmopt.tracking.store.trust import are_usable, checked_artifacts
@@ -118,6 +118,7 @@ def measure_finals(
         inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = rival.bundle, rival.digest
     if request.data is not None:
         inputs["data"], digests["data"] = request.data, request.data_digest
+    add_torch_peer(request, inputs, digests)
     repeats = _TIMES_REPEATS * request.evaluate.repeats
     config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
     planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")

@@ -77,7 +77,8 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
         choice: The choice.
         budget_s: Seconds of the study's budget; 0 for no limit.
     """
-    found = request.changed(**choice.settings())
+    # torch.compile takes minutes: the last round alone compares with it
+    found = dataclasses.replace(request.changed(**choice.settings()), torch_source=None)
     if choice != BASELINE:
         return dataclasses.replace(found, latency_time_s=_TRIAL_LATENCY_S)
     most = _BASELINE_MOST_S
