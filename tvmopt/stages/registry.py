@@ -181,7 +181,7 @@ STAGES: dict[str, Stage] = {
         Stage(
             "evaluate", "tvmopt.stages.evaluate:evaluate", configs.EvaluateConfig,
             (_config, _CONVERT, InputGroup("bundle:"), _out_dir, _progress, _DATA,
-             Input("torch", optional=True)),
+             Input("torch_source", optional=True)),
             measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
         Stage(

@@ -216,8 +216,8 @@ def add_torch_peer(request: Request, inputs: dict[str, Path], digests: dict[str,
         digests: Their digests.
     """
     if request.torch_source is not None and request.target.gpu is not None:
-        inputs["torch"] = request.torch_source
-        digests["torch"] = sha256_text(f"{request.model_digest} {torch_version()}")
+        inputs["torch_source"] = request.torch_source
+        digests["torch_source"] = sha256_text(f"{request.model_digest} {torch_version()}")
 
 
 def plan_stage(
