@@ -73,7 +73,7 @@ def module(monkeypatch) -> FakeModule:
         cuda=types.SimpleNamespace(Event=FakeEvent, synchronize=lambda: None),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(exporter, "load_module", lambda source, folder: made)
+    monkeypatch.setattr(exporter, "source_module", lambda source, folder: made)
     return made
 
 

@@ -61,7 +61,7 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
     return Exported(graph, columns, TENSOR, _OUTPUT, None, predict)
 
 
-def load_module(source: SourceModel, folder: Path) -> Any:
+def source_module(source: SourceModel, folder: Path) -> Any:
     """Return the module of a saved model, on the CPU.
 
     Args:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tvmopt import host
 from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
@@ -139,7 +138,6 @@ def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec, timer: Laye
 
     layout = target.arch().layout or "NCHW"
     converted = convert_module(import_onnx(model), dtype=dtype, layout=layout)
-    host.request_amx(target.cpu_flags)
     inputs = []
     for value in model.graph.input:
         kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmopt import host
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TuneError
@@ -50,6 +51,7 @@ class LayerTimer(abc.ABC):
 @contextlib.contextmanager
 def layer_timer(target: TargetSpec) -> Iterator[LayerTimer]:
     """Yield the timer of a target that this machine can run."""
+    host.request_amx(target.cpu_flags)
     if target.gpu is None:
         yield HostLayerTimer(target.threads)
         return

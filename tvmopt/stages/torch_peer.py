@@ -78,10 +78,10 @@ def torch_seconds(file: str, array: str, dtype: str) -> list[float]:
     """
     import torch
 
-    from tvmopt.exporters.torch import load_module
+    from tvmopt.exporters.torch import source_module
 
     said: dict[str, Any] = json.loads(Path(file).read_text())
-    module = load_module(SourceModel.from_dict(said["source"]), Path(said["folder"]))
+    module = source_module(SourceModel.from_dict(said["source"]), Path(said["folder"]))
     tensor = torch.from_numpy(np.load(array)).cuda()
     half = getattr(torch, dtype)
     module = module.cuda().to(half)
