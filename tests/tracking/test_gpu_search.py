@@ -21,7 +21,12 @@ def environment(project_env, root):
 
     def env(folder: Path) -> dict[str, str]:
         path = os.pathsep.join(map(str, (FAKE, root)))
-        return {**project_env(folder), "PYTHONPATH": path, "PRETENDED_GPU_FULL": "bfloat16"}
+        return {
+            **project_env(folder),
+            "PYTHONPATH": path,
+            "PRETENDED_GPU_FULL": "bfloat16",
+            "XDG_CACHE_HOME": str(folder),  # locks of its own: it need not wait for the machine
+        }
 
     return env
 
