@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from tvmopt.kernels.cuda.toolchain import compiler, modules
 from tvmopt.search.declared import Declared
 from tvmopt.search.limits import Limits
 from tvmopt.search.records import REFERENCE_MS
-from tvmopt.tracking.pipeline import workflow
+from tvmopt.stages.launch import UNLIMITED
+from tvmopt.tracking.pipeline import entry, workflow
 from tvmopt.tracking.pipeline.request import Request, make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.workflow import _check_tools
@@ -25,6 +27,7 @@ from tvmopt.tracking.search.entry_points import search
 from tvmopt.tracking.search.facts import facts_of, portable
 from tvmopt.tracking.search.finals import fitting
 from tvmopt.tracking.search.trial import Rules
+from tvmopt.tracking.store.stage_run import Session
 
 MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 no_gpu = pytest.mark.skipif(bool(tvm.runtime.cuda(0).exist), reason="this machine has a GPU")
@@ -108,6 +111,18 @@ def test_a_search_refuses_what_its_gpu_cannot_take(monkeypatch, restriction, mes
     with pytest.raises(ConfigError, match=message):
         device_rules.check_searchable(request("t4"), "t4", Declared(**restriction))
     device_rules.check_searchable(request("t4"), "t4", Declared(dtypes=("float16", "int8")))
+
+
+@pytest.mark.parametrize("missing", [(), ("a GPU of compute capability 9.0",)])
+def test_commands_that_measure_on_a_gpu_take_turns(monkeypatch, tmp_path, missing) -> None:
+    plain = Session(None, "0", "r", {}, True, tmp_path, 1)  # type: ignore[arg-type]
+    monkeypatch.setattr(entry, "command", lambda *_, **__: contextlib.nullcontext(plain))
+    monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: missing)
+    opened = {}
+    for target in ("h200", "host"):
+        with entry.open_session("main", request(target), {}, allowance=UNLIMITED) as session:
+            opened[target] = session.takes_turns
+    assert opened == {"h200": not missing, "host": False}
 
 
 def test_a_gpus_latency_is_not_adjusted_by_the_cpus_speed() -> None:

@@ -121,7 +121,8 @@ def open_session(
         allow=lambda: allowance,
         threads=request.evaluate.threads,
     ) as session:
-        if request.target.gpu is not None:  # one process at a time measures on the GPU
+        # One process at a time measures on the GPU.
+        if request.target.gpu is not None and request.is_measurable:
             session = dataclasses.replace(session, takes_turns=True)
         if request.source_model_id:
             link_source(session.client, session.run_id, request.source_model_id)
