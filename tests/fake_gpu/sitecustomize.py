@@ -7,7 +7,7 @@ nothing above it:
 - the driver's answers (:mod:`tvmopt.device.cuda_runtime`, ``probe``),
 - :class:`CudaGpu`: candidates are scheduled, but not compiled; their times follow from their rank,
 - ``build_library``: schedules and records are the GPU's, the code is for the CPU,
-- the clock of a network: a hundredth of the CPU's time.
+- the clock of a network: the CPU's time.
 
 With ``PRETENDED_GPU_FULL=bfloat16``, networks that hold this dtype do not fit into its memory.
 """
@@ -29,7 +29,6 @@ from tvmopt.runtime import callers, network
 
 GPU = GPUS["nvidia-a100"]
 NAME = "NVIDIA A100-SXM4-80GB (pretended), driver for CUDA 13.0"
-_SPEED = 100.0
 _MEMORY_STEP = 50_000_000  # bytes that a model takes
 _free = [GPU.memory_bytes]
 _too_large: list[bool] = [False]  # whether the network built last fits not
@@ -53,7 +52,7 @@ class HostNetwork:
         start = time.perf_counter()
         for _ in range(calls):
             self._run()
-        return (time.perf_counter() - start) / calls / _SPEED
+        return (time.perf_counter() - start) / calls
 
 
 def _network(executor: Any, inputs: Any, on_gpu: bool | str, size: int = 0) -> Any:
