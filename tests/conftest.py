@@ -326,7 +326,7 @@ def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: igno
     from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED
     from tvmopt.stages.evaluate import evaluate
 
-    def run(data=None, bundles=None, **options):  # type: ignore[no-untyped-def]
+    def run(data=None, bundles=None, torch_source=None, **options):  # type: ignore[no-untyped-def]
         path = None
         if data is not None:
             path = tmp_path / "data.npz"
@@ -337,7 +337,9 @@ def evaluate_model(conv_build, conv_bundle, tmp_path) -> Callable:  # type: igno
         bundles = bundles or {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}
         seen = []
         convert_dir = conv_build / "convert"
-        result = evaluate(config, convert_dir, bundles, out, lambda *s: seen.append(s), path)
+        result = evaluate(
+            config, convert_dir, bundles, out, lambda *s: seen.append(s), path, torch_source
+        )
         assert seen[-1][0] == 100
         return result, out
 

@@ -20,6 +20,9 @@ GOALS = ("larger", "smaller")
 LOW_DTYPES = dtypes.names(lambda row: row.convertible)
 #: What ``dtype`` may be; ``auto``: a dtype for each layer.
 DTYPES = ("float32", *LOW_DTYPES, AUTO)
+#: What ``layout`` and ``strategy`` may be for a GPU; ``auto`` is NHWC, which its kernels read.
+GPU_LAYOUTS = (AUTO, "NHWC", "NCHW")
+GPU_STRATEGIES = ("fast", "default", "none")
 #: What ``require_finite`` may be; ``auto``: as the source of the model, or true without.
 FINITE = (AUTO, "true", "false")
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")

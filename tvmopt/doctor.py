@@ -93,9 +93,23 @@ def _gpu(problems: list[str]) -> None:
     except TvmoptError as error:
         why, compiles = cuda_runtime.problem(), f"none: {error}"
     _line("gpu", cuda_runtime.describe() or f"none: {why}")
+    if not why:
+        _line("gpu constants", _constants(problems))
     _line("cuda compiler", compiles)
     if cuda_runtime.CURE in why:
         problems.append(f"this machine's GPU cannot be used: {why}")
+
+
+def _constants(problems: list[str]) -> str:
+    """Where the constants of this machine's GPU come from; a GPU without kernels is a problem."""
+    from tvmopt.device.cuda import probe
+    from tvmopt.device.gpus import constants_words
+
+    try:
+        return constants_words(probe())
+    except TvmoptError as error:
+        problems.append(str(error))
+        return "none"
 
 
 def _threads(problems: list[str]) -> None:

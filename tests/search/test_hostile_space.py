@@ -12,6 +12,7 @@ import yaml
 from tvmopt.choices import DTYPES, GRANULARITIES, STRATEGIES, is_layout
 from tvmopt.errors import ConfigError
 from tvmopt.printable import is_printable
+from tvmopt.quantize.roofline import roofline
 from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts
 from tvmopt.search.declared import read_declared
 from tvmopt.search.effort import Effort
@@ -70,7 +71,7 @@ def test_mutated_spaces_are_refused_or_valid(tmp_path: Path, seed: int) -> None:
     path.write_bytes(_written(random.Random(seed)))
     try:
         declared = read_declared(str(path), "", "", "", "", 20)
-        dtypes = choose_dtypes(declared, ("avx512_vnni",), quantised=False)
+        dtypes = choose_dtypes(declared, roofline(("avx512_vnni",)), quantised=False)
         space = generate_space(declared, dtypes, convolutions=3, sensitivity=None)
     except ConfigError as error:
         assert is_printable(str(error))

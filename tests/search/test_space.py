@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmopt.choices import GRANULARITIES, MEASURING
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import LayerCost, Sensitivity, SkipSet
+from tvmopt.quantize.roofline import roofline, roofline_of
 from tvmopt.search.choose import choose_dtypes, choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.effort import Effort
@@ -80,12 +82,29 @@ def test_any_space_survives_the_way_through_json(dtypes, convolutions, topk) -> 
 
 
 def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
-    assert choose_dtypes(Declared(), AVX512, False) == ("float32", "bfloat16", "int8")
-    assert choose_dtypes(Declared(), ("avx2",), False) == ("float32",)
-    assert choose_dtypes(Declared(dtypes=("int8",)), ("avx2",), False) == ("int8",)
-    assert choose_dtypes(Declared(), AVX512, True) == ("float32",)
+    assert choose_dtypes(Declared(), roofline(AVX512), False) == ("float32", "bfloat16", "int8")
+    assert choose_dtypes(Declared(), roofline(("avx2",)), False) == ("float32",)
+    assert choose_dtypes(Declared(dtypes=("int8",)), roofline(("avx2",)), False) == ("int8",)
+    assert choose_dtypes(Declared(), roofline(AVX512), True) == ("float32",)
     with pytest.raises(ConfigError, match=r"float32 .* for a model that is quantised"):
-        choose_dtypes(Declared(dtypes=("int8",)), AVX512, True)
+        choose_dtypes(Declared(dtypes=("int8",)), roofline(AVX512), True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtypes"),
+    [
+        ("h200", ("float32", "float16", "bfloat16", "int8")),
+        ("t4", ("float32", "float16", "int8")),
+    ],
+)
+def test_dtypes_are_those_that_the_gpu_computes_faster(gpu: str, dtypes: tuple) -> None:
+    assert choose_dtypes(Declared(), roofline_of(resolve_target(gpu)), False) == dtypes
+
+
+def test_the_space_of_a_gpu_holds_what_it_has_kernels_for() -> None:
+    space = generate_space(Declared(), ("float32",), 3, None, on_gpu=True)
+    assert space.layouts == ("NHWC", "NCHW")
+    assert [str(e) for e in space.efforts] == ["default", "fast-20-operator", "fast-20"]
 
 
 def test_layouts_are_for_convolutions() -> None:

@@ -166,7 +166,10 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     )
     of = iter((0.002, 0.004))
     monkeypatch.setattr(evaluate_module, "load", lambda path: OnCpu(load(path), next(of)))
-    result, out = evaluate_model(None, {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}, repeats=7)
+    peers = {"torch_compile_fp32": [0.006] * 9}, {"torch_compile_fp16": "CUDA: out of memory"}
+    monkeypatch.setattr(evaluate_module, "time_torch_compile", lambda file, inputs: peers)
+    bundles = {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}
+    result, out = evaluate_model(None, bundles, conv_bundle / "source.json", repeats=7)
     assert result.metrics["latency_ms_p50"] == pytest.approx(2)
     assert result.metrics["speedup_vs_untuned"] == pytest.approx(2)
     assert result.metrics["throughput_per_s"] == pytest.approx(1000)  # twice as fast back to back
@@ -178,7 +181,12 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     assert "the GPU's memory" in result.tags["tvmopt.memory_of"]
     assert "an A100" in result.changed[-1]
     rows = {row["variant"]: row for row in read_table(out)}
-    assert set(rows) == {CANDIDATE, UNTUNED, REFERENCE}
+    assert set(rows) == {CANDIDATE, UNTUNED, REFERENCE, "torch_compile_fp32"}
+    assert rows["torch_compile_fp32"]["accuracy"] == ""
+    assert result.metrics["torch_compile_fp32_latency_ms_p50"] == pytest.approx(6)
+    assert result.metrics["speedup_vs_torch_compile"] == pytest.approx(3)
+    why = result.tags["tvmopt.unmeasured.torch_compile_fp16_latency_ms_p50"]
+    assert why == "CUDA: out of memory"
 
 
 def test_a_model_of_a_cpu_has_no_gpus_clock(conv_bundle) -> None:

@@ -8,6 +8,7 @@ import tvm
 from tvmopt import host
 from tvmopt.device.target import TargetSpec
 from tvmopt.quantize import latency
+from tvmopt.quantize.layer_timer import layer_timer
 from tvmopt.stages import check, network_timing
 
 
@@ -43,7 +44,8 @@ def _layer(target):
     import onnx.parser
 
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-    latency._seconds(onnx.parser.parse_model(text), "float32", target)
+    with layer_timer(target) as timer:
+        latency._seconds(onnx.parser.parse_model(text), "float32", target, timer)
 
 
 @pytest.mark.parametrize("run", [_check, _layouts, _layer])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tvm
@@ -76,3 +78,26 @@ def test_records_of_another_gpu_are_refused(lowered, database) -> None:
     target = A100.to_tvm()
     with pytest.raises(DatabaseMismatchError, match="target of the tuning database"):
         apply_database(lowered, directory, OPTIONS.key(target), target)
+
+
+def test_records_of_operators_serve_the_functions_that_contain_them(lowered, tmp_path) -> None:
+    target = H200.to_tvm()
+    options = dataclasses.replace(OPTIONS, granularity="operator")
+    create_database(tmp_path / "db", options.key(target))
+    compared = {}
+    for task in extract_tasks(lowered, target, "operator"):
+        if not task.left_out:
+            # the first one stores float32 in an epilogue that does not fit the fused float16
+            best, *others = (c.to_dict() for c in policy_of(task.mod["main"], H200).emit_config(3))
+            compared[workload_hash(task.mod)] = Comparison("x", 3.0, 2.0, best, others=(*others,))
+    write_comparisons(tmp_path / "db", compared)
+    applied = apply_database(lowered, tmp_path / "db", options.key(target), target)
+    assert applied.granularity == "operator"
+    kernels = {
+        var.name_hint: func
+        for var, func in applied.mod.functions_items()
+        if var.name_hint in applied.served
+    }
+    # the fused matmul has the configuration of its operator, with the epilogue
+    assert any("matmul" in name and is_generated(func) for name, func in kernels.items())
+    assert not set(applied.missing) & applied.served

@@ -9,6 +9,7 @@ from typing import Any
 from tvmopt.device import cuda_runtime, dtypes
 from tvmopt.device.arch import Arch
 from tvmopt.device.cuda_costs import CudaCosts
+from tvmopt.device.generations import check_capability
 from tvmopt.device.llvm import llvm_target
 from tvmopt.errors import ConfigError
 
@@ -34,6 +35,9 @@ class CudaArch(Arch):
         fp32_fma: float32 FMAs per SM and cycle.
         tensor_fma: float16 tensor-core FMAs per SM and cycle; 0 without tensor cores.
         costs: Fitted parameters of the cost models; not part of the GPU's identity.
+
+    Raises:
+        ConfigError: When there are no kernels for its compute capability.
     """
 
     kind = "cuda"
@@ -74,6 +78,9 @@ class CudaArch(Arch):
     gpcs = 8
     gpc_sms = 16
     h200_clusters = (132, 66, 39, 30, 22, 17, 15, 15)
+
+    def __post_init__(self) -> None:
+        check_capability(self.sm, self.name)
 
     @property
     def arch(self) -> str:
@@ -152,7 +159,7 @@ def probe() -> CudaArch:
     lower compute capability.
 
     Raises:
-        ConfigError: When there is no GPU, TVM cannot use it, or it is older than all known GPUs.
+        ConfigError: When there is no GPU, TVM cannot use it, or there are no kernels for it.
     """
     import tvm
 
@@ -166,14 +173,10 @@ def probe() -> CudaArch:
     device = tvm.runtime.cuda(0)
     known = named_gpu(device.device_name)
     sm = int(str(device.compute_version).replace(".", ""))
+    check_capability(sm, str(device.device_name))
     if known is not None and known.sm == sm:
         return dataclasses.replace(known, sms=int(device.multi_processor_count))
-    like = max((g for g in GPUS.values() if g.sm <= sm), key=lambda g: g.sm, default=None)
-    if like is None:
-        raise ConfigError(
-            f"a GPU must be of compute capability 7.0 or later, but {device.device_name} is of "
-            f"{device.compute_version}"
-        )
+    like = max((g for g in GPUS.values() if g.sm <= sm), key=lambda g: g.sm)
     sms = int(device.multi_processor_count)
     share = sms / like.sms
     return dataclasses.replace(

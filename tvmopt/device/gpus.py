@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.device.generations import check_capability
 
 _GIB = 1024**3
 _MIB = 1024**2
@@ -76,6 +77,20 @@ _EXTRAS = tuple(rf"-{word}(?=-|$)" for word in (r"sxm\d?", r"hbm\d\w?", "nvl", "
 
 #: All known GPUs by name.
 GPUS: dict[str, CudaArch] = {gpu.name: gpu for gpu in _ALL}
+#: GPU that :class:`~tvmopt.device.cuda_costs.CudaCosts` is fitted to.
+FITTED = "nvidia-h200"
+#: Tag with :func:`constants_words` of a target.
+CONSTANTS_TAG = "tvmopt.gpu_constants"
+
+
+def constants_words(gpu: CudaArch) -> str:
+    """Return where the figures and cost-model parameters of a GPU come from."""
+    if gpu.name == FITTED:
+        return f"fitted to sweeps of {FITTED}"
+    figures = "from its data sheet"
+    if gpu.name not in GPUS:
+        figures = f"of another GPU of compute capability up to {gpu.sm // 10}.{gpu.sm % 10}, scaled"
+    return f"figures {figures}; cost-model parameters fitted to {FITTED}, not to {gpu.name}"
 
 
 def named_gpu(text: str) -> CudaArch | None:
@@ -103,8 +118,13 @@ def gpu_of_target(target: Any) -> CudaArch:
     The target tells no more than that. Among several GPUs, the one with the fastest memory is
     returned; for an unknown capability, a GPU of the last generation before it, or of the first
     one. GPUs of a generation differ in the number of SMs, but hardly in FLOPs per byte.
+
+    Raises:
+        ConfigError: When the target is for a GPU newer than Hopper.
     """
     digits = re.sub(r"[^0-9]", "", str(target.attrs.get("arch", "")))
+    if digits:
+        check_capability(int(digits), f"target {target.attrs['arch']}")
     known = sorted({gpu.sm for gpu in _ALL})
     sm = max((s for s in known if digits and s <= int(digits)), default=known[0])
     return max((gpu for gpu in _ALL if gpu.sm == sm), key=lambda gpu: gpu.dram_gbs)

@@ -14,6 +14,7 @@ from tvmopt.device.bandwidth import with_measured_bandwidths
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.device.features import required_cpu_flags, vector_registers
+from tvmopt.device.generations import check_target_name
 from tvmopt.device.gpus import GPUS, named_gpu
 from tvmopt.device.llvm import llvm_cpus, llvm_features, llvm_target
 from tvmopt.device.named import NAMED, TRIPLES, NamedCpu
@@ -171,12 +172,13 @@ def resolve_target(text: str = "host", threads: int = 0) -> TargetSpec:
         The resolved target.
 
     Raises:
-        ConfigError: When LLVM does not know the CPU or a feature, or ``threads`` is negative or too
-            large.
+        ConfigError: When LLVM does not know the CPU or a feature, ``threads`` is negative or too
+            large, or there are no kernels for the GPU.
     """
     text = text.strip()
     if text in ("", "host", "auto", "cpu"):
         return _spec(_host_cpu(), (), threads)
+    check_target_name(text)
     if text.startswith("{"):
         return _from_json(text, threads)
     gpu = probe() if text == "cuda" else named_gpu(text)

@@ -39,16 +39,8 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
     require_packages(("torch", "onnxscript"), "PyTorch", "'tvmopt[pytorch]'")
     import torch
 
-    path = source.path(folder)
-    if path.is_dir():
-        found = [path / name for name in ("model.pt2", "model.pth") if (path / name).is_file()]
-        if not found:
-            raise ModelError(f"model {source.uri!r} must hold model.pt2 or model.pth, but does not")
-        path = found[0]
     with contextlib.redirect_stdout(io.StringIO()):  # the exporter prints its steps
-        program, module = _program(source, path) if path.suffix == ".pt2" else (
-            None, _pickled(source, path, folder),
-        )  # fmt: skip
+        program, module = _loaded(source, folder)
         columns, tensor = _input(source, program)
         graph = _converted(program, module, tensor)
     name = graph.graph.input[0].name
@@ -67,6 +59,33 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
         return np.asarray(found.numpy())
 
     return Exported(graph, columns, TENSOR, _OUTPUT, None, predict)
+
+
+def source_module(source: SourceModel, folder: Path) -> Any:
+    """Return the module of a saved model, on the CPU.
+
+    Args:
+        source: Its description.
+        folder: The saved model.
+
+    Raises:
+        ConfigError: When its file is not trusted.
+        ModelError: When it cannot be read.
+    """
+    return _loaded(source, folder)[1]
+
+
+def _loaded(source: SourceModel, folder: Path) -> tuple[Any, Any]:
+    """Return what torch.export saved, or None for a pickle, and a module that runs it."""
+    path = source.path(folder)
+    if path.is_dir():
+        found = [path / name for name in ("model.pt2", "model.pth") if (path / name).is_file()]
+        if not found:
+            raise ModelError(f"model {source.uri!r} must hold model.pt2 or model.pth, but does not")
+        path = found[0]
+    if path.suffix == ".pt2":
+        return _program(source, path)
+    return None, _pickled(source, path, folder)
 
 
 def _program(source: SourceModel, path: Path) -> tuple[Any, Any]:

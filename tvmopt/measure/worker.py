@@ -27,6 +27,9 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
 
+    # tvm_ffi imports PyTorch where it is installed: seconds and 200 MB that no candidate needs. A
+    # job that needs PyTorch removes the entry.
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     import tvm  # noqa: F401  # before the first job, whose time must not include it
 
     # AMX needs permission from the kernel; without it, candidates that use AMX crash.

@@ -6,28 +6,23 @@ neighbouring layers: good for comparing dtypes, not for adding up.
 
 from __future__ import annotations
 
-import math
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from tvmopt import host
 from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
 from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.layer_timer import LayerTimer, layer_timer
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.quantizer import quantize_model
 from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.scheme import Scheme
-
-_REPEATS = 5
-_LEAST_S = 0.005
 
 
 def layer_seconds(
@@ -43,7 +38,7 @@ def layer_seconds(
         model: A prepared float32 model with static shapes.
         jobs: Layers and dtypes, most important first.
         scheme: Quantization scheme of int8.
-        target: CPU of this machine, to compile for.
+        target: CPU or GPU of this machine, to compile for.
         deadline: No new layer starts after it.
 
     Returns:
@@ -54,18 +49,20 @@ def layer_seconds(
     set_thread_environment(target.threads)
     known: dict[tuple[object, ...], float | None] = {}
     found: dict[tuple[str, str], float] = {}
-    for node, dtype in jobs:
-        key = (dtype, *_shape_of(graph, node))
-        if key not in known:
-            if time.monotonic() >= deadline:
-                continue
-            try:
-                known[key] = _seconds(_alone(model, graph, node, dtype, scheme), dtype, target)
-            except (TvmoptError, ValueError, RuntimeError, TypeError, AttributeError):
-                known[key] = None  # not every layer compiles in every dtype
-        seconds = known[key]
-        if seconds is not None:
-            found[node.name, dtype] = seconds
+    with layer_timer(target) as timer:
+        for node, dtype in jobs:
+            key = (dtype, *_shape_of(graph, node))
+            if key not in known:
+                if time.monotonic() >= deadline:
+                    continue
+                try:
+                    alone = _alone(model, graph, node, dtype, scheme)
+                    known[key] = _seconds(alone, dtype, target, timer)
+                except (TvmoptError, ValueError, RuntimeError, TypeError, AttributeError):
+                    known[key] = None  # not every layer compiles in every dtype
+            seconds = known[key]
+            if seconds is not None:
+                found[node.name, dtype] = seconds
     return found
 
 
@@ -132,40 +129,20 @@ def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
     return out
 
 
-def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec) -> float:
+def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec, timer: LayerTimer) -> float:
 
     from tvmopt.build import build_library
     from tvmopt.frontend import import_onnx
-    from tvmopt.runtime.executor import MAIN
-    from tvmopt.runtime.library import open_library
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
 
-    converted = convert_module(import_onnx(model), dtype=dtype)
-    host.request_amx(target.cpu_flags)
+    layout = target.arch().layout or "NCHW"
+    converted = convert_module(import_onnx(model), dtype=dtype, layout=layout)
+    inputs = []
+    for value in model.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        inputs.append(([d.dim_value for d in value.type.tensor_type.shape.dim], kind.name))
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "layer.so"
         built = build_library(lower(converted.mod, target.to_tvm()), target, path)
-        executor = open_library(str(path), threads=target.threads, native=built.native)
-    rng = np.random.default_rng(0)
-    arrays = []
-    for value in model.graph.input:
-        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        arrays.append(executor.tensor(rng.uniform(0, 1, dims).astype(kind)))
-    return _median_seconds(executor.bind(MAIN, arrays))
-
-
-def _median_seconds(run: Callable[[], object]) -> float:
-    """Return the median over samples, each the mean of calls in a row."""
-    run()
-    start = time.perf_counter()
-    run()
-    calls = max(1, math.ceil(_LEAST_S / (time.perf_counter() - start)))
-    samples = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        samples.append((time.perf_counter() - start) / calls)
-    return statistics.median(samples)
+        return timer.seconds(path, inputs, native=built.native)

@@ -74,7 +74,7 @@ def sensitivity(
         dtypes: dtypes to analyse, of ``LOW_DTYPES``.
         scheme: Quantization scheme of int8; by default :class:`Scheme`'s.
         ranges: Ranges of the activations; by default collected from the samples.
-        target: Target whose peaks determine the gain, and CPU on which layers are timed. Without
+        target: Target whose peaks determine the gain, and on which layers are timed. Without
             a target, the peaks are this machine's and nothing is timed.
         time_limit_s: Time limit in seconds; work in progress may exceed it.
         samples: Most samples to measure on, chosen from the data with ``seed``. Their number
@@ -323,10 +323,9 @@ def _skip_sets(
 
 def _why_untimed(target: TargetSpec | None) -> str:
     """Return why layers cannot be timed on ``target``; empty when they can."""
-    if target is None or (target.gpu is None and not target.missing_on_host()):
+    if target is None or not target.missing_on_host():
         return ""
-    why = "is a GPU" if target.gpu is not None else "does not run on this machine"
-    return f"layers are not timed: target {target.device} {why}"
+    return f"layers are not timed: target {target.device} does not run on this machine"
 
 
 def _with_latency(analysis: Analysis, costs: Costs, target: TargetSpec, deadline: float) -> Costs:

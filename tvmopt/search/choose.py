@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from tvmopt.choices import GRANULARITIES, LOW_DTYPES, MEASURING
+from tvmopt.choices import GPU_LAYOUTS, GPU_STRATEGIES, GRANULARITIES, LOW_DTYPES, MEASURING
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
-from tvmopt.quantize.roofline import roofline
+from tvmopt.quantize.roofline import LayerRoofline
 from tvmopt.search.effort import RISING, Effort
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ _MOST_SKIP_SETS = 5
 _PARTS = (8, 4, 2)
 
 
-def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -> tuple[str, ...]:
+def choose_dtypes(declared: Declared, peaks: LayerRoofline, quantised: bool) -> tuple[str, ...]:
     """Return the dtypes of the space: by default those with a higher peak rate than float32.
 
     Args:
         declared: The user's restrictions.
-        flags: Features of the target, in Linux's names.
+        peaks: Peaks of the target.
         quantised: Whether the model came quantised; it keeps its own dtypes then.
 
     Raises:
@@ -41,23 +40,24 @@ def choose_dtypes(declared: Declared, flags: Collection[str], quantised: bool) -
         return (FLOAT,)
     if declared.dtypes:
         return tuple(dict.fromkeys(declared.dtypes))
-    faster = roofline(flags).faster
-    return (FLOAT, *(dtype for dtype in LOW_DTYPES if faster[dtype] > 1))
+    return (FLOAT, *(dtype for dtype in LOW_DTYPES if peaks.faster[dtype] > 1))
 
 
-def choose_layouts(declared: Declared, convolutions: int) -> tuple[str, ...]:
+def choose_layouts(declared: Declared, convolutions: int, on_gpu: bool = False) -> tuple[str, ...]:
     """Return the layouts of the space; only ``auto`` for a model without convolutions."""
     if not convolutions:
         return ("auto",)
-    return tuple(dict.fromkeys(declared.layouts)) or _LAYOUTS
+    known = tuple(layout for layout in _LAYOUTS if not on_gpu or layout in GPU_LAYOUTS)
+    return tuple(dict.fromkeys(declared.layouts)) or known
 
 
-def choose_efforts(declared: Declared) -> tuple[Effort, ...]:
+def choose_efforts(declared: Declared, on_gpu: bool = False) -> tuple[Effort, ...]:
     """Return the tuning efforts of the space, cheapest first."""
+    rising = tuple(s for s in RISING[1:] if not on_gpu or s in GPU_STRATEGIES)
     sizes = {"fast": declared.topk, "metaschedule": (declared.metaschedule_trials,)}
     granularities = declared.granularities or GRANULARITIES
     efforts = set()
-    for strategy in declared.strategies or RISING[1:]:
+    for strategy in declared.strategies or rising:
         if strategy in MEASURING:
             efforts |= {Effort(strategy, s, g) for s in sizes[strategy] for g in granularities}
         else:

@@ -27,12 +27,14 @@ class SearchedModel:
         convolutions: How many convolutions the model has.
         has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
         sensitivity: What layers cost in each dtype; None when it is not known.
+        on_gpu: Whether the target is a GPU.
     """
 
     dtypes: tuple[str, ...]
     convolutions: int
     has_large_trees: bool
     sensitivity: Sensitivity | None
+    on_gpu: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

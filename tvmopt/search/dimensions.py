@@ -57,7 +57,7 @@ class LayoutDimension(Dimension):
 
     def values(self, declared: Declared, model: SearchedModel) -> Values:
         """Return the layouts."""
-        return choose_layouts(declared, model.convolutions)
+        return choose_layouts(declared, model.convolutions, model.on_gpu)
 
     def check(self, declared: Declared) -> None:
         """Check the layouts."""
@@ -156,7 +156,7 @@ class EffortDimension(Dimension):
 
     def values(self, declared: Declared, model: SearchedModel) -> Values:
         """Return the efforts."""
-        return choose_efforts(declared)
+        return choose_efforts(declared, model.on_gpu)
 
     def load(self, stored: Any) -> Values:
         """Rebuild the efforts."""

@@ -18,6 +18,7 @@ def generate_space(
     sensitivity: Sensitivity | None,
     *,
     has_large_trees: bool = False,
+    on_gpu: bool = False,
 ) -> Space:
     """Return the search space.
 
@@ -27,6 +28,7 @@ def generate_space(
         convolutions: How many convolutions the model has.
         sensitivity: What layers cost, for skip sets that are not declared; None to skip none.
         has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
+        on_gpu: Whether the target is a GPU.
     """
-    model = SearchedModel(tuple(dtypes), convolutions, has_large_trees, sensitivity)
+    model = SearchedModel(tuple(dtypes), convolutions, has_large_trees, sensitivity, on_gpu)
     return Space.of({d.key: d.values(declared, model) for d in DIMENSIONS})

@@ -13,6 +13,7 @@ import onnx
 from tvmopt import host
 from tvmopt.build import BuiltLibrary, SizeModule, build_library
 from tvmopt.config import BuildConfig
+from tvmopt.device.gpus import CONSTANTS_TAG, constants_words
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.frontend.reference import Reference, loses_nan
@@ -102,6 +103,8 @@ def build(
         "tvmopt.sha256": metadata.library_sha256,
         "tvmopt.instructions": ", ".join(metadata.instructions) or "no tensor instructions",
     }
+    if target.gpu is not None:
+        tags[CONSTANTS_TAG] = constants_words(target.gpu)
     if metadata.segments:
         tags["tvmopt.fallback"] = f"{metadata.segments} segment(s): onnxruntime"
     non_finite: NonFinite | None = None

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tvmopt.device.gpu_memory import is_out_of_gpu_memory
 from tvmopt.errors import LimitError, TvmoptError, in_one_line
 from tvmopt.stages.registry import STAGES, StageCall
 from tvmopt.stages.result import Progress, StageResult
@@ -61,6 +62,13 @@ def main(path: str) -> int:
             error = LimitError(
                 f"the {request['stage']} process needs more memory than there is: "
                 f"{in_one_line(raised)}; give it more, or a smaller model",
+                "out_of_memory",
+            )
+        elif is_out_of_gpu_memory(raised):
+            error = LimitError(
+                f"{request['stage']} must fit into the memory of this machine's GPU, but does "
+                "not: CUDA is out of memory; end other programs on the GPU, give smaller "
+                "input_shapes, or a dtype with fewer bits",
                 "out_of_memory",
             )
         known = isinstance(error, TvmoptError)

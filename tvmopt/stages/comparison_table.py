@@ -29,9 +29,9 @@ def table_rows(
     """Return a row for each model that was measured."""
     rows = []
     for label, own in latency.items():
-        if label == REFERENCE:
+        if label == REFERENCE or label not in bundles:  # ONNX Runtime, torch.compile
             size = (convert_dir / REFERENCE_FILE).stat().st_size
-            accuracy = reference_accuracy
+            accuracy = reference_accuracy if label == REFERENCE else None
         else:
             size = (bundles[label] / LIBRARY_FILE).stat().st_size
             known = accuracies.get(label)

@@ -48,6 +48,7 @@ from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 from tvmopt.stages.size_latency import SIZES_SERIES, latency_of_sizes, mixed_calls
+from tvmopt.stages.torch_peer import TORCH_PEERS, time_torch_compile
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -68,6 +69,7 @@ def evaluate(
     out_dir: Path,
     progress: Progress,
     data: Path | None = None,
+    torch_source: Path | None = None,
 ) -> StageResult:
     """Measure compiled models against each other and against ONNX Runtime on the same threads.
 
@@ -80,6 +82,8 @@ def evaluate(
         out_dir: Directory for the comparison table and the latency samples.
         progress: Called after every round.
         data: ``.npz`` or ``.npy`` file; without it random inputs are used, for fidelity only.
+        torch_source: How to load the source model of PyTorch, which torch.compile runs on the GPU;
+            None for none.
 
     Raises:
         ConfigError: When the data does not fit the model or the metric, or there is no such board.
@@ -144,10 +148,16 @@ def evaluate(
     else:
         rounds = interleave({**calls, **onnxruntime}, *limits, told)
         samples = {name: [s / calls_a_sample for s in found] for name, found in rounds.items()}
+    missing: dict[str, str] = {}
+    if torch_source is not None and on_gpu and not config.size_mix:
+        progress(100, 100, "torch.compile")
+        of_torch, missing = time_torch_compile(torch_source, inputs)
+        samples |= of_torch
     latency = {label: summarise(values) for label, values in samples.items()}
 
     metrics = _candidate_metrics(latency, accuracies[CANDIDATE], bundles, rows_a_call)
     tags = _tags(config, accuracies[CANDIDATE], data)
+    tags |= {f"{_UNMEASURED}{name}_latency_ms_p50": why[:250] for name, why in missing.items()}
     where = f"{config.threads} threads"
     if on_gpu:
         where = cuda_runtime.describe()
@@ -396,6 +406,9 @@ def _candidate_metrics(
     if REFERENCE in latency:
         metrics["baseline_latency_ms_p50"] = latency[REFERENCE].p50
         metrics["speedup_vs_baseline"] = latency[REFERENCE].p50 / own.p50
+    if peers := {label: latency[label].p50 for label in TORCH_PEERS if label in latency}:
+        metrics |= {f"{label}_latency_ms_p50": p50 for label, p50 in peers.items()}
+        metrics["speedup_vs_torch_compile"] = min(peers.values()) / own.p50
     if UNTUNED in latency:
         metrics["untuned_latency_ms_p50"] = latency[UNTUNED].p50
         metrics["speedup_vs_untuned"] = latency[UNTUNED].p50 / own.p50

@@ -158,7 +158,7 @@ STAGES: dict[str, Stage] = {
         Stage(
             "sensitivity", "tvmopt.stages.sensitivity:sensitivity", configs.SensitivityConfig,
             (_config, _MODEL, _out_dir, _progress, _DATA, _CALIBRATE),
-            measures=_always, depends_on=lambda config: ("host",),
+            measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
         Stage(
             "convert", "tvmopt.stages.convert:convert", configs.ConvertConfig,
@@ -180,7 +180,8 @@ STAGES: dict[str, Stage] = {
         ),
         Stage(
             "evaluate", "tvmopt.stages.evaluate:evaluate", configs.EvaluateConfig,
-            (_config, _CONVERT, InputGroup("bundle:"), _out_dir, _progress, _DATA),
+            (_config, _CONVERT, InputGroup("bundle:"), _out_dir, _progress, _DATA,
+             Input("torch_source", optional=True)),
             measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
         Stage(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tvmopt.choices import MEASURING
 from tvmopt.config import TuneConfig
+from tvmopt.device.gpus import CONSTANTS_TAG, constants_words
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
@@ -76,6 +77,8 @@ def tune(
     strategy = create_strategy(config.strategy)
     result = _tune_largest(config, strategy, options, convert_dir, out_dir, progress)
     result.tags.update(tags)
+    if target.gpu is not None:
+        result.tags[CONSTANTS_TAG] = constants_words(target.gpu)
     if UNMEASURED_TAG in tags:
         result.changed.append(f"top-1 of 'fast' for each, since {target.why_not_here()}")
     if size_folders(convert_dir)[1:]:

@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvmopt.errors import DatabaseMismatchError, TuneError, TvmoptError, last_line
 from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.cpu.finish import finish
-from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit_kernel, hint_from_dict
+from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, hint_from_dict
 from tvmopt.tune.database import (
     Comparison,
     DatabaseKey,
@@ -85,7 +85,7 @@ def apply_database(
     try:
         if not backend_of(target).has_traces:
             check_key(directory, key)
-            return _apply_configs(mod, compared, losers)
+            return _apply_configs(mod, compared, losers, key.granularity)
         database = open_database(directory, key)
         if key.granularity == "operator":
             return _apply_operators(mod, database, compared, target, losers)
@@ -163,26 +163,40 @@ def _apply_operators(
     return Applied(out, {var.name_hint for var in updates}, missing, "operator")
 
 
-def _apply_configs(mod: IRModule, compared: dict[str, Comparison], losers: bool) -> Applied:
-    """Emit the kernel of each recorded configuration again. Generated kernels have no trace."""
+def _apply_configs(
+    mod: IRModule, compared: dict[str, Comparison], losers: bool, granularity: str
+) -> Applied:
+    """Emit the kernel of each recorded configuration again. Generated kernels have no trace.
+
+    The configurations of an operator, fastest first, are tried on every function with that anchor.
+    """
     updates, missing = {}, {}
     variables = {var.name_hint: var for var, _ in mod.functions_items()}
     for name, func in _open_functions(mod):
-        known = compared.get(workload_hash(_alone(func)))
+        alone = _alone(func)
+        if granularity == "operator":
+            operator = operator_function(alone["main"])
+            if operator is None:
+                missing[name] = why_no_operator(alone["main"])
+                continue
+            alone = IRModule({"main": operator})
+        known = compared.get(workload_hash(alone))
         if known is None or known.config is None:
             missing[name] = "no record of it"
         elif not known.record_wins and not losers:
             missing[name] = _LOST
         else:
+            others = known.others if granularity == "operator" else ()
             try:
-                kernel = emit_kernel(func, hint_from_dict(known.config))
+                hints = [hint_from_dict(config) for config in (known.config, *others)]
+                kernel = transfer_hints(func, hints)
             except NotApplicable as error:
                 missing[name] = f"its record does not fit: {error}"
                 continue
             updates[variables[name]] = kernel.with_attr("global_symbol", name)
     out = mod.clone()
     out.update(IRModule(updates))
-    return Applied(out, {var.name_hint for var in updates}, missing, "subgraph")
+    return Applied(out, {var.name_hint for var in updates}, missing, granularity)
 
 
 def _transfer_first(func: tirx.PrimFunc, records: list[Any], target: Target) -> tirx.PrimFunc:

@@ -14,9 +14,10 @@ import tvmopt
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import ModelParameters
 from tvmopt.stages.build import BUNDLE_DIR
+from tvmopt.stages.torch_peer import torch_version
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.pipeline.request import Asked, Request, name_of, request_of
-from tvmopt.tracking.pipeline.source import SOURCE_LATENCY_S, export_source
+from tvmopt.tracking.pipeline.source import SOURCE_LATENCY_S, TORCH_FILE, export_source
 from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.store.command import command
 from tvmopt.tracking.store.mlflow_store import open_store
@@ -84,8 +85,12 @@ def checked_request(asked: Asked, allowance: Allowance) -> Request:
     if isinstance(file, SavedSource):
         made, rows, asked = export_source(file, asked, Path(fetched) / "exported", allowance)
         request = request_of(made, asked, allowance, rows=rows)
+        of_torch = made.parent / TORCH_FILE
         return dataclasses.replace(
-            request, source_model_id=file.model_id, latency_time_s=SOURCE_LATENCY_S
+            request,
+            source_model_id=file.model_id,
+            latency_time_s=SOURCE_LATENCY_S,
+            torch_source=of_torch if of_torch.is_file() and torch_version() else None,
         )
     return request_of(file, asked, allowance)
 
@@ -116,6 +121,9 @@ def open_session(
         allow=lambda: allowance,
         threads=request.evaluate.threads,
     ) as session:
+        # One process at a time measures on the GPU.
+        if request.target.gpu is not None and request.is_measurable:
+            session = dataclasses.replace(session, takes_turns=True)
         if request.source_model_id:
             link_source(session.client, session.run_id, request.source_model_id)
         if request.data is not None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from tvmopt.choices import AUTO, LOW_DTYPES
+from tvmopt.choices import GPU_LAYOUTS, GPU_STRATEGIES, LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ConfigError
 
-_LAYOUTS = (AUTO, "NHWC", "NCHW")
-_STRATEGIES = ("fast", "default", "none")
-
 
 def check_gpu_request(
-    gpu: CudaArch, *, layout: str, dtype: str, strategy: str, granularity: str, rpc_tracker: str
+    gpu: CudaArch, *, layout: str, dtype: str, strategy: str, rpc_tracker: str
 ) -> None:
     """Refuse parameters that only CPUs support.
 
     Raises:
         ConfigError: The rule, the value got, what to do.
     """
-    if layout not in _LAYOUTS:
+    if layout not in GPU_LAYOUTS:
         raise ConfigError(
-            f"layout must be one of {', '.join(_LAYOUTS)} for a GPU ({gpu.name}), but got "
+            f"layout must be one of {', '.join(GPU_LAYOUTS)} for a GPU ({gpu.name}), but got "
             f"{layout!r}; auto is NHWC, which the tensor cores' kernels read"
         )
     least = dtypes.dtype(dtype).cuda_sm if dtype in LOW_DTYPES else 0
@@ -30,15 +27,10 @@ def check_gpu_request(
             f"dtype must not be {dtype} for {gpu.name}, a GPU of compute capability "
             f"{gpu.sm / 10:.1f}: those from {least / 10:.1f} on compute in it; use dtype=float16"
         )
-    if strategy not in _STRATEGIES:
+    if strategy not in GPU_STRATEGIES:
         raise ConfigError(
-            f"strategy must be one of {', '.join(_STRATEGIES)} for a GPU ({gpu.name}), but got "
+            f"strategy must be one of {', '.join(GPU_STRATEGIES)} for a GPU ({gpu.name}), but got "
             f"{strategy!r}, which has no kernels for tensor cores"
-        )
-    if granularity != "subgraph":
-        raise ConfigError(
-            f"granularity must be subgraph for a GPU ({gpu.name}), but got {granularity!r}: "
-            "kernels there are generated for a function as a whole"
         )
     if rpc_tracker:
         raise ConfigError(

@@ -95,6 +95,8 @@ class Request:
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
         latency_time_s: Most seconds for the latency of one contender.
+        torch_source: File that says how to load the model of PyTorch that was exported, a peer on
+            a GPU; None where there is none, or no PyTorch.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Request:
     interface: SourceInterface | None = None
     source_model_id: str = ""
     latency_time_s: float = EvaluateConfig.time_limit_s
+    torch_source: Path | None = None
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -120,7 +123,6 @@ class Request:
                 layout=conversion.layout,
                 dtype=conversion.dtype,
                 strategy=tuning.strategy,
-                granularity=tuning.granularity,
                 rpc_tracker=self.asked.board.rpc_tracker,
             )
         lacking = self.target.why_not_here()

@@ -26,11 +26,14 @@ from tvmopt.runtime.interface import VALUES
 from tvmopt.scratch import scratch_folder
 from tvmopt.stages.export import MODEL_FILE, ROWS_FILE
 from tvmopt.stages.launch import launch
+from tvmopt.stages.torch_peer import write_torch_source
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.pipeline.request import Asked
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.model_source import SavedSource
 
+#: File that says how to load a model of PyTorch, beside its ONNX file.
+TORCH_FILE = "torch_source.json"
 #: Sizes of a batch that a model is compiled for by default: of a table, and of tensors.
 TABLE_SHAPES, TENSOR_SHAPES = "rows=1,100,10000", "rows=1,100"
 #: Configurations that are measured of one function of a table's model, where the user says nothing:
@@ -62,6 +65,8 @@ def export_source(
     source = describe(saved.uri, saved.flavors, saved.signature, asked.model.trust)
     data = _data(saved, asked.model.data)
     work.mkdir(parents=True, exist_ok=True)
+    if source.flavor == "pytorch":
+        write_torch_source(work / TORCH_FILE, source, saved.folder)
     inputs = {"model": saved.folder}
     if data is not None:
         inputs["data"] = data

@@ -12,11 +12,12 @@ from pathlib import Path
 from tvmopt import host
 from tvmopt.config import StageConfig
 from tvmopt.device import cuda_runtime
-from tvmopt.digest import stage_digest
+from tvmopt.digest import sha256_text, stage_digest
 from tvmopt.kernels.cuda.toolchain import compiler
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED
 from tvmopt.stages.registry import STAGES
+from tvmopt.stages.torch_peer import torch_version
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.store.stage_run import Planned, Session, StageOutput, find_finished, run_stage
 
@@ -201,7 +202,22 @@ def _planned(step: PipelineStep, request: Request, needed: Mapping[Need, StageOu
         digests[need.role] = output.digest
     if step.reads_data and request.data is not None:
         inputs["data"], digests["data"] = request.data, request.data_digest
+    if step.stage == "evaluate":
+        add_torch_peer(request, inputs, digests)
     return plan_stage(request, step.stage, config, digests, inputs, label=step.label)
+
+
+def add_torch_peer(request: Request, inputs: dict[str, Path], digests: dict[str, str]) -> None:
+    """Let an evaluation on a GPU measure torch.compile, too, where the model is PyTorch's.
+
+    Args:
+        request: The request.
+        inputs: Inputs of the evaluation by role; gets one more.
+        digests: Their digests.
+    """
+    if request.torch_source is not None and request.target.gpu is not None:
+        inputs["torch_source"] = request.torch_source
+        digests["torch_source"] = sha256_text(f"{request.model_digest} {torch_version()}")
 
 
 def plan_stage(

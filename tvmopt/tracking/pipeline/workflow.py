@@ -21,6 +21,7 @@ from tvmopt.link import link_options
 from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.torch_peer import TORCH_PEERS
 from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
 from tvmopt.tracking.pipeline.dry_run import say_plan
@@ -110,6 +111,7 @@ def main(command: commands.MainCommand) -> MainResult:
             CANDIDATE: report.variant_of(request),
             UNTUNED: "untuned TVM",
             REFERENCE: "ONNX Runtime fp32",
+            **{label: f"torch.compile {dtype}" for label, dtype in TORCH_PEERS.items()},
         }
         table = comparison(read_table(measured.folder), names)
         report.log_comparison(session, measured, table)

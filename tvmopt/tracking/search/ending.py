@@ -21,6 +21,7 @@ from tvmopt.tracking.search.finals import (
     Final,
     are_intact,
     choose_finalists,
+    fitting,
     measure_finals,
     stage_output,
 )
@@ -85,6 +86,8 @@ def finish_search(
     front = front_of(records)
     usable = [r for r in records if r.state == FINISHED and are_intact(session, r)]
     chosen = choose_finalists(usable)
+    if request.target.gpu is not None:
+        chosen = fitting(chosen, request.target.gpu.memory_bytes)
     ended = study.ended_trials()
     if not chosen:
         why = (sentences.NOTHING_FINISHED,)

@@ -17,6 +17,7 @@ from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
+from tvmopt.quantize.roofline import roofline_of
 from tvmopt.search.budget import Budget
 from tvmopt.search.choose import FLOAT, choose_dtypes
 from tvmopt.search.declared import Declared, read_declared
@@ -35,6 +36,7 @@ from tvmopt.tracking.pipeline.entry import checked_request, open_session, resolv
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.report.sentences import EXHAUSTED
+from tvmopt.tracking.search.device_rules import check_has_gpu, check_searchable
 from tvmopt.tracking.search.ending import Ending, finish_search
 from tvmopt.tracking.search.facts import check_same, facts_of, portable
 from tvmopt.tracking.search.history import TrialHistory
@@ -105,14 +107,9 @@ class _Question:
         given = {key: value for key, value in space.values().items() if key in KEYS}
         declared = read_declared(space.space, **given)
         allowance = stage_allowance(trial.memory_limit, trial.trial_timeout, budget.time_s)
+        check_has_gpu(command.model.target)
         request = checked_request(Asked.by(command), allowance)
-        if lacking := request.target.why_not_here():
-            raise ConfigError(f"search measures on its target, but {lacking}; use target=host")
-        if request.target.gpu is not None:
-            raise ConfigError(
-                f"search is for CPUs so far, but got target={command.model.target!r}, a GPU; use "
-                "-e main with dtype=float16 or dtype=float32, and compare"
-            )
+        check_searchable(request, command.model.target, declared)
         return cls(request, limits, words(asked.objectives), budget, declared, allowance)
 
     def facts(self) -> dict[str, Any]:
@@ -300,7 +297,7 @@ def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
     source = request.interface
     if source is not None and source.flavor != "pytorch" and not declared.dtypes:
         return (FLOAT,)
-    return choose_dtypes(declared, request.target.cpu_flags, request.quantised)
+    return choose_dtypes(declared, roofline_of(request.target), request.quantised)
 
 
 def _space(session: Session, request: Request, declared: Declared) -> Space:
@@ -312,8 +309,9 @@ def _space(session: Session, request: Request, declared: Declared) -> Space:
     layers = model_layers(request.model, request.convert.input_shapes, session.allow())
     convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
     return generate_space(
-        declared, dtypes, convolutions, found, has_large_trees=request.has_large_trees
-    )
+        declared, dtypes, convolutions, found, has_large_trees=request.has_large_trees,
+        on_gpu=request.target.gpu is not None,
+    )  # fmt: skip
 
 
 def _default_storage() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt import host
+from tvmopt.device import cuda_runtime
 from tvmopt.digest import code_digest
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.commands import SearchCommand
@@ -29,7 +30,7 @@ def portable(request: Request) -> dict[str, Any]:
         given = request.asked.model.data
         found["data"] = str(Path(given).expanduser().resolve()) if given else ""
     found["name"] = request.name
-    found["threads"] = request.target.threads
+    found["threads"] = request.evaluate.threads  # a GPU target has 1, ONNX Runtime has more
     return found
 
 
@@ -50,7 +51,13 @@ def facts_of(
         "objectives": list(objectives),
         "declared": declared.to_dict(),
         "code": code_digest(),
+        **_gpu_facts(request),
     }
+
+
+def _gpu_facts(request: Request) -> dict[str, str]:
+    """Return the GPU and its driver; empty for a CPU target."""
+    return {} if request.target.gpu is None else {"gpu": cuda_runtime.describe()}
 
 
 def check_same(declared: dict[str, Any], request: Request, study: str) -> None:
@@ -65,9 +72,10 @@ def check_same(declared: dict[str, Any], request: Request, study: str) -> None:
         "target": request.target.to_dict(),
         "host": host.fingerprint(),
         "code": code_digest(),
+        **_gpu_facts(request),
     }
     plain = json.loads(json.dumps(ours))
-    differing = [key for key, value in plain.items() if declared[key] != value]
+    differing = [key for key, value in plain.items() if declared.get(key) != value]
     if differing:
         raise ConfigError(
             f"a worker of study {study!r} must have the model, the data, the kind of machine and "

@@ -22,13 +22,14 @@ from tvmopt.tracking.flavor.in_child import check_golden
 from tvmopt.tracking.flavor.verify import verify_model
 from tvmopt.tracking.pipeline.entry import MEASURED_TAGS
 from tvmopt.tracking.pipeline.request import Request
-from tvmopt.tracking.pipeline.steps import plan_stage
+from tvmopt.tracking.pipeline.steps import add_torch_peer, plan_stage
 from tvmopt.tracking.registry.promotion import champion_of
 from tvmopt.tracking.store.stage_run import Session, StageOutput, run_stage
 from tvmopt.tracking.store.trust import are_usable, checked_artifacts
 
 _MOST = 8
 _NEAR = 1.25
+_MEMORY_SHARE = 0.8  # of a GPU's memory, for all finalists; the champion and CUDA take the rest
 _TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
 CHAMPION = "the champion so far"
 
@@ -82,6 +83,23 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     return list({r.number: r for r in wanted}.values())[:_MOST]
 
 
+def fitting(chosen: list[Record], memory_bytes: int) -> list[Record]:
+    """Return the first finalists that fit into a GPU's memory together; at least one.
+
+    Args:
+        chosen: The finalists, most promising first.
+        memory_bytes: Memory of the GPU.
+    """
+    left_mb = _MEMORY_SHARE * memory_bytes / 1e6
+    kept: list[Record] = []
+    for record in chosen:
+        left_mb -= record.metrics.get("peak_memory_mb", 0.0)
+        if kept and left_mb < 0:
+            break
+        kept.append(record)
+    return kept
+
+
 def measure_finals(
     session: Session, request: Request, limits: Limits, chosen: list[Record]
 ) -> Final:
@@ -100,6 +118,7 @@ def measure_finals(
         inputs[f"bundle:{CHAMPION}"], digests[CHAMPION] = rival.bundle, rival.digest
     if request.data is not None:
         inputs["data"], digests["data"] = request.data, request.data_digest
+    add_torch_peer(request, inputs, digests)
     repeats = _TIMES_REPEATS * request.evaluate.repeats
     config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
     planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")

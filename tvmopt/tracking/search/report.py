@@ -55,6 +55,8 @@ def leave_report(session: Session, name: str, study: SearchStudy, ending: Ending
     (folder / "trials.md").write_text(as_markdown(cells))
     (folder / "space.yaml").write_text(yaml.safe_dump(study.declaration, sort_keys=False))
     facts = {k: str(v) for k, v in session.params.items()} | {"cpu": host.cpu_model()}
+    if gpu := study.declaration.get("gpu"):
+        facts["gpu"] = gpu
     title = f"{name}: search {study.name}"
     (folder / "report.html").write_text(page(title, why, facts, cells, pictures))
     session.client.log_artifacts(session.run_id, str(folder))

@@ -48,7 +48,7 @@ class Rules:
     Attributes:
         limits: Hard constraints.
         objectives: What is to be small; some of ``OBJECTIVES``, the latency first.
-        reference_ms: ONNX Runtime's p50 at trial zero; None before.
+        reference_ms: ONNX Runtime's p50 at trial zero; None before, and on a GPU.
     """
 
     limits: Limits
@@ -56,7 +56,7 @@ class Rules:
     reference_ms: float | None
 
     def adjusted_ms(self, metrics: dict[str, float]) -> float:
-        """Return the latency, scaled to the machine's speed during trial zero."""
+        """Return the latency, scaled to the CPU's speed during trial zero, if that is known."""
         speed = (self.reference_ms or metrics[REFERENCE_MS]) / metrics[REFERENCE_MS]
         return metrics["latency_ms_p50"] * min(_MOST_ADJUSTED, max(1 / _MOST_ADJUSTED, speed))
 
@@ -77,7 +77,8 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
         choice: The choice.
         budget_s: Seconds of the study's budget; 0 for no limit.
     """
-    found = request.changed(**choice.settings())
+    # torch.compile takes minutes: the last round alone compares with it
+    found = dataclasses.replace(request.changed(**choice.settings()), torch_source=None)
     if choice != BASELINE:
         return dataclasses.replace(found, latency_time_s=_TRIAL_LATENCY_S)
     most = _BASELINE_MOST_S

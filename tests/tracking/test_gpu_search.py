@@ -1,0 +1,116 @@
+"""A search on a pretended GPU, from the data to the champion; see ``tests/fake_gpu``."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tvmopt.search.effort import Effort
+
+FAKE = Path(__file__).parents[1] / "fake_gpu"
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def environment(project_env, root):
+    """Return the environment of a command on a machine with the pretended GPU."""
+
+    def env(folder: Path) -> dict[str, str]:
+        path = os.pathsep.join(map(str, (FAKE, root)))
+        return {
+            **project_env(folder),
+            "PYTHONPATH": path,
+            "PRETENDED_GPU_FULL": "bfloat16",
+            "XDG_CACHE_HOME": str(folder),  # locks of its own: it need not wait for the machine
+        }
+
+    return env
+
+
+@pytest.fixture(scope="module")
+def command(search_command, tmp_path_factory):
+    """Return the command of the search: bfloat16 does not fit; layers are timed in float16."""
+    space = tmp_path_factory.mktemp("space") / "space.yaml"
+    space.write_text("skip_layers: {bfloat16: ['']}\n")
+    return search_command(
+        target="cuda", threads=1, dtypes="float32,float16,bfloat16", layouts="NHWC", topk=1,
+        strategies="default,fast", trials=6, sensitivity_time=12, repeats=20, space=space,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, make_store, store, command, environment, root):
+    """Return folder, store and output of the finished search."""
+    folder = tmp_path_factory.mktemp("gpu-search")
+    make_store(folder)
+    done = subprocess.run(
+        command, cwd=root, env=environment(folder), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, store(folder), done.stdout
+
+
+def _stage(found, run, stage: str):
+    return found.client.get_run(run.data.tags[f"tvmopt.stage_run.{stage}"])
+
+
+def test_a_search_on_a_gpu_leaves_a_champion(searched) -> None:
+    _, found, said = searched
+    version = found.champion()
+    assert version.tags["target"] == "nvidia-a100"
+    assert "champion" in version.aliases and f"version {version.version} has alias champion" in said
+    trials = found.trials()
+    zero = next(r for r in trials if r.data.tags["tvmopt.trial"] == "0")
+    assert zero.info.status == "FINISHED" and zero.data.params["layout"] == "NCHW"
+    for run in (r for r in trials if r.info.status == "FINISHED"):
+        # ONNX Runtime on the CPU does not tell the speed of a GPU
+        metrics = run.data.metrics
+        assert metrics["latency_ms_adjusted"] == metrics["latency_ms_p50"]
+        assert "pretended" in _stage(found, run, "evaluate").data.tags["tvmopt.gpu"]
+
+
+def test_each_granularity_serves_functions_of_the_network(searched) -> None:
+    _, found, _ = searched
+    efforts = {}
+    for run in found.trials():
+        effort = Effort.parse(run.data.params["effort"])
+        if effort.measures and run.info.status == "FINISHED":
+            efforts[effort.granularity] = _stage(found, run, "build")
+    assert efforts.keys() >= {"operator"}
+    for granularity, build in efforts.items():
+        assert granularity in build.data.tags["tvmopt.records"]
+        folder = Path(build.info.artifact_uri.removeprefix("file://"))
+        with (folder / "schedules.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert any(row["schedule"] == "database" for row in rows)
+
+
+def test_a_trial_that_does_not_fit_fails_alone(searched) -> None:
+    _, found, said = searched
+    failed = [r for r in found.trials() if r.info.status == "FAILED"]
+    assert failed and {r.data.params["dtype"] for r in failed} == {"bfloat16"}
+    assert {r.data.tags["tvmopt.failure_class"] for r in failed} == {"out_of_memory"}
+    assert "must fit into the memory of this machine's GPU" in said
+
+
+def test_layers_are_timed_on_the_gpu(searched) -> None:
+    _, found, _ = searched
+    [run] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
+    folder = Path(run.info.artifact_uri.removeprefix("file://"))
+    with (folder / "sensitivity.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert any(float(row["latency_s"] or 0) > 0 for row in rows)
+    assert "layers are not timed: target" not in run.data.tags.get("tvmopt.notes", "")
+
+
+def test_a_search_goes_on_where_it_ended(searched, command, environment, root) -> None:
+    folder, _, _ = searched
+    done = subprocess.run(
+        command, cwd=root, env=environment(folder), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gone on with: 6 trials done" in done.stdout and "reused" in done.stdout
