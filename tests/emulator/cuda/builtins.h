@@ -14,6 +14,7 @@
 #define __grid_constant__
 #define __restrict__
 #define __align__(n) alignas(n)
+#define CUDART_INF_F INFINITY
 #define __CUDA_ARCH__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
