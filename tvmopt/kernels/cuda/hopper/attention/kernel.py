@@ -234,6 +234,9 @@ class AttentionKernel:
             if masked:
                 self._mask.apply(g.scores, tile, block(i))
             softmax.next()
+            # Returns at once. ptxas moves the wait for O up, before the exponentials, within a
+            # basic block; the loop of this wait ends the block.
+            self._v.wait_full()
             g.wait_output()
             self._v.release(thread)
             softmax.pack()
