@@ -182,7 +182,7 @@ def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str
     result: dict[str, Any] = {"errors": {}, "ms": {}, "problems": {}}
     runs: dict[str, Any] = {}
 
-    def error(got: Any) -> float:
+    def error(got: Any, expected: Any = expected) -> float:
         worst = float((got.float() - expected).abs().max())
         return worst if worst == worst else float("inf")
 
@@ -211,7 +211,6 @@ def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str
             runs[name] = peer
         except Exception as problem:
             result["problems"][name] = last_line(problem, 200)
-    del expected
     for name, times in time_graphs(torch, runs, stream).items():
         result["ms"][name] = statistics.median(times)
     result["gpu"] = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, " + (

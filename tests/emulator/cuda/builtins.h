@@ -46,4 +46,12 @@ inline T __shfl_up_sync(unsigned mask, T value, unsigned by, unsigned width = 32
   const unsigned lane = emu_lane();
   return emu_shuffled(mask, value, lane % width >= by ? lane - by : lane);
 }
+inline bool __any_sync(unsigned mask, bool given) {
+  emu::Slots slots = emu::exchange(given, mask);
+  bool any = false;
+  for (unsigned lane = 0; lane < emu::kWarp; ++lane) {
+    if (mask >> lane & 1) any |= emu::given_by<bool>(slots, lane);
+  }
+  return any;
+}
 inline uint32_t __cvta_generic_to_shared(const void* place) { return emu::address_of(place); }

@@ -13,7 +13,8 @@ _TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8")
 _STORED = {"f32": "float", "u32": "uint32_t", "s32": "int", "b32": "uint32_t"}
 _AREA = rf"\[{_REG}, {_LIST}\]"
 
-# No-ops here: empty statements, which only bind the compiler; fences (memory is sequentially consistent), prefetch, register counts, PDL.
+# No-ops here: empty statements, which bind only the compiler; fences (memory is sequentially
+# consistent), prefetch, register counts, PDL.
 _NOTHING = re.compile(
     r"(fence\.mbarrier_init|prefetch|setmaxnreg|griddepcontrol\.launch_dependents|wgmma\.fence)\b.*"
 )

@@ -55,7 +55,9 @@ def _body(p: AttentionProblem, c: HopperAttentionConfig, name: str | None) -> No
     maps = AttentionMaps(
         q=_map(of.a, p.dtype, p.q_axes, q_tile, c.tile_queries),
         k=_map(of.b, p.dtype, p.k_axes, OperandTile(c.tile_keys, p.head_size), c.tile_keys),
-        v=_map(of.inputs[0], p.dtype, p.v_axes, OperandTile(c.tile_keys, p.value_size), c.tile_keys),
+        v=_map(
+            of.inputs[0], p.dtype, p.v_axes, OperandTile(c.tile_keys, p.value_size), c.tile_keys
+        ),
         out=_map(of.out, p.dtype, p.out_axes, OperandTile(c.tile_queries, p.value_size), 64),
     )
     mask = of.inputs[1] if p.mask_shape is not None else None

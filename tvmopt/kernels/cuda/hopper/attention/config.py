@@ -39,6 +39,9 @@ class HopperAttentionConfig(CudaHint):
         persistent: Whether the grid is one thread block an SM that loops over tiles.
         own_output: Whether the output tile has shared memory of its own, not that of Q: then TMA
             loads the next Q during the epilogue.
+        integer_max: Whether row maxima compare the bits of scores as integers, three at once.
+        lazy_rescale: Whether the output is rescaled only where a row maximum grew by a factor of
+            more than 256 in the probabilities (FlashAttention-4).
     """
 
     consumer_warpgroups: int = 2
@@ -47,11 +50,16 @@ class HopperAttentionConfig(CudaHint):
     pingpong: bool = True
     persistent: bool = True
     own_output: bool = False
+    integer_max: bool = False
+    lazy_rescale: bool = False
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Grouping key: warpgroups, ping-pong, grid."""
-        return self.template, self.consumer_warpgroups, self.pingpong, self.persistent
+        """Grouping key: warpgroups, ping-pong, grid, softmax."""
+        return (
+            self.template, self.consumer_warpgroups, self.pingpong, self.persistent,
+            self.integer_max, self.lazy_rescale,
+        )  # fmt: skip
 
     @property
     def tile_queries(self) -> int:

@@ -45,9 +45,7 @@ class HopperAttention(Family[AttentionProblem, HopperAttentionConfig]):
         """Return the configurations, fastest predicted first."""
         return attention_configs(form, arch)
 
-    def emit(
-        self, func: tirx.PrimFunc, hint: HopperAttentionConfig
-    ) -> tirx.PrimFunc | Refusal:
+    def emit(self, func: tirx.PrimFunc, hint: HopperAttentionConfig) -> tirx.PrimFunc | Refusal:
         """Emit the TIRx kernel in place of ``func``."""
         problem = problem_of(func)
         if problem is None:

@@ -11,8 +11,8 @@ Roles of the warpgroups of a thread block, for each tile of queries::
                                   wait for O -> round P, rescale O
                               O += P V of the first block, divide by the row sums, store
 
-With ``pingpong``, a consumer issues its GEMMs only after its predecessor has, so that the softmax of
-one consumer overlaps the GEMMs of the others. The turn goes round by named barriers.
+With ``pingpong``, a consumer issues its GEMMs only after its predecessor has, so that the softmax
+of one consumer overlaps the GEMMs of the others. The turn goes round by named barriers.
 
 Masked blocks come first: they have the last keys. The loop over the others has no mask.
 """
@@ -35,12 +35,11 @@ from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
 from tvmopt.kernels.cuda.hopper.attention.masks import ScoreMask
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
 from tvmopt.kernels.cuda.hopper.attention.output_store import OutputStore
-from tvmopt.kernels.cuda.hopper.attention.ring import TileRing
+from tvmopt.kernels.cuda.hopper.attention.ring import BlockEnd, TileRing
 from tvmopt.kernels.cuda.hopper.attention.softmax import LOG2_E, OnlineSoftmax
 from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile, QueryTileScheduler
 from tvmopt.kernels.cuda.hopper.emit import (
     Scalar,
-    Threads,
     const,
     held,
     one_thread_of,
@@ -97,6 +96,7 @@ class AttentionKernel:
         with when(t.warpgroup == c.consumer_warpgroups), one_thread_of(t.warp):
             for ring in (self._q, self._k, self._v):
                 ring.init_barriers(c.consumer_warpgroups)
+            self._order.init_barrier()
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         build.evaluate(T.cuda.cta_sync())
         build.evaluate(wait_for_kernel_before())
@@ -121,6 +121,7 @@ class AttentionKernel:
         self._store = OutputStore(out_tile, out, p.dtype, self._maps.out, self._threads)
         for ring in (self._q, self._k, self._v):
             ring.allocate_barriers(smem)
+        self._order = BlockEnd(smem)
         smem.commit()
 
     # -- producer --------------------------------------------------------------------------------
@@ -161,12 +162,10 @@ class AttentionKernel:
         """Consumer warpgroups: both GEMMs and the softmax of each tile, and the epilogue."""
         p, c, t = self._p, self._c, self._threads
         set_registers("inc", c.registers[1])
-        self._gemms = AttentionGemms(
-            p.dtype, self._q.memory, self._q.tile, self._k, self._v, t
-        )
+        self._gemms = AttentionGemms(p.dtype, self._q.memory, self._q.tile, self._k, self._v, t)
         self._mask = ScoreMask(p, c.tile_keys, self._mask_buffer, t)
         factor = 1.0 if self._mask.is_additive else p.scale * LOG2_E
-        self._softmax = OnlineSoftmax(self._gemms, p.dtype, factor, self._mask.guarded)
+        self._softmax = OnlineSoftmax(self._gemms, p.dtype, factor, self._mask.guarded, c)
         self._accumulates = Scalar("int32", 0)
         if self._takes_turns:
             with when(t.warpgroup == c.consumer_warpgroups - 1):
@@ -234,9 +233,7 @@ class AttentionKernel:
             if masked:
                 self._mask.apply(g.scores, tile, block(i))
             softmax.next()
-            # Returns at once. ptxas moves the wait for O up, before the exponentials, within a
-            # basic block; the loop of this wait ends the block.
-            self._v.wait_full()
+            self._order.end_block()
             g.wait_output()
             self._v.release(thread)
             softmax.pack()

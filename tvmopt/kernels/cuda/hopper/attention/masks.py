@@ -1,7 +1,7 @@
 """Masks of a block of scores: keys beyond the end, causal, boolean and additive masks.
 
-Column ``8 j + e`` of a lane is key ``first + 2 (lane % 4) + 8 j + e`` (:mod:`.gemms`), so a bound on
-keys becomes one comparison of ``8 j + e`` with a value of the row.
+Column ``8 j + e`` of a lane is key ``first + 2 (lane % 4) + 8 j + e``, so a bound on keys becomes
+one comparison of ``8 j + e`` with a value of the row.
 """
 
 from __future__ import annotations

@@ -72,3 +72,23 @@ class TileRing:
         """Consumer: release the stage, one arrival a warpgroup, and go to the next one."""
         self._empty.arrive(self.stage, T.cast(thread < 1, "bool"))
         self.advance()
+
+
+class BlockEnd:
+    """Ends a basic block, so that ptxas keeps the order of instructions before and behind it.
+
+    Within a basic block, ptxas moves a wait for wgmma up before exponentials that do not depend on
+    it, and they no longer overlap the GEMM. The loop of an mbarrier wait ends the block. This
+    mbarrier has had no arrival, so a wait for the phase before its first one returns at once.
+    """
+
+    def __init__(self, smem: SMEMPool) -> None:
+        self._barrier = Barriers(smem, 1)
+
+    def init_barrier(self) -> None:
+        """Initialise the mbarrier; for one thread."""
+        self._barrier.init(1)
+
+    def end_block(self) -> None:
+        """Emit the wait."""
+        self._barrier.wait(const(0), const(1))
