@@ -18,7 +18,7 @@ from tvmopt.kernels.workload import Refusal
 ATTENTION = "hopper_attention"
 _BYTES = 2
 # Registers of a thread besides scores, probabilities and output.
-_OTHER_REGISTERS = 24
+_OTHER_REGISTERS = 28
 # Registers of a producer and of a consumer thread, by consumer warpgroups; the kernel is launched
 # with 65536 registers divided among all threads.
 _REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}

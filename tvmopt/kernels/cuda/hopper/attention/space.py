@@ -41,14 +41,15 @@ def _configs(
 ) -> Iterator[HopperAttentionConfig]:
     """Yield each tile with the deepest ring that fits."""
     replace, same = dataclasses.replace, problem.head_size == problem.value_size
-    for groups, keys, pingpong, persistent in itertools.product(
-        (1, 2, 3), _TILE_KEYS, (True, False), (True, False)
+    both = (True, False)
+    for groups, keys, pingpong, persistent, integer, lazy in itertools.product(
+        (1, 2, 3), _TILE_KEYS, both, both, both, both
     ):
         if pingpong and groups == 1:
             continue
         tile = replace(
             base, consumer_warpgroups=groups, tile_keys=keys, pingpong=pingpong,
-            persistent=persistent,
+            persistent=persistent, integer_max=integer, lazy_rescale=lazy,
         )  # fmt: skip
         # Without a next tile, an output tile of its own gains nothing.
         for own in (True, False) if persistent or not same else (False,):
