@@ -2,7 +2,7 @@
 
 Roles of the warpgroups of a thread block, for each tile of queries::
 
-    producer (the last one)   Q; then K and V of each block of keys, from the last block on
+    producer (the last one)   Q, and K and V of each block of keys, from the last block on
     consumers, 64 queries     S = Q K^T of the last block, masked, softmax
                               for each further block:
                                   issue S = Q K^T of this block
@@ -130,9 +130,10 @@ class AttentionKernel:
         """Producer warpgroup: one thread issues all TMA loads."""
         set_registers("dec", self._c.registers[0])
         with one_thread_of(self._threads.warp), self._scheduler.tiles() as tile:
-            self._load(self._q, self._maps.q, tile.query, tile.head, tile)
             last = held(tile.blocks - 1)
+            # K first: Q may wait for the store of the previous tile.
             self._load_block(self._k, self._maps.k, last, tile)
+            self._load(self._q, self._maps.q, tile.query, tile.head, tile)
             with build.serial(0, last) as i:
                 self._load_block(self._k, self._maps.k, last - 1 - i, tile)
                 self._load_block(self._v, self._maps.v, last - i, tile)
