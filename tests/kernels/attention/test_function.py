@@ -71,3 +71,12 @@ def test_a_row_of_the_lowest_float_weighs_all_keys_alike():
 def test_the_function_carries_its_problem():
     problem = small(mask_shape=(1, 1, 1, 9), mask_dtype="bool", causal=MaskedBy.LAST_KEY)
     assert problem_of(attention_function(problem)) == problem
+
+
+def test_many_scores_have_wide_indices():
+    def index_dtypes(queries):
+        func = attention_function(small(heads=16, queries=queries, keys=16384))
+        loop = func.body.block.body.seq[0]
+        return str(loop.loop_var.ty.dtype)
+
+    assert index_dtypes(64) == "int32" and index_dtypes(16384) == "int64"

@@ -18,6 +18,7 @@ from tvmopt.kernels.attention.problem import ATTENTION_ATTR, AXES, AttentionProb
 from tvmopt.kernels.scheduled import OPAQUE
 
 _FLOAT32 = "float32"
+_MOST_INT32 = 2**31 - 1
 # An additive mask may hold the lowest float32, which an identity of that value would not exceed.
 _MAXIMUM = te.comm_reducer(
     lambda a, b: tirx.max(a, b), lambda _: tirx.const(-math.inf, _FLOAT32), name="maximum"
@@ -84,7 +85,8 @@ def attention_function(problem: AttentionProblem) -> tirx.PrimFunc:
         return some.astype(p.dtype)
 
     out = te.compute(shapes[-1][0], normalised, "out")
-    func = te.create_prim_func([*inputs, out])
+    many = math.prod((*rows, p.keys)) > _MOST_INT32
+    func = te.create_prim_func([*inputs, out], index_dtype_override="int64" if many else None)
     return (
         func.with_attr(ATTENTION_ATTR, p.to_json())
         .with_attr("op_pattern", OPAQUE)
