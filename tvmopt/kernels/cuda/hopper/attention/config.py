@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from tvmopt.kernels.attention.problem import AttentionProblem
 from tvmopt.kernels.cuda.hint import CudaHint
@@ -12,6 +13,7 @@ from tvmopt.kernels.cuda.hopper.attention.operand_layout import (
     SIZE_UNIT,
     padded_size,
 )
+from tvmopt.kernels.cuda.hopper.problem import MOST_ELEMENTS
 from tvmopt.kernels.workload import Refusal
 
 #: Name of the family.
@@ -123,4 +125,6 @@ def why_not_fused(problem: AttentionProblem) -> Refusal | None:
         return Refusal(f"the scale of the scores must be positive, not {p.scale}")
     if p.mask_shape is not None and p.mask_dtype not in ("bool", "float16", "bfloat16", "float32"):
         return Refusal(f"a mask of {p.mask_dtype} is neither boolean nor a float")
+    if p.mask_shape is not None and math.prod(p.mask_shape) > MOST_ELEMENTS:
+        return Refusal(f"a mask has at most {MOST_ELEMENTS} elements, which int32 indexes")
     return None

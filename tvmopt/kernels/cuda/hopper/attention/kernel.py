@@ -19,7 +19,6 @@ Masked blocks come first: they have the last keys. The loop over the others has 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from tvm import tirx
@@ -32,6 +31,7 @@ from tvmopt.kernels.attention.problem import AttentionProblem
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.device_functions import arrive_at, sync_at
 from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
+from tvmopt.kernels.cuda.hopper.attention.maps import AttentionMaps
 from tvmopt.kernels.cuda.hopper.attention.masks import ScoreMask
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
 from tvmopt.kernels.cuda.hopper.attention.output_store import OutputStore
@@ -51,20 +51,6 @@ from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_befor
 
 # First named barrier of the ping-pong; those of the warpgroups (OutputStore.sync) are lower.
 _PINGPONG_BARRIER = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionMaps:
-    """TMA descriptors of Q, K, V and the output."""
-
-    q: Expr
-    k: Expr
-    v: Expr
-    out: Expr
-
-    def all(self) -> list[Expr]:
-        """Return the descriptors."""
-        return [self.q, self.k, self.v, self.out]
 
 
 class AttentionKernel:
