@@ -19,8 +19,8 @@ from tvmopt.kernels.workload import Refusal
 #: Name of the family.
 ATTENTION = "hopper_attention"
 _BYTES = 2
-# Registers of a thread besides scores, probabilities and output.
-_OTHER_REGISTERS = 28
+# Registers of a thread besides scores, probabilities and output; more for the elements of a mask.
+_OTHER_REGISTERS, _MASK_REGISTERS = 28, 12
 # Registers of a producer and of a consumer thread, by consumer warpgroups; the kernel is launched
 # with 65536 registers divided among all threads.
 _REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
@@ -95,6 +95,7 @@ class HopperAttentionConfig(CudaHint):
             return Refusal("only an output tile of the shape of Q can take the memory of Q")
         # Scores in float32, probabilities in 16 bits, the output in float32.
         used = self.tile_keys // 2 + self.tile_keys // 4 + padded_size(problem.value_size) // 2
+        used += _MASK_REGISTERS if problem.mask_shape is not None else 0
         if used + _OTHER_REGISTERS > _LAUNCHED_WITH[self.consumer_warpgroups]:
             return Refusal("scores, probabilities and output of a thread exceed its registers")
         if self.smem_bytes(problem) > self.arch.smem_bytes:
