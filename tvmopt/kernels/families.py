@@ -27,6 +27,7 @@ _CPU = (
     "cpu.fallback.family.Fallback",
 )
 _CUDA_COMPUTE_BOUND = (
+    "cuda.hopper.attention.family.HopperAttention",
     "cuda.hopper.family.HopperGemm",
     "cuda.hopper.family.HopperConv",
     "cuda.mma.family.MmaMatmul",

@@ -14,6 +14,7 @@
 #define __grid_constant__
 #define __restrict__
 #define __align__(n) alignas(n)
+#define CUDART_INF_F INFINITY
 #define __CUDA_ARCH__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
@@ -44,5 +45,13 @@ template <class T>
 inline T __shfl_up_sync(unsigned mask, T value, unsigned by, unsigned width = 32) {
   const unsigned lane = emu_lane();
   return emu_shuffled(mask, value, lane % width >= by ? lane - by : lane);
+}
+inline bool __any_sync(unsigned mask, bool given) {
+  emu::Slots slots = emu::exchange(given, mask);
+  bool any = false;
+  for (unsigned lane = 0; lane < emu::kWarp; ++lane) {
+    if (mask >> lane & 1) any |= emu::given_by<bool>(slots, lane);
+  }
+  return any;
 }
 inline uint32_t __cvta_generic_to_shared(const void* place) { return emu::address_of(place); }

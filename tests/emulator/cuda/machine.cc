@@ -38,7 +38,7 @@ void yield() {
   Thread* me = self;
   if (_setjmp(me->where) == 0) _longjmp(machine.scheduler, 1);
 }
-void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool everyone) {
+Barrier& arrived_at(unsigned number, unsigned wanted, bool everyone, unsigned& generation) {
   if (number >= 16) fault("a barrier must be one of 16, but is %u", number);
   Barrier& barrier = self->block->barriers[number];
   if (barrier.arrived && (barrier.wanted != wanted && !(barrier.everyone && everyone))) {
@@ -46,9 +46,19 @@ void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool ev
   }
   barrier.wanted = wanted;
   barrier.everyone = everyone;
-  const unsigned mine = barrier.generation;
+  generation = barrier.generation;
   barrier.arrive(wanted);
+  return barrier;
+}
+void arrive_and_wait(const char* what, unsigned number, unsigned wanted, bool everyone) {
+  unsigned mine = 0;
+  const Barrier& barrier = arrived_at(number, wanted, everyone, mine);
   wait(what, [&barrier, mine] { return barrier.generation != mine; });
+}
+void bar_arrive(unsigned number, unsigned threads) {
+  if (threads % kWarp) fault("a barrier must be for whole warps, but is for %u threads", threads);
+  unsigned mine = 0;
+  arrived_at(number, threads, false, mine);
 }
 void bar_sync(unsigned number, unsigned threads) {
   if (threads % kWarp) fault("a barrier must be for whole warps, but is for %u threads", threads);

@@ -51,8 +51,9 @@ struct Exchange : Rendezvous {  // warp shuffle
 };
 struct Wgmma {  // one wgmma; each thread of the warpgroup adds its accumulator registers
   std::array<void*, kWarpgroup> registers{};
+  std::array<std::array<uint32_t, 4>, kWarpgroup> fragments{};  // of A in registers
   unsigned arrived = 0;
-  std::function<void(const std::array<void*, kWarpgroup>&)> compute;
+  std::function<void(const Wgmma&)> compute;
   std::array<uint64_t, 3> told{};
 };
 struct Warpgroup {
@@ -134,6 +135,7 @@ inline void wait(const char* what, const Test& test) {
 
 void bar_sync(unsigned number, unsigned threads);  // bar.sync number, threads
 void bar_sync_all(unsigned number = 0);            // bar.sync of all running threads
+void bar_arrive(unsigned number, unsigned threads);  // bar.arrive: bar.sync without waiting
 // Values of all lanes of the calling warp, by lane; all lanes of ``mask`` must call.
 using Slots = unsigned char (*)[64];
 Slots exchange_bytes(const void* value, size_t bytes, unsigned mask);

@@ -13,7 +13,8 @@ _TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8")
 _STORED = {"f32": "float", "u32": "uint32_t", "s32": "int", "b32": "uint32_t"}
 _AREA = rf"\[{_REG}, {_LIST}\]"
 
-# No-ops here: fences (memory is sequentially consistent), prefetch, register counts, PDL.
+# No-ops here: empty statements, which bind only the compiler; fences (memory is sequentially
+# consistent), prefetch, register counts, PDL.
 _NOTHING = re.compile(
     r"(fence\.mbarrier_init|prefetch|setmaxnreg|griddepcontrol\.launch_dependents|wgmma\.fence)\b.*"
 )
@@ -34,6 +35,8 @@ _CALLS = [
     (r"fence\.proxy\.async[\w.:]*", r"emu::fence_proxy_async()"),
     (r"griddepcontrol\.wait", r"emu::griddepcontrol_wait()"),
     (rf"bar\.sync {_REG}, {_REG}", r"emu::bar_sync(\1, \2)"),
+    (rf"bar\.arrive {_REG}, {_REG}", r"emu::bar_arrive(\1, \2)"),
+    (rf"ex2\.approx\.ftz\.f32 {_REG}, {_REG}", r"\1 = emu::exp2_flushed(\2)"),
     (rf"bar\.sync {_REG}", r"emu::bar_sync_all(\1)"),
     (r"barrier\.cluster\.arrive[\w.]*", r"emu::cluster_arrive()"),
     (r"barrier\.cluster\.wait[\w.]*", r"emu::cluster_wait()"),
@@ -98,6 +101,11 @@ _WGMMA = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k\d+\.\w+\.(\w+)\.(\w+) "
     rf"{_LIST}, {_REG}, {_REG}, \1(?:, 1, 1(?:, ([01]), ([01]))?)?; \}}"
 )
+_WGMMA_REGISTERS = re.compile(
+    r"\{ \.reg \.pred (\w+); setp\.ne\.b32 \1, (%\d+|\d+), 0; "
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k\d+\.\w+\.(\w+)\.(\w+) "
+    rf"{_LIST}, {_LIST}, {_REG}, \1(?:, 1, 1(?:, ([01]))?)?; \}}"
+)
 _GUARDED = re.compile(rf"\{{ \.reg \.pred (\w+); setp\.ne\.b32 \1, {_REG}, 0; @\1 ([^;]*); \}}")
 
 
@@ -122,7 +130,7 @@ def _places(registers: str) -> str:
 
 
 def _call(text: str) -> str:
-    if _NOTHING.fullmatch(text):
+    if not text or _NOTHING.fullmatch(text):
         return ""
     if guarded := _GUARDED.fullmatch(text):
         return f"if ({guarded.group(2)}) {{ {_call(guarded.group(3))}; }}"
@@ -145,6 +153,12 @@ def _call(text: str) -> str:
         return (
             f"emu::wgmma<{columns}, {_type(a)}, {_type(b)}>"
             f"(&{{{registers}}}, {of_a}, {of_b}, {adds}, {transposed})"
+        )
+    if found := _WGMMA_REGISTERS.fullmatch(text):
+        _, adds, columns, a, b, registers, of_a, of_b, transposed_b = found.groups()
+        return (
+            f"emu::wgmma<{columns}, {_type(a)}, {_type(b)}>"
+            f"(&{{{registers}}}, {{{of_a}}}, {of_b}, {adds}, {transposed_b or 0})"
         )
     raise ConfigError(f"an instruction must be one that the emulator knows, but got {text!r}")
 

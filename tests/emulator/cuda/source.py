@@ -10,7 +10,7 @@ from tvmopt.errors import ConfigError
 from .ptx import call_of
 
 _ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
-_INCLUDE = re.compile(r"^\s*#include <(?:cuda|mma|sm_\d+)[^>]*>.*\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^\s*#include <(?:cuda|math_constants|mma|sm_\d+)[^>]*>.*\n", re.MULTILINE)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 _SHARED = re.compile(
     r"(?<!extern )__shared__ (?:(?:__align__|alignas)\((\d+)\) )?([\w ]+?) (\w+)\[(\d+)\];"

@@ -56,23 +56,38 @@ struct Operand {
   }
 };
 
+// Element ``k`` of row ``row`` of A in registers: fragments of 16 rows, one a warp, as of mma.sync.
+template <class Kind>
+typename Kind::Out in_fragment(const Wgmma& given, unsigned row, unsigned k) {
+  using In = typename Kind::In;
+  constexpr unsigned kEach = 4 / sizeof(In);  // elements of a register
+  const unsigned thread = row / 16 * kWarp + row % 8 * 4 + k % (4 * kEach) / kEach;
+  const uint32_t word = given.fragments[thread][row / 8 % 2 + k / (4 * kEach) * 2];
+  In value;
+  std::memcpy(&value, reinterpret_cast<const char*>(&word) + k % kEach * sizeof(In), sizeof(In));
+  return Kind::of(value);
+}
+
 void compute_until(Warpgroup& group, size_t count) {
   while (group.computed < count && group.wgmmas[group.computed].arrived == kWarpgroup) {
     Wgmma& next = group.wgmmas[group.computed++];
-    next.compute(next.registers);
+    next.compute(next);
     next.compute = nullptr;
   }
 }
 
 template <class A, class B>
 __attribute__((optimize("O3"))) void multiply(
-    Block& block, const std::array<void*, kWarpgroup>& registers, unsigned column_count,
-    Operand<A> a, Operand<B> b, bool transposed_a, bool transposed_b, bool adds) {
+    Block& block, const Wgmma& given, unsigned column_count, const Operand<A>* a, Operand<B> b,
+    bool transposed_a, bool transposed_b, bool adds) {
+  const std::array<void*, kWarpgroup>& registers = given.registers;
   using Out = typename A::Out;
   constexpr unsigned kDepth = 32 / sizeof(typename A::In), kMost = 256;
   static Out rows[64][kDepth], columns[kDepth][kMost], accumulators[kMost];
   for (unsigned row = 0; row < 64; ++row) {
-    for (unsigned k = 0; k < kDepth; ++k) rows[row][k] = a.at(block, row, k, transposed_a);
+    for (unsigned k = 0; k < kDepth; ++k) {
+      rows[row][k] = a ? a->at(block, row, k, transposed_a) : in_fragment<A>(given, row, k);
+    }
   }
   for (unsigned k = 0; k < kDepth; ++k) {
     for (unsigned n = 0; n < column_count; ++n) columns[k][n] = b.at(block, n, k, transposed_b);
@@ -92,8 +107,9 @@ __attribute__((optimize("O3"))) void multiply(
   }
 }
 
-void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a, uint64_t b,
-                bool adds, bool transposed_a, bool transposed_b) {
+void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a,
+                const uint32_t* fragment, uint64_t b, bool adds, bool transposed_a,
+                bool transposed_b) {
   Block& block = *self->block;
   Warpgroup& group = block.warpgroups[self->number / kWarpgroup];
   const size_t number = self->begun++;
@@ -101,17 +117,20 @@ void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uin
   if (number == group.wgmmas.size()) {
     group.wgmmas.emplace_back();
     group.wgmmas.back().told = told;
-    group.wgmmas.back().compute = [=, &block](const std::array<void*, kWarpgroup>& held) {
+    const bool in_registers = fragment;
+    group.wgmmas.back().compute = [=, &block](const Wgmma& given) {
       with_types(a_type, b_type, [&](auto of_a, auto of_b) {
         using A = decltype(of_a);
         using B = decltype(of_b);
-        multiply<A, B>(block, held, columns, Operand<A>(a), Operand<B>(b), transposed_a, transposed_b, adds);
+        const Operand<A> of_rows(a);
+        multiply<A, B>(block, given, columns, in_registers ? nullptr : &of_rows, Operand<B>(b), transposed_a, transposed_b, adds);
       });
     };
   }
   Wgmma& instruction = group.wgmmas[number];
   if (instruction.told != told) fault("threads of a warpgroup give wgmma different operands");
   instruction.registers[self->number % kWarpgroup] = registers;
+  if (fragment) std::copy_n(fragment, 4, instruction.fragments[self->number % kWarpgroup].begin());
   ++instruction.arrived;
   if (machine.when == When::early || by_chance()) compute_until(group, number + 1);
 }

@@ -6,18 +6,32 @@
 namespace emu {
 enum class Type { F16, BF16, E4M3, E5M2, S8, U8 };  // of the operands
 
-// wgmma: D += A B with M = 64, N = ``columns``, K of 32 bytes; A and B by matrix descriptors.
-void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a, uint64_t b,
-                bool adds, bool transposed_a, bool transposed_b);
-template <unsigned kColumns, Type kA, Type kB, class Register>
-inline void wgmma(std::initializer_list<Register*> registers, uint64_t a, uint64_t b, bool adds,
-                  bool transposed_a = false, bool transposed_b = false) {
+// wgmma: D += A B with M = 64, N = ``columns``, K of 32 bytes; A and B by matrix descriptors, or A in
+// four registers of each thread (``fragment``), read when the instruction is issued.
+void wgmma_with(unsigned columns, Type a_type, Type b_type, void* registers, uint64_t a,
+                const uint32_t* fragment, uint64_t b, bool adds, bool transposed_a,
+                bool transposed_b);
+template <unsigned kColumns, class Register>
+inline void* accumulators_of(std::initializer_list<Register*> registers) {
   static_assert(sizeof(Register) == 4);
   if (registers.size() != kColumns / 2) fault("wgmma of %u columns has %zu registers", kColumns, registers.size());
   for (size_t n = 0; n < registers.size(); ++n) {
     if (registers.begin()[n] != *registers.begin() + n) fault("registers of wgmma are not in a row");
   }
-  wgmma_with(kColumns, kA, kB, *registers.begin(), a, b, adds, transposed_a, transposed_b);
+  return *registers.begin();
+}
+template <unsigned kColumns, Type kA, Type kB, class Register>
+inline void wgmma(std::initializer_list<Register*> registers, uint64_t a, uint64_t b, bool adds,
+                  bool transposed_a = false, bool transposed_b = false) {
+  wgmma_with(kColumns, kA, kB, accumulators_of<kColumns>(registers), a, nullptr, b, adds,
+             transposed_a, transposed_b);
+}
+template <unsigned kColumns, Type kA, Type kB, class Register>
+inline void wgmma(std::initializer_list<Register*> registers, std::initializer_list<uint32_t> a,
+                  uint64_t b, bool adds, bool transposed_b = false) {
+  if (a.size() != 4) fault("wgmma has four registers of A, not %zu", a.size());
+  wgmma_with(kColumns, kA, kB, accumulators_of<kColumns>(registers), 0, a.begin(), b, adds, false,
+             transposed_b);
 }
 void wgmma_commit();
 void wgmma_wait(size_t left);
@@ -41,6 +55,12 @@ void stmatrix(uint32_t address, std::initializer_list<uint32_t> values, bool tra
 
 // elect.sync: always the same lane of the warp; PTX does not specify which.
 inline bool elected() { return self->number % kWarp == kWarp / 2 + 1; }
+
+// ex2.approx.ftz: denormals are zeros.
+inline float exp2_flushed(float x) {
+  const float made = std::exp2(x);
+  return std::fabs(made) < 1.17549435e-38f ? 0.0f : made;
+}
 
 // Pairs of 16-bit floats in one register.
 inline uint32_t packed_half(float high, float low) {

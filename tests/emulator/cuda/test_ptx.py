@@ -24,6 +24,16 @@ from tvmopt.errors import ConfigError
             "emu::mma<emu::Type::S8, emu::Type::S8>({&(x), &(y)}, {(x)}, {(y)}, {(y), (y)});",
         ),
         ("fence.mbarrier_init.release.cluster;", ";"),
+        ("", ";"),
+        ("bar.arrive %0, 256;", "emu::bar_arrive((x), 256);"),
+        ("ex2.approx.ftz.f32 %0, %1;", "(x) = emu::exp2_flushed((y));"),
+        (
+            "{ .reg .pred p; setp.ne.b32 p, %1, 0; "
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+            "{%0, %0}, {%1, %1, %1, %1}, %1, p, 1, 1, 1; }",
+            "emu::wgmma<8, emu::Type::F16, emu::Type::F16>"
+            "({&(x), &(x)}, {(y), (y), (y), (y)}, (y), (y), 1);",
+        ),
     ],
 )
 def test_an_instruction_becomes_a_call(text: str, call: str) -> None:

@@ -71,8 +71,8 @@ class Mma:
     ) -> None:
         self._config, self._loader, self._threads = config, loader, threads
         self.accumulators = Accumulators(config, dtypes.dtype(loader.dtype).accumulator)
-        self._left = _descriptor(pipeline.left, loader.left_layout)
-        self._right = _descriptor(pipeline.right, loader.right_layout)
+        self._left = matrix_descriptor(pipeline.left, loader.left_layout)
+        self._right = matrix_descriptor(pipeline.right, loader.right_layout)
 
     def issue(self, slot: Expr, accumulate: Expr) -> None:
         """Issue and commit the wgmma of one stage; without ``accumulate`` they overwrite."""
@@ -108,7 +108,7 @@ class Mma:
                 build.evaluate(T.ptx[name](*args))
 
 
-def _descriptor(ring: tirx.Buffer, layout: OperandLayout) -> tirx.Buffer:
+def matrix_descriptor(ring: tirx.Buffer, layout: OperandLayout) -> tirx.Buffer:
     """Emit the wgmma matrix descriptor of a ring's first stage."""
     result = build.alloc_local([1], "uint64")
     build.evaluate(

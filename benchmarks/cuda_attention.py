@@ -1,0 +1,350 @@
+"""Compare fused attention on a Hopper GPU with PyTorch's (cuDNN, FlashAttention), float16 forward.
+
+Usage, in two steps, so that no time on the GPU is spent on nvcc::
+
+    python -m benchmarks.cuda_attention build --out DIR [--sweep K] [--rows GLOB,..] [--configs ..]
+    python -m benchmarks.cuda_attention run --in DIR [--rows GLOB,..] [--json FILE]
+
+``build`` needs nvcc and no GPU; ``run`` needs a GPU and PyTorch, and no nvcc. Rows are named
+``h128-4096-causal`` (head size, length, mask), ``bf16-`` in front for bfloat16; all have 16 heads,
+and batch x length = 16384. ``--configs`` adds configurations to the ``--sweep K`` best ones, each
+as ``consumer_warpgroups=2:tile_keys=176``. Contenders of a row are timed interleaved, as CUDA
+graphs. A kernel that hangs or faults is reported, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import markdown
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.measure.workers import Job, WorkerPool
+
+_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+_TOKENS, _HEADS = 16384, 16
+_DEVICE = "nvidia-h200"
+# Timeouts in seconds: of building a kernel, of a row's measurement, of one kernel's own.
+_BUILD_S, _ROW_S, _KERNEL_S = 120.0, 60.0, 30.0
+
+
+def rows() -> dict[str, AttentionProblem]:
+    """Return the problems by name."""
+    found = {}
+    for dtype, sizes, lengths in (
+        ("float16", (64, 128), _LENGTHS),
+        ("bfloat16", (64, 128), (2048, 16384)),
+        ("float16", (256,), (4096,)),
+    ):
+        for size in sizes:
+            for length in lengths:
+                for causal in (MaskedBy.NOTHING, MaskedBy.FIRST_KEY):
+                    name = "bf16-" if dtype == "bfloat16" else ""
+                    name += f"h{size}-{length}-{'full' if causal is MaskedBy.NOTHING else 'causal'}"
+                    found[name] = AttentionProblem(
+                        _TOKENS // length, _HEADS, _HEADS, length, length, size, size, dtype,
+                        size**-0.5, causal,
+                    )  # fmt: skip
+    return found
+
+
+def chosen(patterns: str) -> list[str]:
+    """Return the names of the rows that match one of the patterns, separated by commas."""
+    wanted = patterns.split(",")
+    return [name for name in rows() if any(fnmatch.fnmatch(name, p) for p in wanted)]
+
+
+def configs_of(problem: AttentionProblem, count: int, texts: Sequence[str]) -> list[Any]:
+    """Return the ``count`` best configurations, and those that ``texts`` describe and that fit."""
+    from tvmopt.device.gpus import GPUS
+    from tvmopt.kernels.attention.function import attention_function
+    from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
+    from tvmopt.kernels.policies import policy_of
+
+    gpu = GPUS[_DEVICE]
+    found: list[Any] = policy_of(attention_function(problem), gpu).emit_config(count)
+    for text in texts:
+        fields = dict(part.split("=") for part in text.split(":"))
+        config = HopperAttentionConfig(
+            ATTENTION, gpu, **{key: json.loads(value.lower()) for key, value in fields.items()}
+        )
+        if config not in found and config.why_not(problem) is None:
+            found.append(config)
+    return found
+
+
+def build_kernel(row: str, config: dict[str, Any], path: str) -> str:
+    """Build the kernel of a row and a configuration, as ``main`` of the library ``path``."""
+    from tvmopt.kernels.attention.function import attention_function
+    from tvmopt.kernels.cuda.build import build_kernels
+    from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
+    from tvmopt.kernels.emit import emit_kernel, hint_from_dict
+    from tvmopt.link import link_options
+
+    hint = hint_from_dict(config)
+    kernel = emit_kernel(attention_function(rows()[row]), hint)
+    with embed_cubins(hint.arch):
+        build_kernels({"main": kernel}, hint.arch).export_library(path, **link_options())
+    return str(hint)
+
+
+def build(names: Sequence[str], count: int, texts: Sequence[str], folder: Path) -> int:
+    """Build all kernels into ``folder``, with an index; return the number of failures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs, index = [], []
+    for name in names:
+        for config in configs_of(rows()[name], count, texts):
+            library = f"{name}-{config.config_id}.so"
+            index.append({"row": name, "library": library, "config": config.shown()})
+            values = {
+                "row": name, "config": config.to_dict(), "path": str((folder / library).resolve())
+            }  # fmt: skip
+            jobs.append(Job("benchmarks.cuda_attention:build_kernel", values, _BUILD_S))
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch, WorkerPool(2, 1, Path(scratch), "build") as pool:
+        outcomes = pool.run(jobs)
+    built = [one for one, outcome in zip(index, outcomes, strict=True) if outcome.error is None]
+    for one, outcome in zip(index, outcomes, strict=True):
+        if outcome.error is not None:
+            print(f"{one['row']} {one['config']}: {outcome.error}", file=sys.stderr)
+    (folder / "index.json").write_text(json.dumps(built, indent=1))
+    print(f"{len(built)} of {len(jobs)} kernels built in {time.perf_counter() - start:.0f} s")
+    return len(jobs) - len(built)
+
+
+# -- jobs on the GPU ---------------------------------------------------------------------------
+
+
+def start() -> None:
+    """Import PyTorch and create the CUDA context."""
+    import torch
+    import tvm  # noqa: F401
+
+    torch.zeros(1, device="cuda")
+
+
+def _reference(torch: Any, q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
+    """Attention in float32, a few heads at a time."""
+    length = q.shape[2]
+    flat = [x.reshape(-1, length, x.shape[-1]) for x in (q, k, v)]
+    out = torch.empty_like(flat[0], dtype=torch.float32)
+    step = max(1, (1 << 28) // length**2)
+    mask = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1) if causal else None
+    for first in range(0, out.shape[0], step):
+        one, two, three = (x[first : first + step].float() for x in flat)
+        scores = one @ two.transpose(1, 2) * scale
+        if mask is not None:
+            scores.masked_fill_(mask, float("-inf"))
+        out[first : first + step] = torch.softmax(scores, -1) @ three
+    return out.reshape(q.shape)
+
+
+def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str, Any]:
+    """Check and time the kernels of a row, and PyTorch's; return errors, milliseconds, problems.
+
+    Args:
+        row: Name of the row.
+        libraries: Library by contender.
+        peers: Whether to time PyTorch too.
+    """
+    import statistics
+
+    import torch
+    import tvm
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from benchmarks.cuda_timing import time_graphs
+    from tvmopt.errors import last_line
+
+    p = rows()[row]
+    causal = p.causal is not MaskedBy.NOTHING
+    torch.backends.cuda.matmul.allow_tf32 = False
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    dtype = getattr(torch, p.dtype)
+    q, k, v = (
+        torch.randn(shape, device="cuda", generator=generator).to(dtype)
+        for shape, _ in p.shapes()[:3]
+    )
+    expected = _reference(torch, q, k, v, causal, p.scale)
+    device, stream = tvm.runtime.cuda(0), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    device.set_raw_stream(stream.cuda_stream)
+    given = [tvm.runtime.from_dlpack(x) for x in (q, k, v)]
+    result: dict[str, Any] = {"errors": {}, "ms": {}, "problems": {}}
+    runs: dict[str, Any] = {}
+
+    def error(got: Any, expected: Any = expected) -> float:
+        worst = float((got.float() - expected).abs().max())
+        return worst if worst == worst else float("inf")
+
+    for name, library in libraries.items():
+        out = torch.full(q.shape, float("nan"), device="cuda", dtype=dtype)
+        target = tvm.runtime.from_dlpack(out)
+        torch.cuda.synchronize()
+        try:
+            kernel = tvm.runtime.load_module(library)["main"]
+            kernel(*given, target)
+            torch.cuda.synchronize()
+        except Exception as problem:
+            result["problems"][name] = last_line(problem, 200)
+            continue
+        result["errors"][name] = error(out)
+        runs[name] = lambda kernel=kernel, target=target: kernel(*given, target)
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    for name, backend in backends.items() if peers else ():
+
+        def peer(backend: Any = backend) -> Any:
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale)
+
+        try:
+            result["errors"][name] = error(peer())
+            runs[name] = peer
+        except Exception as problem:
+            result["problems"][name] = last_line(problem, 200)
+    for name, times in time_graphs(torch, runs, stream).items():
+        result["ms"][name] = statistics.median(times)
+    result["gpu"] = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, " + (
+        f"cuDNN {torch.backends.cudnn.version()}"
+    )
+    return result
+
+
+# -- report --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class AttentionRow:
+    """Results of a row.
+
+    Attributes:
+        name: Name of the row.
+        configs: Configuration by contender; the first one is the top-1.
+        found: Result of :func:`measure`.
+    """
+
+    name: str
+    configs: dict[str, dict[str, Any]]
+    found: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def teraflops(self, contender: str) -> float:
+        """Return TFLOP/s, half as many operations with a causal mask; 0 without a time."""
+        ms = self.found.get("ms", {}).get(contender)
+        problem = rows()[self.name]
+        share = 0.5 if problem.causal is not MaskedBy.NOTHING else 1.0
+        return 2 * problem.macs() * share / ms / 1e9 if ms else 0.0
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table's line."""
+        peers = max(self.teraflops("cudnn"), self.teraflops("flash"))
+        first = next(iter(self.configs), "")
+        best = max(self.configs, key=self.teraflops, default="")
+        errors = self.found.get("errors", {})
+        ratio = [f"{self.teraflops(one) / peers:.3f}" if peers else "-" for one in (first, best)]
+        return [
+            self.name,
+            *(f"{self.teraflops(one):.0f}" for one in ("cudnn", "flash", first, best)),
+            *ratio,
+            f"{max((errors.get(one, 0.0) for one in self.configs), default=0.0):.1e}",
+            f"{errors.get('cudnn', 0.0):.1e}",
+            _text(self.configs.get(best, {})),
+        ]
+
+
+def _text(config: dict[str, Any]) -> str:
+    return ":".join(f"{key}={value}" for key, value in config.items()) or "default"
+
+
+def run(folder: Path, names: Sequence[str], json_path: str) -> int:
+    """Measure the rows that ``folder`` has kernels for; return the number of problems."""
+    index = json.loads((folder / "index.json").read_text())
+    found: list[AttentionRow] = []
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch, WorkerPool(1, 4, Path(scratch), "run") as pool:
+        pool.run([Job("benchmarks.cuda_attention:start", {}, 120.0)])
+        for name in names:
+            entries = [entry for entry in index if entry["row"] == name]
+            if not entries:
+                continue
+            row = AttentionRow(name, {f"ours{n}": e["config"] for n, e in enumerate(entries)})
+            libraries = {
+                f"ours{n}": str((folder / e["library"]).resolve()) for n, e in enumerate(entries)
+            }
+            row.found = _measured(pool, name, libraries)
+            found.append(row)
+            _print_row(row, time.perf_counter() - begin)
+    header = (
+        "row", "cuDNN TFLOP/s", "flash", "top-1", "best", "top-1 / theirs", "best / theirs",
+        "max error", "cuDNN's error", "best configuration",
+    )  # fmt: skip
+    print(next((row.found["gpu"] for row in found if "gpu" in row.found), "no GPU"))
+    print(markdown(header, (row.cells() for row in found)))
+    if json_path:
+        Path(json_path).write_text(json.dumps([dataclasses.asdict(r) for r in found], indent=1))
+    return sum(len(row.found.get("problems", {})) for row in found)
+
+
+def _measured(pool: WorkerPool, name: str, libraries: dict[str, str]) -> dict[str, Any]:
+    """Measure a row at once; if that fails, each kernel by itself, to find which one fails."""
+    function = "benchmarks.cuda_attention:measure"
+    [outcome] = pool.run([Job(function, {"row": name, "libraries": libraries}, _ROW_S)])
+    if outcome.error is None:
+        value: dict[str, Any] = outcome.value
+        return value
+    problems, good = {}, {}
+    for contender, library in libraries.items():
+        one = {"row": name, "libraries": {contender: library}, "peers": False}
+        [outcome] = pool.run([Job(function, one, _KERNEL_S)])
+        if outcome.error is None and not outcome.value["problems"]:
+            good[contender] = library
+        else:
+            problems[contender] = outcome.error or outcome.value["problems"][contender]
+    [outcome] = pool.run([Job(function, {"row": name, "libraries": good}, _ROW_S)])
+    value = outcome.value if outcome.error is None else {"problems": {"row": outcome.error}}
+    value["problems"] = value.get("problems", {}) | problems
+    return value
+
+
+def _print_row(row: AttentionRow, seconds: float) -> None:
+    """Print each configuration of a row, fastest first."""
+    print(f"{seconds:.0f} s  {row.name}: cudnn {row.teraflops('cudnn'):.0f}, "
+          f"flash {row.teraflops('flash'):.0f} TFLOP/s", flush=True)  # fmt: skip
+    for contender in sorted(row.configs, key=row.teraflops, reverse=True):
+        error = row.found.get("errors", {}).get(contender, float("nan"))
+        print(f"    {row.teraflops(contender):5.0f}  error {error:.1e}  "
+              f"{contender} {_text(row.configs[contender])}", flush=True)  # fmt: skip
+    for contender, problem in row.found.get("problems", {}).items():
+        print(f"    {contender} FAILED: {problem}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_attention")
+    parser.add_argument("step", choices=("build", "run"))
+    parser.add_argument("--out", default="attention-kernels", help="folder that build writes")
+    parser.add_argument("--in", dest="folder", default="attention-kernels", help="folder to run")
+    parser.add_argument("--rows", default="h64-*,h128-*", help="patterns, separated by commas")
+    parser.add_argument("--sweep", type=int, default=1, help="best configurations of each row")
+    parser.add_argument("--configs", default="", help="more configurations, separated by commas")
+    parser.add_argument("--json", default="", help="file to write the results to")
+    args = parser.parse_args(arguments)
+    names = chosen(args.rows)
+    if not names:
+        parser.error(f"rows must match one of {', '.join(rows())}, but got {args.rows!r}")
+    if args.step == "build":
+        texts = [text for text in args.configs.split(",") if text]
+        return int(build(names, args.sweep, texts, Path(args.out)) > 0)
+    return int(run(Path(args.folder), names, args.json) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Fused attention for Hopper: warp-specialised FlashAttention-3 with TMA and wgmma."""

@@ -1,0 +1,133 @@
+"""Predicted cycles of fused attention, from the issue rates of an SM; not fitted to measurements.
+
+A block of keys takes, for all consumer warpgroups of a thread block, the longest of:
+
+- both GEMMs and the softmax (issue slots and MUFU), which overlap: a p-norm of the two;
+- the loads of K and V from L2;
+- the latency of one warpgroup, whose softmax overlaps only its own second GEMM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
+from tvmopt.kernels.cuda.hopper.attention.operand_layout import padded_size
+from tvmopt.kernels.cuda.hopper.attention.tiles import causal_offset
+from tvmopt.kernels.cuda.hopper.problem import ceil_div
+
+# A warp's exponential occupies the MUFU of its scheduler for this many cycles (16 lanes an SM).
+_MUFU_CYCLES = 8
+# Issue cycles of a score in a thread: FFMA, MUFU, sum, half a conversion at half the rate; and of
+# its maximum, at half the rate (FMNMX), or of three at once (VIMNMX3, whose rate is an estimate).
+_SCORE_CYCLES, _MAX_CYCLES, _INTEGER_MAX_CYCLES = 4.0, 2.0, 1.0
+# Issue cycles of a block that do not depend on its size: shuffles, descriptors, barriers.
+_BLOCK_CYCLES = 100.0
+# Issue cycles that a masked score adds: with bounds, or with a mask that is loaded; estimates.
+_BOUND_CYCLES, _MASK_CYCLES = 3.0, 12.0
+_L2_BYTES_PER_CYCLE_PER_SM = 64.0
+# wgmma over its nominal time, because the clock falls; MUFU and issue over the sum of both. With
+# the exponent of their p-norm: chosen for the TFLOP/s that arXiv 2407.08608 reports on an H100.
+_WGMMA_SLOWDOWN, _SOFTMAX_SHARE, _NORM_EXPONENT = 1.2, 0.9, 4.0
+# Estimates of latencies: of a block's barriers, shuffles and first wgmma; of the loads before a
+# tile's first GEMM; of its stores where they overlap the loads of the next tile, and where they do
+# not; of the start of a thread block, of the kernel's launch.
+_BLOCK_LATENCY = 150.0
+_LOAD_CYCLES, _HIDDEN_STORE_CYCLES, _STORE_CYCLES = 1500.0, 1000.0, 1500.0
+_START_CYCLES, _LAUNCH_CYCLES = 1000.0, 3000.0
+# Without ping-pong, warpgroups compete for the tensor cores; an estimate.
+_COMPETING = 1.06
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCost:
+    """Predicted cycles.
+
+    Attributes:
+        total: Of the whole kernel.
+        block: Of a block of keys.
+        blocks: Mean number of blocks of keys that an SM computes.
+    """
+
+    total: float
+    block: float
+    blocks: float
+
+
+def attention_cost(problem: AttentionProblem, config: HopperAttentionConfig) -> AttentionCost:
+    """Return the predicted cycles of ``config``."""
+    p, c = problem, config
+    gemms, softmax = _gemm_cycles(p, c), _softmax_cycles(p, c)
+    block = _block_cycles(p, c, gemms, softmax)
+    tiles, blocks = _tiles_and_blocks(
+        p.batch * p.heads, p.queries, p.keys, c.tile_queries, c.tile_keys, _offset(p)
+    )
+    # A warpgroup's first S and its softmax, and its last O, overlap nothing of its own.
+    ends = gemms[0] + gemms[1] + softmax
+    if p.causal is not MaskedBy.NOTHING or p.keys % c.tile_keys:
+        ends += c.consumer_warpgroups * _BOUND_CYCLES * c.tile_keys / 2
+    if c.persistent:
+        ends += _HIDDEN_STORE_CYCLES if c.own_output else _STORE_CYCLES + _LOAD_CYCLES
+    else:
+        ends += _STORE_CYCLES + _LOAD_CYCLES + _START_CYCLES
+    # Tiles of equal length come in waves; tiles of a causal mask are balanced.
+    causal = p.causal is not MaskedBy.NOTHING
+    waves = tiles / c.arch.sms if causal else ceil_div(tiles, c.arch.sms)
+    each_tile = blocks / tiles * block + ends
+    longest = ceil_div(p.keys, c.tile_keys) * block + ends
+    total = max(waves * each_tile, longest) + _LAUNCH_CYCLES
+    return AttentionCost(total, block, blocks / c.arch.sms)
+
+
+def _gemm_cycles(p: AttentionProblem, c: HopperAttentionConfig) -> tuple[float, float]:
+    """Return the cycles of both GEMMs of a warpgroup: a wgmma of 64 x N x 16 takes N / 2."""
+    scores = padded_size(p.head_size) // 16 * c.tile_keys / 2
+    output = c.tile_keys // 16 * padded_size(p.value_size) / 2
+    return _WGMMA_SLOWDOWN * scores, _WGMMA_SLOWDOWN * output
+
+
+def _softmax_cycles(p: AttentionProblem, c: HopperAttentionConfig) -> float:
+    """Return the cycles of the softmax of a warpgroup, for a block of keys."""
+    each = c.tile_keys // 2  # scores of a thread
+    cycles = (_INTEGER_MAX_CYCLES if c.integer_max else _MAX_CYCLES) + _SCORE_CYCLES
+    if p.mask_shape is not None:
+        cycles += _MASK_CYCLES
+    issue = cycles * each + _BLOCK_CYCLES
+    if not c.lazy_rescale:
+        issue += padded_size(p.value_size) // 2
+    return _SOFTMAX_SHARE * (issue + _MUFU_CYCLES * each)
+
+
+def _block_cycles(
+    p: AttentionProblem, c: HopperAttentionConfig, gemms: tuple[float, float], softmax: float
+) -> float:
+    """Return the cycles of a block of keys, of all warpgroups."""
+    groups, (scores, output) = c.consumer_warpgroups, gemms
+    parts = groups * (scores + output), groups * softmax
+    busy = sum(part**_NORM_EXPONENT for part in parts) ** (1 / _NORM_EXPONENT)
+    if groups > 1 and not c.pingpong:
+        busy *= _COMPETING
+    sizes = padded_size(p.head_size) + padded_size(p.value_size)
+    loads = 2 * c.tile_keys * sizes / _L2_BYTES_PER_CYCLE_PER_SM
+    return max(busy, loads, scores + max(output, softmax)) + _BLOCK_LATENCY
+
+
+def _offset(p: AttentionProblem) -> int | None:
+    return None if p.causal is MaskedBy.NOTHING else causal_offset(p)
+
+
+@functools.cache
+def _tiles_and_blocks(
+    rows: int, queries: int, keys: int, tile_queries: int, tile_keys: int, offset: int | None
+) -> tuple[int, int]:
+    """Return tiles of queries, and blocks of keys of all tiles."""
+    across = ceil_div(queries, tile_queries)
+    if offset is None:
+        return rows * across, rows * across * ceil_div(keys, tile_keys)
+    blocks = 0
+    for tile in range(across):
+        last = min((tile + 1) * tile_queries, queries) + offset
+        blocks += ceil_div(min(max(last, 1), keys), tile_keys)
+    return rows * across, rows * blocks

@@ -1,0 +1,239 @@
+"""Fused attention for Hopper on one page (FlashAttention-3, arXiv 2407.08608).
+
+Roles of the warpgroups of a thread block, for each tile of queries::
+
+    producer (the last one)   Q, and K and V of each block of keys, from the last block on
+    consumers, 64 queries     S = Q K^T of the last block, masked, softmax
+                              for each further block:
+                                  issue S = Q K^T of this block
+                                  issue O += P V of the block before
+                                  wait for S -> mask, softmax       (overlaps O += P V)
+                                  wait for O -> round P, rescale O
+                              O += P V of the first block, divide by the row sums, store
+
+With ``pingpong``, a consumer issues its GEMMs only after its predecessor has, so that the softmax
+of one consumer overlaps the GEMMs of the others. The turn goes round by named barriers.
+
+Masked blocks come first: they have the last keys. The loop over the others has no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.backend.cuda.lang import SMEMPool
+from tvm.ir import Expr
+from tvm.script import tirx as T  # noqa: N812
+from tvm.tirx.script.builder import ir as build
+
+from tvmopt.kernels.attention.problem import AttentionProblem
+from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
+from tvmopt.kernels.cuda.hopper.attention.device_functions import arrive_at, sync_at
+from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
+from tvmopt.kernels.cuda.hopper.attention.maps import AttentionMaps
+from tvmopt.kernels.cuda.hopper.attention.masks import ScoreMask
+from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
+from tvmopt.kernels.cuda.hopper.attention.output_store import OutputStore
+from tvmopt.kernels.cuda.hopper.attention.ring import BlockEnd, TileRing
+from tvmopt.kernels.cuda.hopper.attention.softmax import LOG2_E, OnlineSoftmax
+from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile, QueryTileScheduler
+from tvmopt.kernels.cuda.hopper.emit import (
+    Scalar,
+    const,
+    held,
+    one_thread_of,
+    set_registers,
+    when,
+)
+from tvmopt.kernels.cuda.hopper.tma import tma_load
+from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
+
+# First named barrier of the ping-pong; those of the warpgroups (OutputStore.sync) are lower.
+_PINGPONG_BARRIER = 8
+
+
+class AttentionKernel:
+    """A fused attention kernel."""
+
+    def __init__(
+        self, problem: AttentionProblem, config: HopperAttentionConfig, maps: AttentionMaps,
+        mask: tirx.Buffer | None,
+    ) -> None:  # fmt: skip
+        self._p, self._c, self._maps, self._mask_buffer = problem, config, maps, mask
+
+    def emit(self) -> None:
+        """Emit the device function."""
+        with (
+            build.attr({"tirx.device_entry": True}),
+            build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
+        ):
+            self._emit()
+
+    def _emit(self) -> None:
+        p, c = self._p, self._c
+        self._scheduler = QueryTileScheduler(p, c)
+        t = self._threads = self._scheduler.launch()
+        smem = SMEMPool()
+        self._allocate(smem)
+        with when(t.warpgroup < 1), one_thread_of(t.warp):
+            for descriptor in self._maps.all():
+                build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
+        with when(t.warpgroup == c.consumer_warpgroups), one_thread_of(t.warp):
+            for ring in (self._q, self._k, self._v):
+                ring.init_barriers(c.consumer_warpgroups)
+            self._order.init_barrier()
+        build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
+        build.evaluate(T.cuda.cta_sync())
+        build.evaluate(wait_for_kernel_before())
+        for ring in (self._q, self._k, self._v):
+            ring.start()
+        with build.If(t.warpgroup < c.consumer_warpgroups):
+            with build.Then():
+                self._consumers()
+            with build.Else():
+                self._producer()
+
+    def _allocate(self, smem: SMEMPool) -> None:
+        p, c = self._p, self._c
+        q_tile = OperandTile(c.tile_queries, p.head_size)
+        self._q = TileRing(q_tile, p.dtype, 1, smem)
+        self._k = TileRing(OperandTile(c.tile_keys, p.head_size), p.dtype, c.stages, smem)
+        self._v = TileRing(OperandTile(c.tile_keys, p.value_size), p.dtype, c.stages, smem)
+        out_tile = OperandTile(c.tile_queries, p.value_size)
+        out = self._q.memory
+        if c.own_output:
+            out = smem.alloc((1, out_tile.elements), p.dtype, align=1024)
+        self._store = OutputStore(out_tile, out, p.dtype, self._maps.out, self._threads)
+        for ring in (self._q, self._k, self._v):
+            ring.allocate_barriers(smem)
+        self._order = BlockEnd(smem)
+        smem.commit()
+
+    # -- producer --------------------------------------------------------------------------------
+
+    def _producer(self) -> None:
+        """Producer warpgroup: one thread issues all TMA loads."""
+        set_registers("dec", self._c.registers[0])
+        with one_thread_of(self._threads.warp), self._scheduler.tiles() as tile:
+            last = held(tile.blocks - 1)
+            # K first: Q may wait for the store of the previous tile.
+            self._load_block(self._k, self._maps.k, last, tile)
+            self._load(self._q, self._maps.q, tile.query, tile.head, tile)
+            with build.serial(0, last) as i:
+                self._load_block(self._k, self._maps.k, last - 1 - i, tile)
+                self._load_block(self._v, self._maps.v, last - i, tile)
+            self._load_block(self._v, self._maps.v, const(0), tile)
+
+    def _load_block(self, ring: TileRing, descriptor: Expr, block: Expr, tile: QueryTile) -> None:
+        self._load(ring, descriptor, block * self._c.tile_keys, tile.kv_head, tile)
+
+    def _load(
+        self, ring: TileRing, descriptor: Expr, row: Expr, head: Expr, tile: QueryTile
+    ) -> None:
+        """Load a tile into the next stage, one TMA box for each swizzle atom of the head size."""
+        layout, barrier = ring.tile, ring.acquire()
+        row = held(row)
+        for block in range(layout.blocks):
+            tma_load(
+                ring.memory.ptr_to([ring.stage, block * layout.rows * layout.width]),
+                descriptor,
+                [block * layout.width, row, head, tile.batch],
+                barrier,
+            )
+        ring.advance()
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def _consumers(self) -> None:
+        """Consumer warpgroups: both GEMMs and the softmax of each tile, and the epilogue."""
+        p, c, t = self._p, self._c, self._threads
+        set_registers("inc", c.registers[1])
+        self._gemms = AttentionGemms(p.dtype, self._q.memory, self._q.tile, self._k, self._v, t)
+        self._mask = ScoreMask(p, c.tile_keys, self._mask_buffer, t)
+        factor = 1.0 if self._mask.is_additive else p.scale * LOG2_E
+        self._softmax = OnlineSoftmax(self._gemms, p.dtype, factor, self._mask.guarded, c)
+        self._accumulates = Scalar("int32", 0)
+        if self._takes_turns:
+            with when(t.warpgroup == c.consumer_warpgroups - 1):
+                arrive_at(const(_PINGPONG_BARRIER), 256)
+        with self._scheduler.tiles() as tile:
+            self._tile(tile)
+        self._store.wait_read()
+
+    @property
+    def _takes_turns(self) -> bool:
+        return self._c.pingpong and self._c.consumer_warpgroups > 1
+
+    def _tile(self, tile: QueryTile) -> None:
+        g, softmax, store, thread = self._gemms, self._softmax, self._store, self._threads.thread
+        last = held(tile.blocks - 1)
+        self._q.wait_full()
+        self._k.wait_full()
+        g.issue_scores()
+        g.wait_scores(0)
+        self._k.release(thread)
+        if self._mask.needed:
+            self._mask.apply(g.scores, tile, last)
+        softmax.first()
+        softmax.pack()
+        self._accumulates.set(0)
+        if self._mask.every_block:
+            self._blocks(last, lambda i: last - 1 - i, tile, masked=True)
+        elif self._mask.guarded:
+            whole = held(T.min(tile.whole_blocks, last))
+            self._blocks(last - whole, lambda i: last - 1 - i, tile, masked=True)
+            self._blocks(whole, lambda i: whole - 1 - i, tile, masked=False)
+        else:
+            self._blocks(last, lambda i: last - 1 - i, tile, masked=False)
+        if self._c.own_output:
+            self._q.release(thread)
+        self._v.wait_full()
+        g.issue_output(self._accumulates.value > 0)
+        g.wait_output()
+        self._v.release(thread)
+        softmax.finish()
+        if self._c.own_output:
+            store.wait_read()
+            store.sync()
+        store.store(g.output, tile)
+        if not self._c.own_output:
+            store.wait_read()
+            store.sync()
+            self._q.release(thread)
+
+    def _blocks(
+        self, count: Expr, block: Callable[[Expr], Expr], tile: QueryTile, *, masked: bool
+    ) -> None:
+        """Emit the loop over ``count`` blocks of keys."""
+        g, softmax, thread = self._gemms, self._softmax, self._threads.thread
+        with build.serial(0, count) as i:
+            self._k.wait_full()
+            self._wait_turn()
+            g.issue_scores()
+            self._v.wait_full()
+            g.issue_output(self._accumulates.value > 0)
+            self._pass_turn()
+            self._accumulates.set(1)
+            g.wait_scores(1)
+            self._k.release(thread)
+            if masked:
+                self._mask.apply(g.scores, tile, block(i))
+            softmax.next()
+            self._order.end_block()
+            g.wait_output()
+            self._v.release(thread)
+            softmax.pack()
+            softmax.rescale()
+
+    def _wait_turn(self) -> None:
+        """Wait until the preceding consumer warpgroup has issued its GEMMs."""
+        if self._takes_turns:
+            sync_at(self._threads.warpgroup + _PINGPONG_BARRIER, 256)
+
+    def _pass_turn(self) -> None:
+        """Let the next consumer warpgroup issue its GEMMs."""
+        if self._takes_turns:
+            following = self._threads.warpgroup + 1
+            last = following == self._c.consumer_warpgroups
+            arrive_at(T.Select(last, const(0), following) + _PINGPONG_BARRIER, 256)
