@@ -1,0 +1,252 @@
+"""LLVM IR of depthwise convolutions with dot-product instructions.
+
+A sliding window holds the taps of one input row: lane ``c`` of a word holds neighbouring pixels of
+channel ``c``. One funnel shift moves the window by one pixel, and all output rows that read the
+input row share it::
+
+    v[x]     | d[x-1] | d[x]   | d[x+1] | d[x+2] |      weights | 0 | w0 | w1 | w2 |
+    v[x + 1] | d[x]   | d[x+1] | d[x+2] | d[x+3] |  =  fshr(zext32(d[x+3]), v[x], 8)
+
+The newest pixel is the last tap, so that no pixel outside of the windows is loaded. A window of
+5 x 5 has one tap more than a word: its last tap is the word ``zext32(d[x+4])``, which the next
+funnel shift needs anyway.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthwiseTile:
+    """A tile of outputs of a depthwise convolution, for one vector of channels.
+
+    Attributes:
+        dot: The instruction.
+        signed: Whether the data is int8; otherwise it is uint8.
+        kernel: Height and width of the window.
+        stride: Strides along height and width.
+        rows: Output rows.
+        columns: Output columns.
+    """
+
+    dot: TapDot
+    signed: bool
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    rows: int
+    columns: int
+
+    @property
+    def input_rows(self) -> int:
+        """Rows of the data that the tile reads."""
+        return (self.rows - 1) * self.stride[0] + self.kernel[0]
+
+    @property
+    def input_columns(self) -> int:
+        """Columns of the data that the tile reads."""
+        return (self.columns - 1) * self.stride[1] + self.kernel[1]
+
+    @property
+    def has_lone_tap(self) -> bool:
+        """Whether the last tap has a word of its own, which holds one pixel."""
+        return self.kernel[1] % self.dot.taps == 1
+
+    @property
+    def words(self) -> int:
+        """Words of a window, with that of a lone tap."""
+        return -(-self.kernel[1] // self.dot.taps)
+
+    @property
+    def first_tap(self) -> int:
+        """Position of the first tap in the words of a window."""
+        return 0 if self.has_lone_tap else -self.kernel[1] % self.dot.taps
+
+    @property
+    def skipped_taps(self) -> int:
+        """Position of the first tap in the only word of a window; 0 if it has several words."""
+        return self.first_tap if self.words == 1 else 0
+
+    @property
+    def held_words(self) -> int:
+        """Words that stay in registers from one output column to the next."""
+        return self.input_rows * self.words
+
+    @property
+    def function(self) -> str:
+        """Name of the LLVM function; encodes the tile."""
+        (kh, kw), (sy, sx) = self.kernel, self.stride
+        data = "s8" if self.signed else "u8"
+        shape = f"k{kh}x{kw}_s{sy}x{sx}_r{self.rows}_x{self.columns}"
+        return f"tvmopt_depthwise_{self.dot.name}_{data}_{shape}"
+
+    def source(self) -> str:
+        """Return the LLVM IR of :attr:`function`.
+
+        Its parameters are the first element of the data, the distances of its rows and columns in
+        bytes, the packed weight ``(ky, word, lane, tap)`` int8, the first accumulator, and the
+        distances of rows and columns of the accumulators in bytes. The weight starts at
+        :attr:`skipped_taps`, where the region that the intrinsic matches starts.
+        """
+        return _Writer(self).function()
+
+
+class _Writer:
+    """Writes the function of one tile, instruction by instruction."""
+
+    def __init__(self, tile: DepthwiseTile) -> None:
+        self._tile, self._dot = tile, tile.dot
+        self._lanes = tile.dot.lanes
+        self._vector = f"<{self._lanes} x i32>"
+        self._packed = f"<{self._lanes * tile.dot.taps} x i{tile.dot.tap_bits}>"
+        # int8 data for an instruction that takes uint8, or the reverse: flip the sign bit.
+        self._flips = tile.dot.taps == 4 and tile.signed != tile.dot.signed
+        self._lines: list[str] = []
+        self._count = 0
+
+    def function(self) -> str:
+        tile, dot = self._tile, self._dot
+        rows = range(tile.input_rows)
+        weights = self._weights()
+        start = self._start(weights)
+        pointers = [self._at("%data", f"mul i64 %line, {i}") for i in rows]
+        fresh = min(tile.kernel[1], tile.stride[1])
+        before = tile.kernel[1] - fresh
+        states = []
+        for pointer in pointers:
+            state = ["zeroinitializer"] * tile.words
+            for x in range(before):
+                state = self._slide(state, self._pixel(pointer, f"mul i64 %pitch, {x}"))
+            states.append(state)
+        entry, self._lines = self._lines, []
+
+        phis = [[f"%v{i}w{g}" for g in range(tile.words)] for i in rows]
+        left = self._set(f"mul i64 %x, {tile.stride[1]}")
+        moved = list(phis)
+        for i in rows:
+            for x in range(before, before + fresh):
+                at = self._set(f"add i64 {left}, {x}")
+                pixel = self._pixel(pointers[i], f"mul i64 %pitch, {at}")
+                moved[i] = self._slide(moved[i], pixel)
+        for r in range(tile.rows):
+            total = start
+            for ky in range(tile.kernel[0]):
+                words = moved[r * tile.stride[0] + ky]
+                for word, weight in zip(words, weights[ky], strict=True):
+                    total = self._multiply(total, word, weight)
+            offset = self._set("mul i64 %column, %x")
+            line = self._set(f"mul i64 %row, {r}")
+            pointer = self._at("%out", f"add i64 {offset}, {line}")
+            self._lines.append(f"store {self._vector} {total}, ptr {pointer}, align 4")
+        body, self._lines = self._lines, []
+        head = ["%x = phi i64 [ 0, %entry ], [ %next, %loop ]"]
+        head += [
+            f"{phis[i][g]} = phi {self._vector} "
+            f"[ {states[i][g]}, %entry ], [ {moved[i][g]}, %loop ]"
+            for i in rows
+            for g in range(tile.words)
+        ]
+        end = [
+            "%next = add nuw nsw i64 %x, 1",
+            f"%more = icmp ult i64 %next, {tile.columns}",
+            "br i1 %more, label %loop, label %done",
+        ]
+        argument = "<{0} x i32>, {1}, {1}" if dot.accumulates else "{1}, {1}"
+        arguments = argument.format(self._lanes, self._packed)
+        return "\n".join(
+            [
+                f"declare {self._vector} @{dot.llvm_name}({arguments})",
+                f"declare {self._vector} @llvm.fshr.v{self._lanes}i32("
+                f"{self._vector}, {self._vector}, {self._vector})",
+                "",
+                f"define linkonce_odr void @{tile.function}(ptr noalias readonly %data, "
+                "i64 %line, i64 %pitch, ptr noalias readonly %weight, ptr noalias %out, "
+                "i64 %row, i64 %column) #0 {",
+                "entry:",
+                *(f"  {line}" for line in [*entry, "br label %loop"]),
+                "loop:",
+                *(f"  {line}" for line in [*head, *body, *end]),
+                "done:",
+                "  ret void",
+                "}",
+                "attributes #0 = { alwaysinline nounwind }",
+                "",
+            ]
+        )
+
+    def _weights(self) -> list[list[str]]:
+        """Load the packed weight; int16 taps are extended from int8."""
+        count = self._lanes * self._dot.taps
+        weights = []
+        for ky in range(self._tile.kernel[0]):
+            row = []
+            for g in range(self._tile.words):
+                position = (ky * self._tile.words + g) * count - self._tile.skipped_taps
+                pointer = self._set(f"getelementptr i8, ptr %weight, i64 {position}")
+                loaded = self._set(f"load <{count} x i8>, ptr {pointer}, align 1")
+                if self._dot.tap_bits > 8:
+                    loaded = self._set(f"sext <{count} x i8> {loaded} to {self._packed}")
+                row.append(loaded)
+            weights.append(row)
+        return weights
+
+    def _start(self, weights: list[list[str]]) -> str:
+        """Return the initial accumulator: 0, or the correction for flipped sign bits.
+
+        Flipping adds 128 to int8 data, and subtracts 128 from uint8 data.
+        """
+        if not self._flips:
+            return "zeroinitializer"
+        total = "zeroinitializer"
+        for weight in (weight for row in weights for weight in row):
+            total = self._multiply(total, self._splat(0x01010101), weight)
+        factor = 128 if self._dot.signed else -128
+        return self._set(f"mul {self._vector} {total}, {self._splat(factor)}")
+
+    def _pixel(self, pointer: str, offset: str) -> str:
+        """Load a pixel; each lane holds one channel, in its low bits."""
+        at = self._at(pointer, offset)
+        narrow = self._set(f"load <{self._lanes} x i8>, ptr {at}, align 1")
+        if self._flips:
+            ones = ", ".join(["i8 -128"] * self._lanes)
+            narrow = self._set(f"xor <{self._lanes} x i8> {narrow}, <{ones}>")
+        extend = "sext" if self._tile.signed and self._dot.taps == 2 else "zext"
+        return self._set(f"{extend} <{self._lanes} x i8> {narrow} to {self._vector}")
+
+    def _slide(self, words: list[str], pixel: str) -> list[str]:
+        """Move a window by one pixel."""
+        full = words[:-1] if self._tile.has_lone_tap else words
+        following = [*words[1:], pixel]
+        moved = [
+            self._set(
+                f"call {self._vector} @llvm.fshr.v{self._lanes}i32({self._vector} {after}, "
+                f"{self._vector} {word}, {self._vector} {self._splat(self._dot.tap_bits)})"
+            )
+            for word, after in zip(full, following, strict=False)
+        ]
+        return [*moved, pixel] if self._tile.has_lone_tap else moved
+
+    def _multiply(self, total: str, word: str, weight: str) -> str:
+        vector, packed = self._vector, self._packed
+        taps = self._set(f"bitcast {vector} {word} to {packed}")
+        operands = f"{packed} {taps}, {packed} {weight}"
+        name = f"call {vector} @{self._dot.llvm_name}"
+        if self._dot.accumulates:
+            return self._set(f"{name}({vector} {total}, {operands})")
+        product = self._set(f"{name}({operands})")
+        return self._set(f"add {vector} {total}, {product}")
+
+    def _splat(self, value: int) -> str:
+        return f"<{', '.join([f'i32 {value}'] * self._lanes)}>"
+
+    def _at(self, pointer: str, offset: str) -> str:
+        return self._set(f"getelementptr i8, ptr {pointer}, i64 {self._set(offset)}")
+
+    def _set(self, instruction: str) -> str:
+        """Append an instruction and return the name of its result."""
+        self._count += 1
+        name = f"%t{self._count}"
+        self._lines.append(f"{name} = {instruction}")
+        return name
