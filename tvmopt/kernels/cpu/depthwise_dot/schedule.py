@@ -60,24 +60,19 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     ]
     units = unit_loops(facts, loops)
     around = [*units, *(split[position][0] for position in hint.loop_order)]
-    image, rows, columns, channels = (inner for _, inner in split)
+    image, *pixel, channels = (inner for _, inner in split)
     vectors, lanes = sch.split(channels, [None, dot.lanes])
-    reduction = [loops[i] for i in facts.reduction]
-    sch.reorder(*around, image, vectors, rows, columns, lanes, *reduction)
+    tiled = [*pixel, lanes, *(loops[i] for i in facts.reduction)]
+    single = [loop for loop in tiled if int(sch.get(loop).extent) == 1]
+    tiled = [loop for loop in tiled if int(sch.get(loop).extent) > 1]
+    sch.reorder(*around, image, vectors, *single, *tiled)
     depth = len(around)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     unroll_and_vectorize(sch, sch.get_loops(epilogue)[depth:][-1:])
     place_producers(sch, anchor, around, len(units), hint)
     parallelize_outer(sch, around, len(units), hint)
-    tiled = next(
-        loop
-        for loop, extent in zip(
-            (rows, columns, lanes), (tile.rows, tile.columns, dot.lanes), strict=True
-        )
-        if extent > 1
-    )
-    block = sch.blockize(tiled)
-    init = sch.decompose_reduction(block, sch.get_loops(block)[-1])
+    block = sch.blockize(tiled[0])
+    init = sch.decompose_reduction(block, image)
     convolution, nothing = register_depthwise(tile)
     sch.tensorize(init, nothing)
     sch.tensorize(block, convolution)
@@ -88,9 +83,10 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
 def shaped(form: DepthwiseForm, register_tile: tuple[int, ...], dot: TapDot) -> DepthwiseTile:
     """Return the tile of the intrinsic for a register tile."""
     _, rows, columns, _ = register_tile
-    return DepthwiseTile(dot, form.signed, form.kernel, form.stride, rows, columns)
-
-
+    if form.kernel[1] > 1:
+        return DepthwiseTile(dot, form.signed, form.kernel, form.stride, rows, columns)
+    kernel, stride = form.kernel[::-1], form.stride[::-1]
+    return DepthwiseTile(dot, form.signed, kernel, stride, columns, rows, transposed=True)
 def _unfit_tile(form: DepthwiseForm, hint: DepthwiseDotConfig, dot: TapDot) -> Refusal | None:
     """Return why the register tile is not made of whole vectors and does not divide the axes."""
     tile = hint.register_tile
@@ -112,7 +108,8 @@ def _prepack(form: DepthwiseForm, tile: DepthwiseTile) -> None:
     facts = block_facts(sch, anchor)
     copy = copy_weight(sch, anchor, form.weight, [1] * len(facts.axes))
     axis_of = {i: d for d, i in dimension_axes(sch, anchor, copy).items()}
-    channel, ky, kx = (axis_of.get(i) for i in (facts.spatial[-1], *facts.reduction))
+    window = facts.reduction[::-1] if tile.transposed else facts.reduction
+    channel, ky, kx = (axis_of.get(i) for i in (facts.spatial[-1], *window))
     lanes, taps, first = tile.dot.lanes, tile.dot.taps, tile.first_tap
 
     def packed(*at: tirx.Var) -> list[tirx.Expr]:

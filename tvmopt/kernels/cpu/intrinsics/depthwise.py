@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 from tvm import s_tir
 from tvm.script import from_source
@@ -10,8 +11,9 @@ from tvm.script import from_source
 from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import tap_dot_named
 
+_T = TypeVar("_T")
 _NAME = re.compile(
-    r"tvmopt_depthwise_([a-z0-9]+)_([us])8_k(\d+)x(\d+)_s(\d+)x(\d+)_r(\d+)_x(\d+)"
+    r"tvmopt_depthwise_([a-z0-9]+)_([us])8_k(\d+)x(\d+)_s(\d+)x(\d+)_r(\d+)_x(\d+)(_t)?"
 )
 
 
@@ -48,44 +50,49 @@ def depthwise_instruction(function: str) -> str:
 
 
 def _tile(match: re.Match[str]) -> DepthwiseTile:
-    kh, kw, sy, sx, rows, columns = map(int, match.groups()[2:])
-    dot = tap_dot_named(match[1])
-    return DepthwiseTile(dot, match[2] == "s", (kh, kw), (sy, sx), rows, columns)
+    kh, kw, sy, sx, rows, columns = map(int, match.groups()[2:8])
+    dot, signed, transposed = tap_dot_named(match[1]), match[2] == "s", match[9] is not None
+    return DepthwiseTile(dot, signed, (kh, kw), (sy, sx), rows, columns, transposed)
 
 
 def _buffers(tile: DepthwiseTile) -> dict[str, tuple[tuple[int, ...], str, str]]:
     """Return shape, dtype and further options of data, packed weight and accumulators."""
-    kh, kw = tile.kernel
     lanes, taps = tile.dot.lanes, tile.dot.taps
-    weight = (1, kh, tile.words, lanes, kw if tile.words == 1 else taps)
+    last = tile.kernel[1] if tile.words == 1 else taps
+    data = _in_order(tile, tile.input_rows, tile.input_columns)
     return {
-        "A": ((tile.input_rows, tile.input_columns, lanes), "int8" if tile.signed else "uint8", ""),
-        "B": (weight, "int8", ""),
-        "C": ((tile.rows, tile.columns, lanes), "int32", ', scope="local"'),
+        "A": ((*data, lanes), "int8" if tile.signed else "uint8", ""),
+        "B": ((1, tile.kernel[0], tile.words, lanes, last), "int8", ""),
+        "C": ((*_in_order(tile, tile.rows, tile.columns), lanes), "int32", ', scope="local"'),
     }
+
+
+def _in_order(tile: DepthwiseTile, row: _T, column: _T) -> tuple[_T, _T]:
+    """Return what belongs to rows and columns of the tile in the order of the image's axes."""
+    return (column, row) if tile.transposed else (row, column)
 
 
 def _convolution(tile: DepthwiseTile) -> tuple[str, str]:
     """Return description and implementation as TVMScript: loops, and a call of the function."""
     (kh, kw), (sy, sx) = tile.kernel, tile.stride
-    loops, at = _loops(tile, {"p": kh, "q": kw})
+    reduction = _in_order(tile, ("p", kh), ("q", kw))
+    loops, at = _loops(tile, dict(reduction))
     if tile.words == 1:
         tap = f"0, {at['l']}, {at['q']}"
     else:
         taps = tile.dot.taps
         shifted = f"({at['q']} + {tile.first_tap})" if tile.first_tap else at["q"]
         tap = f"{shifted} // {taps}, {at['l']}, {shifted} % {taps}"
-    total = f"C[{at['r']}, {at['x']}, {at['l']}]"
-    data = f"A[{at['r']} * {sy} + {at['p']}, {at['x']} * {sx} + {at['q']}, {at['l']}]"
-    product = f"T.cast({data}, 'int32') * T.cast(B[0, {at['p']}, {tap}], 'int32')"
+    pixel = _in_order(tile, f"{at['r']} * {sy} + {at['p']}", f"{at['x']} * {sx} + {at['q']}")
+    total = f"C[{', '.join(_in_order(tile, at['r'], at['x']))}, {at['l']}]"
+    data = f"T.cast(A[{', '.join(pixel)}, {at['l']}], 'int32')"
+    product = f"{data} * T.cast(B[0, {at['p']}, {tap}], 'int32')"
     arguments = [
         "T.address_of(A[0, 0, 0])",
-        "T.cast(a0, 'int64')",
-        "T.cast(a1, 'int64')",
+        *(f"T.cast({stride}, 'int64')" for stride in _in_order(tile, "a0", "a1")),
         "T.address_of(B[0, 0, 0, 0, 0])",
         "T.address_of(C[0, 0, 0])",
-        "T.int64(4) * T.cast(c0, 'int64')",
-        "T.int64(4) * T.cast(c1, 'int64')",
+        *(f"T.int64(4) * T.cast({stride}, 'int64')" for stride in _in_order(tile, "c0", "c1")),
     ]
     call = f"T.call_extern('void', '{tile.function}', {', '.join(arguments)})"
     return (
@@ -97,13 +104,14 @@ def _convolution(tile: DepthwiseTile) -> tuple[str, str]:
 def _init(tile: DepthwiseTile) -> tuple[str, str]:
     """Return description and implementation as TVMScript: loops, and nothing."""
     loops, at = _loops(tile, {})
-    store = f"        C[{at['r']}, {at['x']}, {at['l']}] = 0"
+    store = f"        C[{', '.join(_in_order(tile, at['r'], at['x']))}, {at['l']}] = 0"
     return _function(tile, "C", [*loops, store]), _function(tile, "C", ["T.evaluate(0)"])
 
 
 def _loops(tile: DepthwiseTile, reduction: dict[str, int]) -> tuple[list[str], dict[str, str]]:
     """Return loops and block axes as TVMScript, and the index of each; TVM drops extents of 1."""
-    extents = {"r": tile.rows, "x": tile.columns, "l": tile.dot.lanes, **reduction}
+    spatial = _in_order(tile, ("r", tile.rows), ("x", tile.columns))
+    extents = {**dict(spatial), "l": tile.dot.lanes, **reduction}
     loops = {name: extent for name, extent in extents.items() if extent > 1}
     lines = [
         f"for {', '.join(loops)} in T.grid({', '.join(map(str, loops.values()))}):",

@@ -30,6 +30,8 @@ class DepthwiseTile:
         stride: Strides along height and width.
         rows: Output rows.
         columns: Output columns.
+        transposed: Whether rows and columns are those of the transposed image, for windows that are
+            one pixel wide: ``kernel`` and ``stride`` are transposed as well.
     """
 
     dot: TapDot
@@ -38,6 +40,7 @@ class DepthwiseTile:
     stride: tuple[int, int]
     rows: int
     columns: int
+    transposed: bool = False
 
     @property
     def input_rows(self) -> int:
@@ -80,6 +83,7 @@ class DepthwiseTile:
         (kh, kw), (sy, sx) = self.kernel, self.stride
         data = "s8" if self.signed else "u8"
         shape = f"k{kh}x{kw}_s{sy}x{sx}_r{self.rows}_x{self.columns}"
+        shape += "_t" if self.transposed else ""
         return f"tvmopt_depthwise_{self.dot.name}_{data}_{shape}"
 
     def source(self) -> str:
