@@ -8,14 +8,15 @@ input row share it::
     v[x + 1] | d[x]   | d[x+1] | d[x+2] | d[x+3] |  =  fshr(zext32(d[x+3]), v[x], 8)
 
 The newest pixel is the last tap, so that no pixel outside of the windows is loaded. A window of
-5 x 5 has one tap more than a word: its last tap is the word ``zext32(d[x+4])``, which the next
-funnel shift needs anyway.
+5 x 5 has one tap more than a word: its last tap is the word ``zext32(d[x+4])``, from which the
+funnel shift of the next column takes its pixel anyway.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot
 
 
@@ -74,8 +75,17 @@ class DepthwiseTile:
 
     @property
     def held_words(self) -> int:
-        """Words that stay in registers from one output column to the next."""
-        return self.input_rows * self.words
+        """Words of an input row that stay in registers from one output column to the next."""
+        return self.words - self.has_lone_tap
+
+    def pixel_uops(self, arch: CpuArch) -> int:
+        """Return the instructions that load a pixel, and move the words of its window by it."""
+        return 1 + self.flips_sign + self.held_words * self.dot.slide_uops(arch)
+
+    @property
+    def flips_sign(self) -> bool:
+        """Whether the data is int8 but the instruction takes uint8, or the reverse."""
+        return self.dot.taps == 4 and self.signed != self.dot.signed
 
     @property
     def function(self) -> str:
@@ -105,8 +115,6 @@ class _Writer:
         self._lanes = tile.dot.lanes
         self._vector = f"<{self._lanes} x i32>"
         self._packed = f"<{self._lanes * tile.dot.taps} x i{tile.dot.tap_bits}>"
-        # int8 data for an instruction that takes uint8, or the reverse: flip the sign bit.
-        self._flips = tile.dot.taps == 4 and tile.signed != tile.dot.signed
         self._lines: list[str] = []
         self._count = 0
 
@@ -120,26 +128,29 @@ class _Writer:
         before = tile.kernel[1] - fresh
         states = []
         for pointer in pointers:
-            state = ["zeroinitializer"] * tile.words
+            state = ["zeroinitializer"] * tile.held_words
             for x in range(before):
                 state = self._slide(state, self._pixel(pointer, f"mul i64 %pitch, {x}"))
             states.append(state)
         entry, self._lines = self._lines, []
 
-        phis = [[f"%v{i}w{g}" for g in range(tile.words)] for i in rows]
+        phis = [[f"%v{i}w{g}" for g in range(tile.held_words)] for i in rows]
         left = self._set(f"mul i64 %x, {tile.stride[1]}")
         moved = list(phis)
+        totals = [start] * tile.rows
         for i in rows:
+            window = phis[i]
             for x in range(before, before + fresh):
                 at = self._set(f"add i64 {left}, {x}")
                 pixel = self._pixel(pointers[i], f"mul i64 %pitch, {at}")
-                moved[i] = self._slide(moved[i], pixel)
-        for r in range(tile.rows):
-            total = start
-            for ky in range(tile.kernel[0]):
-                words = moved[r * tile.stride[0] + ky]
-                for word, weight in zip(words, weights[ky], strict=True):
-                    total = self._multiply(total, word, weight)
+                last, moved[i] = moved[i], self._slide(moved[i], pixel)
+                window = [*last, pixel] if tile.has_lone_tap else moved[i]
+            for r in range(tile.rows):
+                ky = i - r * tile.stride[0]
+                if 0 <= ky < tile.kernel[0]:
+                    for word, weight in zip(window, weights[ky], strict=True):
+                        totals[r] = self._multiply(totals[r], word, weight)
+        for r, total in enumerate(totals):
             offset = self._set("mul i64 %column, %x")
             line = self._set(f"mul i64 %row, {r}")
             pointer = self._at("%out", f"add i64 {offset}, {line}")
@@ -150,7 +161,7 @@ class _Writer:
             f"{phis[i][g]} = phi {self._vector} "
             f"[ {states[i][g]}, %entry ], [ {moved[i][g]}, %loop ]"
             for i in rows
-            for g in range(tile.words)
+            for g in range(tile.held_words)
         ]
         end = [
             "%next = add nuw nsw i64 %x, 1",
@@ -201,7 +212,7 @@ class _Writer:
 
         Flipping adds 128 to int8 data, and subtracts 128 from uint8 data.
         """
-        if not self._flips:
+        if not self._tile.flips_sign:
             return "zeroinitializer"
         total = "zeroinitializer"
         for weight in (weight for row in weights for weight in row):
@@ -213,24 +224,21 @@ class _Writer:
         """Load a pixel; each lane holds one channel, in its low bits."""
         at = self._at(pointer, offset)
         narrow = self._set(f"load <{self._lanes} x i8>, ptr {at}, align 1")
-        if self._flips:
+        if self._tile.flips_sign:
             ones = ", ".join(["i8 -128"] * self._lanes)
             narrow = self._set(f"xor <{self._lanes} x i8> {narrow}, <{ones}>")
         extend = "sext" if self._tile.signed and self._dot.taps == 2 else "zext"
         return self._set(f"{extend} <{self._lanes} x i8> {narrow} to {self._vector}")
 
     def _slide(self, words: list[str], pixel: str) -> list[str]:
-        """Move a window by one pixel."""
-        full = words[:-1] if self._tile.has_lone_tap else words
-        following = [*words[1:], pixel]
-        moved = [
+        """Move the held words of a window by one pixel."""
+        return [
             self._set(
                 f"call {self._vector} @llvm.fshr.v{self._lanes}i32({self._vector} {after}, "
                 f"{self._vector} {word}, {self._vector} {self._splat(self._dot.tap_bits)})"
             )
-            for word, after in zip(full, following, strict=False)
+            for word, after in zip(words, [*words[1:], pixel], strict=True)
         ]
-        return [*moved, pixel] if self._tile.has_lone_tap else moved
 
     def _multiply(self, total: str, word: str, weight: str) -> str:
         vector, packed = self._vector, self._packed
