@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import tvm_ffi
@@ -268,24 +267,12 @@ def unit_loops(facts: BlockFacts, loops: Sequence[LoopRV]) -> list[LoopRV]:
 
 
 def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: CpuHint) -> None:
-    """Vectorise the innermost loop of ``block`` below ``depth``.
-
-    With a condition, the vector's value is a phi of two basic blocks. LLVM passes it in registers
-    only if its length is a power of two, otherwise element by element.
-    """
+    """Vectorise the innermost loop of ``block`` below ``depth``."""
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
-    if len(loops) <= depth or facts.conditional[-1]:
-        return
-    lanes = hint.arch.lanes(facts.dtype)
-    if not any(facts.conditional):
-        split_vector(sch, loops[-1], lanes, hint.vector_registers)
-        return
-    extent = int(sch.get(loops[-1]).extent)
-    length = math.gcd(extent, 1 << (lanes * hint.vector_registers).bit_length() - 1)
-    if length > 1:
-        _, vector = sch.split(loops[-1], [extent // length, length])
-        sch.vectorize(vector)
+    if len(loops) > depth and not facts.conditional[-1]:
+        lanes, registers = hint.arch.lanes(facts.dtype), hint.vector_registers
+        split_vector(sch, loops[-1], lanes, registers, in_condition=any(facts.conditional))
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:
