@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.cost import COPY, FILL, LAUNCH, REMOTE, imbalance
@@ -20,16 +21,19 @@ class WindowTraffic:
     Args:
         form: The normalised function.
         arch: The CPU.
+        least_channels: Fewest channels of an operand that a cache reads: those of a cache line.
     """
 
-    def __init__(self, form: TiledForm, arch: CpuArch) -> None:
+    def __init__(self, form: TiledForm, arch: CpuArch, least_channels: int = 1) -> None:
         self._form, self._arch = form, arch
+        self._least_channels = min(least_channels, form.extents[-1])
         self._regions = [Region(read, form.facts) for read in form.facts.reads]
         self.operand_bytes = sum(region.bytes(form.extents) for region in self._regions)
 
-    def operands(self, tile: tuple[int, ...]) -> list[int]:
+    def operands(self, tile: Sequence[int]) -> list[int]:
         """Return the bytes of each operand that a tile reads."""
-        return [region.bytes(tile) for region in self._regions]
+        read = (*tile[:-1], max(tile[-1], self._least_channels))
+        return [region.bytes(read) for region in self._regions]
 
     def misses(self, loops: TileLoops) -> float:
         """Return the cycles of all tiles' L1 and L2 misses.
@@ -45,7 +49,7 @@ class WindowTraffic:
         ):
             for depth in range(len(loops.trips) + 1):
                 span = loops.span(depth)
-                held = sum(region.bytes(span) for region in self._regions)
+                held = sum(self.operands(span))
                 if held <= FILL * size or depth == len(loops.trips):
                     cycles += math.prod(loops.trips[:depth]) * held / rate
                     break

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.cost import bandwidth
+from tvmopt.kernels.cpu.common.cost import FILL, bandwidth
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 from tvmopt.kernels.cpu.common.window_traffic import WindowTraffic
@@ -17,8 +17,10 @@ from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot, find_tap_dot
 from tvmopt.kernels.ranked import Ranked
 
-# Most output rows of a tile, most vectors of channels, and fewest columns of a wide image.
-_MOST_ROWS, _MOST_VECTORS, _FEWEST_COLUMNS = 8, 4, 8
+# Channels of 8 bits in a cache line; all are in one tile, if possible.
+_LINE = 64
+# Most output rows of a tile, and fewest columns of a wide image.
+_MOST_ROWS, _FEWEST_COLUMNS = 8, 8
 # Most bytes of the accumulators of a tile, which are on the stack.
 _MOST_SCRATCH = 128 * 1024
 # Cycles to enter and leave a tile, and of the epilogue per accumulator.
@@ -36,7 +38,7 @@ def depthwise_dot_hints(form: DepthwiseForm, arch: CpuArch) -> list[Ranked[Depth
     dot = find_tap_dot(arch, str(form.data.buffer.dtype))
     if dot is None:
         return []
-    memory = WindowTraffic(form, arch)
+    memory = WindowTraffic(form, arch, least_channels=_LINE)
     return [_rank(form, hint, dot, memory) for hint in _hints(form, dot, arch)]
 
 
@@ -59,7 +61,7 @@ def _tiles(form: DepthwiseForm, dot: TapDot) -> Iterator[tuple[int, ...]]:
     _, height, width, channels = form.extents
     transposed = form.kernel[1] == 1
     across, along = (width, height) if transposed else (height, width)
-    for vectors in divisors(channels // dot.lanes, _MOST_VECTORS):
+    for vectors in divisors(channels // dot.lanes, _LINE // dot.lanes):
         for rows in divisors(across, _MOST_ROWS):
             for columns in divisors(along, along):
                 if columns < min(along, _FEWEST_COLUMNS):
@@ -108,6 +110,9 @@ def _rank(
     compute, loads = _vector_cycles(tile, hint.arch)
     accumulators = tile.rows * tile.columns * vectors
     one = memory.tile_cycles(vectors * compute, loops) + accumulators * _FINISH + vectors * _TILE
+    data = max(memory.operands(hint.register_tile))
+    if data > FILL * hint.arch.l1_bytes:  # each vector of channels reads the lines from L2
+        one += (vectors - 1) * data / bandwidth(data, hint.arch)
     scratch = 4 * math.prod(hint.register_tile)
     one += 2 * scratch * (1 / bandwidth(scratch, hint.arch) - 1 / hint.arch.l1_bandwidth)
     cycles = memory.all_tiles(one, loops) + memory.padding(loops, hint.producer_depth)
@@ -132,13 +137,12 @@ def _vector_cycles(tile: DepthwiseTile, arch: CpuArch) -> tuple[float, float]:
     """Return the cycles and loads of a tile for one vector of channels."""
     dot = tile.dot
     dots = tile.rows * tile.kernel[0] * tile.words
-    fresh = min(tile.stride[1], tile.kernel[1])
-    pixel = tile.pixel_uops(arch)
-    pixels = tile.input_rows * fresh
     weights = tile.kernel[0] * tile.words
     free = arch.vector_registers - tile.input_rows * tile.held_words - _IN_FLIGHT
-    loads = pixels + (dots if free < weights else 0)
-    column = max((pixels * pixel + dots * dot.dot_uops) / arch.fma_ports, loads / arch.load_ports)
+    loads = tile.input_rows * tile.loaded_pixels + (dots if free < weights else 0)
+    windows = tile.input_rows * tile.window_uops(arch)
+    column = max((windows + dots * dot.dot_uops) / arch.fma_ports, loads / arch.load_ports)
     column += _COLUMN + max(0, -free) * _SPILL
-    before = tile.input_rows * (tile.kernel[1] - fresh) * pixel / arch.fma_ports
-    return before + tile.columns * column, loads * tile.columns
+    before = tile.kernel[1] - tile.loaded_pixels
+    first = before / tile.loaded_pixels * windows / arch.fma_ports
+    return first + tile.columns * column, loads * tile.columns

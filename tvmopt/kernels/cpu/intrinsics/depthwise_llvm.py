@@ -10,6 +10,9 @@ input row share it::
 The newest pixel is the last tap, so that no pixel outside of the windows is loaded. A window of
 5 x 5 has one tap more than a word: its last tap is the word ``zext32(d[x+4])``, from which the
 funnel shift of the next column takes its pixel anyway.
+
+Of 2 taps per word nothing is held: bytes of two pixels are interleaved and extended to int16, which
+costs as much as a funnel shift, and every pixel is loaded again for the next column.
 """
 
 from __future__ import annotations
@@ -74,13 +77,26 @@ class DepthwiseTile:
         return self.first_tap if self.words == 1 else 0
 
     @property
+    def interleaves(self) -> bool:
+        """Whether words are made of two loaded pixels, and not by funnel shifts."""
+        return self.dot.taps == 2
+
+    @property
     def held_words(self) -> int:
         """Words of an input row that stay in registers from one output column to the next."""
-        return self.words - self.has_lone_tap
+        return 0 if self.interleaves else self.words - self.has_lone_tap
 
-    def pixel_uops(self, arch: CpuArch) -> int:
-        """Return the instructions that load a pixel, and move the words of its window by it."""
-        return 1 + self.flips_sign + self.held_words * self.dot.slide_uops(arch)
+    @property
+    def loaded_pixels(self) -> int:
+        """Pixels of an input row that are loaded for an output column."""
+        return self.kernel[1] if self.interleaves else min(self.kernel[1], self.stride[1])
+
+    def window_uops(self, arch: CpuArch) -> int:
+        """Return the instructions that make the words of an input row for an output column."""
+        if self.interleaves:
+            return 2 * self.words - self.has_lone_tap
+        pixel = 1 + self.flips_sign + self.held_words * self.dot.slide_uops(arch)
+        return self.loaded_pixels * pixel
 
     @property
     def flips_sign(self) -> bool:
@@ -124,13 +140,13 @@ class _Writer:
         weights = self._weights()
         start = self._start(weights)
         pointers = [self._at("%data", f"mul i64 %line, {i}") for i in rows]
-        fresh = min(tile.kernel[1], tile.stride[1])
-        before = tile.kernel[1] - fresh
+        before = tile.kernel[1] - tile.loaded_pixels
         states = []
         for pointer in pointers:
             state = ["zeroinitializer"] * tile.held_words
             for x in range(before):
-                state = self._slide(state, self._pixel(pointer, f"mul i64 %pitch, {x}"))
+                pixel = self._extend(self._pixel(pointer, f"mul i64 %pitch, {x}"))
+                state = self._slide(state, pixel)
             states.append(state)
         entry, self._lines = self._lines, []
 
@@ -139,12 +155,14 @@ class _Writer:
         moved = list(phis)
         totals = [start] * tile.rows
         for i in rows:
-            window = phis[i]
-            for x in range(before, before + fresh):
+            pixels = []
+            for x in range(before, tile.kernel[1]):
                 at = self._set(f"add i64 {left}, {x}")
-                pixel = self._pixel(pointers[i], f"mul i64 %pitch, {at}")
-                last, moved[i] = moved[i], self._slide(moved[i], pixel)
-                window = [*last, pixel] if tile.has_lone_tap else moved[i]
+                pixels.append(self._pixel(pointers[i], f"mul i64 %pitch, {at}"))
+            if tile.interleaves:
+                window = self._interleaved(pixels)
+            else:
+                window, moved[i] = self._moved(phis[i], pixels)
             for r in range(tile.rows):
                 ky = i - r * tile.stride[0]
                 if 0 <= ky < tile.kernel[0]:
@@ -221,14 +239,39 @@ class _Writer:
         return self._set(f"mul {self._vector} {total}, {self._splat(factor)}")
 
     def _pixel(self, pointer: str, offset: str) -> str:
-        """Load a pixel; each lane holds one channel, in its low bits."""
+        """Load a pixel, one byte per channel."""
         at = self._at(pointer, offset)
-        narrow = self._set(f"load <{self._lanes} x i8>, ptr {at}, align 1")
-        if self._tile.flips_sign:
-            ones = ", ".join(["i8 -128"] * self._lanes)
-            narrow = self._set(f"xor <{self._lanes} x i8> {narrow}, <{ones}>")
-        extend = "sext" if self._tile.signed and self._dot.taps == 2 else "zext"
-        return self._set(f"{extend} <{self._lanes} x i8> {narrow} to {self._vector}")
+        pixel = self._set(f"load <{self._lanes} x i8>, ptr {at}, align 1")
+        if not self._tile.flips_sign:
+            return pixel
+        ones = ", ".join(["i8 -128"] * self._lanes)
+        return self._set(f"xor <{self._lanes} x i8> {pixel}, <{ones}>")
+
+    def _extend(self, pixel: str) -> str:
+        """Extend a pixel to one channel per lane, in the low bits."""
+        return self._set(f"zext <{self._lanes} x i8> {pixel} to {self._vector}")
+
+    def _interleaved(self, pixels: list[str]) -> list[str]:
+        """Return the words of a window of 2 int16 taps per word; a lone tap is followed by 0."""
+        count = 2 * self._lanes
+        order = ", ".join(f"i32 {i // 2 + i % 2 * self._lanes}" for i in range(count))
+        pixels = [*pixels, *["zeroinitializer"] * (len(pixels) % 2)]
+        extend = "sext" if self._tile.signed else "zext"
+        words = []
+        for pair in zip(pixels[::2], pixels[1::2], strict=True):
+            operands = ", ".join(f"<{self._lanes} x i8> {pixel}" for pixel in pair)
+            both = self._set(f"shufflevector {operands}, <{count} x i32> <{order}>")
+            wide = self._set(f"{extend} <{count} x i8> {both} to {self._packed}")
+            words.append(self._set(f"bitcast {self._packed} {wide} to {self._vector}"))
+        return words
+
+    def _moved(self, held: list[str], pixels: list[str]) -> tuple[list[str], list[str]]:
+        """Return the words of a window after some pixels, and those to hold for the next column."""
+        window = held
+        for pixel in map(self._extend, pixels):
+            last, held = held, self._slide(held, pixel)
+            window = [*last, pixel] if self._tile.has_lone_tap else held
+        return window, held
 
     def _slide(self, words: list[str], pixel: str) -> list[str]:
         """Move the held words of a window by one pixel."""
