@@ -7,6 +7,8 @@ writes the accumulators to a scratch buffer in L1, from which the fused epilogue
 
 from __future__ import annotations
 
+import math
+
 from tvm import s_tir, tirx
 
 from tvmopt.kernels.analysis import block_facts
@@ -17,7 +19,6 @@ from tvmopt.kernels.cpu.common.nest import (
     place_producers,
     schedule_rest,
     unit_loops,
-    unroll_and_vectorize,
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
 from tvmopt.kernels.cpu.depthwise_dot.config import DepthwiseDotConfig
@@ -26,6 +27,9 @@ from tvmopt.kernels.cpu.intrinsics.depthwise import register_depthwise
 from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot, find_tap_dot
 from tvmopt.kernels.workload import Refusal
+
+# Longest vector of the epilogue, in channels.
+_LONGEST_STORE = 64
 
 
 def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refusal:
@@ -66,9 +70,8 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     single = [loop for loop in tiled if int(sch.get(loop).extent) == 1]
     tiled = [loop for loop in tiled if int(sch.get(loop).extent) > 1]
     sch.reorder(*around, image, vectors, *single, *tiled)
-    depth = len(around)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
-    unroll_and_vectorize(sch, sch.get_loops(epilogue)[depth:][-1:])
+    _schedule_epilogue(form, len(around))
     place_producers(sch, anchor, around, len(units), hint)
     parallelize_outer(sch, around, len(units), hint)
     block = sch.blockize(tiled[0])
@@ -78,6 +81,19 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     sch.tensorize(block, convolution)
     schedule_rest(sch, hint)
     return sch
+
+
+def _schedule_epilogue(form: DepthwiseForm, depth: int) -> None:
+    """Vectorise the epilogue below ``depth``; its operands per channel stay in registers.
+
+    LLVM stores a vector of bytes element by element unless its length is a power of two.
+    """
+    sch = form.sch
+    *pixel, channels = sch.get_loops(form.epilogue)[depth:]
+    length = math.gcd(int(sch.get(channels).extent), _LONGEST_STORE)
+    vectors, lanes = sch.split(channels, [None, length])
+    sch.reorder(vectors, *pixel, lanes)
+    sch.vectorize(lanes)
 
 
 def shaped(form: DepthwiseForm, register_tile: tuple[int, ...], dot: TapDot) -> DepthwiseTile:

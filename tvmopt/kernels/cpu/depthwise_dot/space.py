@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.cost import FILL, bandwidth
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 from tvmopt.kernels.cpu.common.window_traffic import WindowTraffic
@@ -29,6 +28,8 @@ _TILE, _FINISH = 24.0, 2.5
 _COLUMN, _SPILL = 1.0, 2.0
 # Cycles to test whether a pixel of a producer inside the loops is padding.
 _PADDED_PIXEL = 4.0
+# Fraction of L1 that data and accumulators of a tile may fill; beyond, they are in L2.
+_L1_FILL = 0.75
 # Registers for pixels and accumulators in flight.
 _IN_FLIGHT = 4
 
@@ -110,11 +111,9 @@ def _rank(
     compute, loads = _vector_cycles(tile, hint.arch)
     accumulators = tile.rows * tile.columns * vectors
     one = memory.tile_cycles(vectors * compute, loops) + accumulators * _FINISH + vectors * _TILE
-    data = max(memory.operands(hint.register_tile))
-    if data > FILL * hint.arch.l1_bytes:  # each vector of channels reads the lines from L2
-        one += (vectors - 1) * data / bandwidth(data, hint.arch)
-    scratch = 4 * math.prod(hint.register_tile)
-    one += 2 * scratch * (1 / bandwidth(scratch, hint.arch) - 1 / hint.arch.l1_bandwidth)
+    data, scratch = max(memory.operands(hint.register_tile)), 4 * math.prod(hint.register_tile)
+    if data + scratch > _L1_FILL * hint.arch.l1_bytes:
+        one += ((vectors - 1) * data + 2 * scratch) / hint.arch.l2_bandwidth
     cycles = memory.all_tiles(one, loops) + memory.padding(loops, hint.producer_depth)
     copied, patch = memory.copied(loops, hint.producer_depth)
     if hint.producer_depth:
