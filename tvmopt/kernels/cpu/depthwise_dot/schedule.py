@@ -56,6 +56,8 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     tile = shaped(form, hint.register_tile, dot)
     sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
     _prepack(form, tile)
+    stored = math.gcd(hint.register_tile[-1], _LONGEST_STORE)
+    _split_channels(form, stored)
     facts = block_facts(sch, anchor)
     loops = sch.get_loops(anchor)
     split = [
@@ -65,13 +67,13 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     units = unit_loops(facts, loops)
     around = [*units, *(split[position][0] for position in hint.loop_order)]
     image, *pixel, channels = (inner for _, inner in split)
-    vectors, lanes = sch.split(channels, [None, dot.lanes])
+    *vectors, lanes = sch.split(channels, [None, stored // dot.lanes, dot.lanes])
     tiled = [*pixel, lanes, *(loops[i] for i in facts.reduction)]
     single = [loop for loop in tiled if int(sch.get(loop).extent) == 1]
     tiled = [loop for loop in tiled if int(sch.get(loop).extent) > 1]
-    sch.reorder(*around, image, vectors, *single, *tiled)
+    sch.reorder(*around, image, *vectors, *single, *tiled)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
-    _schedule_epilogue(form, len(around))
+    _schedule_epilogue(form, len(around), stored)
     place_producers(sch, anchor, around, len(units), hint)
     parallelize_outer(sch, around, len(units), hint)
     block = sch.blockize(tiled[0])
@@ -83,14 +85,28 @@ def emit(func: tirx.PrimFunc, hint: DepthwiseDotConfig) -> s_tir.Schedule | Refu
     return sch
 
 
-def _schedule_epilogue(form: DepthwiseForm, depth: int) -> None:
+def _split_channels(form: DepthwiseForm, count: int) -> None:
+    """Keep ``count`` channels of the accumulators of all pixels together.
+
+    Before -> after, for 16 channels::
+
+        acc[n, y, x, c]  ->  acc[n, c // 16, y, x, c % 16]
+    """
+
+    def split(n: tirx.Var, y: tirx.Var, x: tirx.Var, c: tirx.Var) -> list[tirx.Expr]:
+        return [n, c // count, y, x, c % count]
+
+    index_map = tirx.IndexMap.from_func(split, ndim=4)
+    form.sch.transform_layout(form.anchor, ("write", 0), index_map)
+
+
+def _schedule_epilogue(form: DepthwiseForm, depth: int, length: int) -> None:
     """Vectorise the epilogue below ``depth``; its operands per channel stay in registers.
 
     LLVM stores a vector of bytes element by element unless its length is a power of two.
     """
     sch = form.sch
     *pixel, channels = sch.get_loops(form.epilogue)[depth:]
-    length = math.gcd(int(sch.get(channels).extent), _LONGEST_STORE)
     vectors, lanes = sch.split(channels, [None, length])
     sch.reorder(vectors, *pixel, lanes)
     sch.vectorize(lanes)
