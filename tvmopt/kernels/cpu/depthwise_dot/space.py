@@ -24,6 +24,8 @@ _MOST_ROWS, _FEWEST_COLUMNS = 8, 8
 _MOST_SCRATCH = 128 * 1024
 # Cycles to enter and leave a tile, and of the epilogue per accumulator.
 _TILE, _FINISH = 24.0, 2.5
+# Fewest bytes that the epilogue stores at once without a slowdown, and the slowdown of fewer.
+_SHORT_STORE, _NARROW_FINISH = 16, 1.5
 # Cycles of an output column for the loop, and for each register spill.
 _COLUMN, _SPILL = 1.0, 2.0
 # Cycles to test whether a pixel of a producer inside the loops is padding.
@@ -110,7 +112,9 @@ def _rank(
     vectors = hint.register_tile[-1] // dot.lanes
     compute, loads = _vector_cycles(tile, hint.arch)
     accumulators = tile.rows * tile.columns * vectors
-    one = memory.tile_cycles(vectors * compute, loops) + accumulators * _FINISH + vectors * _TILE
+    narrow = math.gcd(hint.register_tile[-1], _LINE) < _SHORT_STORE
+    finish = accumulators * _FINISH * (_NARROW_FINISH if narrow else 1.0)
+    one = memory.tile_cycles(vectors * compute, loops) + finish + vectors * _TILE
     data, scratch = max(memory.operands(hint.register_tile)), 4 * math.prod(hint.register_tile)
     if data + scratch > _L1_FILL * hint.arch.l1_bytes:
         one += ((vectors - 1) * data + 2 * scratch) / hint.arch.l2_bandwidth
