@@ -23,7 +23,7 @@ _ROUNDS, _SECONDS_PER_ROUND = 40, 0.003
 
 @dataclasses.dataclass(frozen=True)
 class DepthwiseShape:
-    """A depthwise convolution of a model; ``pad`` is 0 where the layer before writes the padding."""
+    """A depthwise convolution of a model; ``pad`` is 0 if the layer before writes the padding."""
 
     model: str
     height: int
@@ -62,7 +62,7 @@ def main() -> None:
     from tvmopt.device.target import resolve_target
 
     target = resolve_target("host", options.threads)
-    print(f"{target.arch().mcpu}, {options.threads} threads")
+    print(f"{target.to_tvm().attrs['mcpu']}, {options.threads} threads")
     print("| layer | window, us | depthwise_dot, us | ratio | instruction |")
     print("| --- | --- | --- | --- | --- |")
     until = time.monotonic() + options.seconds
@@ -133,9 +133,7 @@ def _lowered(shape: DepthwiseShape, target: Any) -> Any:
     op = relax.op
     with builder.function("main", [x, w, b], {"num_input": 1}):
         with builder.dataflow():
-            sums = op.nn.conv2d(
-                x, w, shape.stride, p, 1, c, "NHWC", "HWIO", out_dtype="int32"
-            )
+            sums = op.nn.conv2d(x, w, shape.stride, p, 1, c, "NHWC", "HWIO", out_dtype="int32")
             scaled = op.astype(op.add(sums, b), "float32")
             scaled = op.multiply(scaled, relax.const(_SCALE, "float32"))
             rounded = op.add(op.round(scaled), relax.const(_ZERO, "float32"))

@@ -34,7 +34,7 @@ from tvmopt.measure.split import split_packing
 __all__ = ["emulated_dots"]
 
 _SETTINGS = hypothesis.settings(
-    max_examples=12,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
@@ -66,28 +66,34 @@ CASES = {
     "one column": ByteDepthwise(size=(9, 3)),
     "one row": ByteDepthwise(size=(3, 14), data="int8"),
 }
+EMULATED = [
+    *(("sapphirerapids", name) for name in CASES),
+    *(("alderlake", name) for name in ("5x5", "one row")),
+    *(("skylake-avx512", name) for name in ("4x6, int8", "5x1")),
+    *(("sierraforest", name) for name in ("3x3, stride 2, int8",)),
+]
 
 
 def _check(case: ByteDepthwise, cpu: str = "host") -> None:
-    """Compare the first, a middle and the last configuration for ``cpu`` with NumPy."""
+    """Compare the first and the last configuration for ``cpu`` with NumPy."""
     arch = resolve_target(cpu, 2).arch()
     [given] = cases(case.drawn(), TARGET)
     hints = configurations(given.func, arch)
     assert hints
     schedules = []
-    for hint in (hints[0], hints[len(hints) // 2], hints[-1]):
+    for hint in dict.fromkeys((hints[0], hints[-1])):
         assert_survives_json(hint)
         schedule = emit(given.func, hint)
         assert_replays(schedule, given.func)
         schedules.append(schedule.mod["main"])
-    check_numbers(given, schedules, TARGET)
+    # A lower optimisation level halves the compile time.
+    check_numbers(given, schedules, resolve_target("host", 2).to_tvm(opt_level=1))
 
 
 @pytest.mark.skipif(host.isa() != "x86_64", reason="an instruction of x86 is emulated")
-@pytest.mark.parametrize("cpu", ["sapphirerapids", "alderlake", "skylake-avx512", "sierraforest"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("cpu", "name"), EMULATED)
 @pytest.mark.usefixtures("emulated_dots")
-def test_results_with_the_instruction_of_another_cpu(name: str, cpu: str) -> None:
+def test_results_with_the_instruction_of_another_cpu(cpu: str, name: str) -> None:
     _check(CASES[name], cpu)
 
 
@@ -137,8 +143,8 @@ def test_a_row_of_outputs_takes_one_dot_product_per_input_row_and_no_spills() ->
     assert "rsp" not in loop
 
 
-@pytest.mark.parametrize(("cpu", "data"), [("cortex-a76", "uint8"), ("graviton3", "uint8"),
-                                           ("cortex-a76", "int8"), ("graviton3", "int8")])  # fmt: skip
+@pytest.mark.parametrize("cpu", ["cortex-a76", "graviton3"])
+@pytest.mark.parametrize("data", ["uint8", "int8"])
 @pytest.mark.parametrize("name", ["5x5", "3x3, stride 2, int8", "5x1"])
 def test_results_under_emulation(name: str, cpu: str, data: str) -> None:
     tools = emulator.find_tools("aarch64")

@@ -14,7 +14,7 @@ class DepthwiseDotConfig(TileConfig):
     """A tile of (batch, output rows, output columns, channels) whose weight is prepacked.
 
     Attributes:
-        intrinsic: Name of the instruction (:class:`~tvmopt.kernels.cpu.intrinsics.tap_dots.TapDot`).
+        intrinsic: Name of the instruction, a :class:`.tap_dots.TapDot`.
     """
 
     intrinsic: str = ""

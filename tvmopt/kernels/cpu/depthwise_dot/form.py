@@ -7,10 +7,9 @@ import dataclasses
 from tvm import tirx
 
 from tvmopt.device.dtypes import BYTE_INTEGERS
-from tvmopt.kernels.analysis import Access, BlockFacts
+from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cpu.common.nest import TiledForm, find_epilogue, is_constant, only_reduction
 from tvmopt.kernels.cpu.common.stage import inline_read_once
-from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.workload import Refusal
 
 # Longest and widest window, in taps.

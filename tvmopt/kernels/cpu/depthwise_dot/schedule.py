@@ -119,6 +119,8 @@ def shaped(form: DepthwiseForm, register_tile: tuple[int, ...], dot: TapDot) -> 
         return DepthwiseTile(dot, form.signed, form.kernel, form.stride, rows, columns)
     kernel, stride = form.kernel[::-1], form.stride[::-1]
     return DepthwiseTile(dot, form.signed, kernel, stride, columns, rows, transposed=True)
+
+
 def _unfit_tile(form: DepthwiseForm, hint: DepthwiseDotConfig, dot: TapDot) -> Refusal | None:
     """Return why the register tile is not made of whole vectors and does not divide the axes."""
     tile = hint.register_tile
@@ -139,9 +141,10 @@ def _prepack(form: DepthwiseForm, tile: DepthwiseTile) -> None:
     sch, anchor = form.sch, form.anchor
     facts = block_facts(sch, anchor)
     copy = copy_weight(sch, anchor, form.weight, [1] * len(facts.axes))
-    axis_of = {i: d for d, i in dimension_axes(sch, anchor, copy).items()}
+    dimension = {i: d for d, i in dimension_axes(sch, anchor, copy).items()}
     window = facts.reduction[::-1] if tile.transposed else facts.reduction
-    channel, ky, kx = (axis_of.get(i) for i in (facts.spatial[-1], *window))
+    channel = dimension[facts.spatial[-1]]
+    ky, kx = (dimension.get(i) for i in window)
     lanes, taps, first = tile.dot.lanes, tile.dot.taps, tile.first_tap
 
     def packed(*at: tirx.Var) -> list[tirx.Expr]:

@@ -123,9 +123,7 @@ def _loops(tile: DepthwiseTile, reduction: dict[str, int]) -> tuple[list[str], d
     return lines, {name: f"v{name}" if name in loops else "0" for name in extents}
 
 
-def _function(
-    tile: DepthwiseTile, used: str, body: list[str], *, strides: bool = False
-) -> str:
+def _function(tile: DepthwiseTile, used: str, body: list[str], *, strides: bool = False) -> str:
     """Return a function of the buffers ``used``; the first is written, and read if not alone."""
     buffers = {name: _buffers(tile)[name] for name in sorted(used)}
     lines = []

@@ -23,9 +23,7 @@ def instructions_used(func: tirx.PrimFunc) -> tuple[str, ...]:
     known = _instructions()
     found = tensor_core_instructions(func.body)
     for callee in callees(func.body):
-        instruction = (
-            known.get(callee) or tile_instruction(callee) or depthwise_instruction(callee)
-        )
+        instruction = known.get(callee) or tile_instruction(callee) or depthwise_instruction(callee)
         if instruction:
             found.add(instruction)
     return tuple(sorted(found))
