@@ -24,7 +24,7 @@ from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
 from tvmopt.kernels.cpu.depthwise_dot.config import DepthwiseDotConfig
 from tvmopt.kernels.cpu.depthwise_dot.form import DepthwiseForm, match_depthwise
 from tvmopt.kernels.cpu.intrinsics.depthwise import register_depthwise
-from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
+from tvmopt.kernels.cpu.intrinsics.depthwise_tile import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot, find_tap_dot
 from tvmopt.kernels.workload import Refusal
 

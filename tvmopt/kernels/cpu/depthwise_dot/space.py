@@ -12,7 +12,7 @@ from tvmopt.kernels.cpu.common.window_traffic import WindowTraffic
 from tvmopt.kernels.cpu.depthwise_dot.config import NAME, DepthwiseDotConfig
 from tvmopt.kernels.cpu.depthwise_dot.form import DepthwiseForm
 from tvmopt.kernels.cpu.depthwise_dot.schedule import shaped
-from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
+from tvmopt.kernels.cpu.intrinsics.depthwise_tile import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot, find_tap_dot
 from tvmopt.kernels.ranked import Ranked
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 from tvm import s_tir
 from tvm.script import from_source
 
-from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import DepthwiseTile
+from tvmopt.kernels.cpu.intrinsics.depthwise_llvm import llvm_source
+from tvmopt.kernels.cpu.intrinsics.depthwise_tile import DepthwiseTile
 from tvmopt.kernels.cpu.intrinsics.tap_dots import tap_dot_named
 
 _T = TypeVar("_T")
@@ -40,7 +41,7 @@ def register_used_depthwise(text: str) -> None:
 def depthwise_sources(functions: set[str]) -> list[str]:
     """Return the LLVM IR of those of ``functions`` that are depthwise convolutions, sorted."""
     matches = (_NAME.fullmatch(function) for function in sorted(functions))
-    return [_tile(match).source() for match in matches if match is not None]
+    return [llvm_source(_tile(match)) for match in matches if match is not None]
 
 
 def depthwise_instruction(function: str) -> str:

@@ -17,110 +17,18 @@ costs as much as a funnel shift, and every pixel is loaded again for the next co
 
 from __future__ import annotations
 
-import dataclasses
-
-from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.intrinsics.tap_dots import TapDot
+from tvmopt.kernels.cpu.intrinsics.depthwise_tile import DepthwiseTile
 
 
-@dataclasses.dataclass(frozen=True)
-class DepthwiseTile:
-    """A tile of outputs of a depthwise convolution, for one vector of channels.
+def llvm_source(tile: DepthwiseTile) -> str:
+    """Return the LLVM IR of the function of ``tile``.
 
-    Attributes:
-        dot: The instruction.
-        signed: Whether the data is int8; otherwise it is uint8.
-        kernel: Height and width of the window.
-        stride: Strides along height and width.
-        rows: Output rows.
-        columns: Output columns.
-        transposed: Whether rows and columns are those of the transposed image, for windows that are
-            one pixel wide: ``kernel`` and ``stride`` are transposed as well.
+    Its parameters are the first element of the data, the distances of its rows and columns in
+    bytes, the packed weight ``(ky, word, lane, tap)`` int8, the first accumulator, and the
+    distances of rows and columns of the accumulators in bytes. The weight starts at
+    ``tile.skipped_taps``, where the region that the intrinsic matches starts.
     """
-
-    dot: TapDot
-    signed: bool
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    rows: int
-    columns: int
-    transposed: bool = False
-
-    @property
-    def input_rows(self) -> int:
-        """Rows of the data that the tile reads."""
-        return (self.rows - 1) * self.stride[0] + self.kernel[0]
-
-    @property
-    def input_columns(self) -> int:
-        """Columns of the data that the tile reads."""
-        return (self.columns - 1) * self.stride[1] + self.kernel[1]
-
-    @property
-    def has_lone_tap(self) -> bool:
-        """Whether the last tap has a word of its own, which holds one pixel."""
-        return self.kernel[1] % self.dot.taps == 1
-
-    @property
-    def words(self) -> int:
-        """Words of a window, with that of a lone tap."""
-        return -(-self.kernel[1] // self.dot.taps)
-
-    @property
-    def first_tap(self) -> int:
-        """Position of the first tap in the words of a window."""
-        return 0 if self.has_lone_tap else -self.kernel[1] % self.dot.taps
-
-    @property
-    def skipped_taps(self) -> int:
-        """Position of the first tap in the only word of a window; 0 if it has several words."""
-        return self.first_tap if self.words == 1 else 0
-
-    @property
-    def interleaves(self) -> bool:
-        """Whether words are made of two loaded pixels, and not by funnel shifts."""
-        return self.dot.taps == 2
-
-    @property
-    def held_words(self) -> int:
-        """Words of an input row that stay in registers from one output column to the next."""
-        return 0 if self.interleaves else self.words - self.has_lone_tap
-
-    @property
-    def loaded_pixels(self) -> int:
-        """Pixels of an input row that are loaded for an output column."""
-        return self.kernel[1] if self.interleaves else min(self.kernel[1], self.stride[1])
-
-    def window_uops(self, arch: CpuArch) -> int:
-        """Return the instructions that make the words of an input row for an output column."""
-        if self.interleaves:
-            return 2 * self.words - self.has_lone_tap
-        pixel = 1 + self.flips_sign + self.held_words * self.dot.slide_uops(arch)
-        return self.loaded_pixels * pixel
-
-    @property
-    def flips_sign(self) -> bool:
-        """Whether the data is int8 but the instruction takes uint8, or the reverse."""
-        return self.dot.taps == 4 and self.signed != self.dot.signed
-
-    @property
-    def function(self) -> str:
-        """Name of the LLVM function; encodes the tile."""
-        (kh, kw), (sy, sx) = self.kernel, self.stride
-        data = "s8" if self.signed else "u8"
-        shape = f"k{kh}x{kw}_s{sy}x{sx}_r{self.rows}_x{self.columns}"
-        shape += "_t" if self.transposed else ""
-        return f"tvmopt_depthwise_{self.dot.name}_{data}_{shape}"
-
-    def source(self) -> str:
-        """Return the LLVM IR of :attr:`function`.
-
-        Its parameters are the first element of the data, the distances of its rows and columns in
-        bytes, the packed weight ``(ky, word, lane, tap)`` int8, the first accumulator, and the
-        distances of rows and columns of the accumulators in bytes. The weight starts at
-        :attr:`skipped_taps`, where the region that the intrinsic matches starts.
-        """
-        return _Writer(self).function()
+    return _Writer(tile).function()
 
 
 class _Writer:
@@ -135,34 +43,80 @@ class _Writer:
         self._count = 0
 
     def function(self) -> str:
-        tile, dot = self._tile, self._dot
+        """Return the function: the first windows, and a loop over the columns."""
+        tile = self._tile
         rows = range(tile.input_rows)
         weights = self._weights()
         start = self._start(weights)
         pointers = [self._at("%data", f"mul i64 %line, {i}") for i in rows]
-        before = tile.kernel[1] - tile.loaded_pixels
-        states = []
-        for pointer in pointers:
-            state = ["zeroinitializer"] * tile.held_words
-            for x in range(before):
-                pixel = self._extend(self._pixel(pointer, f"mul i64 %pitch, {x}"))
-                state = self._slide(state, pixel)
-            states.append(state)
+        first = [self._first_words(pointer) for pointer in pointers]
         entry, self._lines = self._lines, []
 
-        phis = [[f"%v{i}w{g}" for g in range(tile.held_words)] for i in rows]
-        left = self._set(f"mul i64 %x, {tile.stride[1]}")
-        moved = list(phis)
-        totals = [start] * tile.rows
+        held = [[f"%v{i}w{g}" for g in range(tile.held_words)] for i in rows]
+        moved = self._column(pointers, held, weights, start)
+        phis = ["%x = phi i64 [ 0, %entry ], [ %next, %loop ]"]
         for i in rows:
+            for word, before, after in zip(held[i], first[i], moved[i], strict=True):
+                values = f"[ {before}, %entry ], [ {after}, %loop ]"
+                phis.append(f"{word} = phi {self._vector} {values}")
+        return self._definition(entry, [*phis, *self._lines])
+
+    def _definition(self, entry: list[str], loop: list[str]) -> str:
+        """Return the function of the basic blocks ``entry`` and ``loop``."""
+        tile, dot, vector = self._tile, self._dot, self._vector
+        operands = [*([vector] if dot.accumulates else []), self._packed, self._packed]
+        shift = f"@llvm.fshr.v{self._lanes}i32({vector}, {vector}, {vector})"
+        return "\n".join(
+            [
+                f"declare {vector} @{dot.llvm_name}({', '.join(operands)})",
+                f"declare {vector} {shift}",
+                "",
+                f"define linkonce_odr void @{tile.function}(ptr noalias readonly %data, "
+                "i64 %line, i64 %pitch, ptr noalias readonly %weight, ptr noalias %out, "
+                "i64 %row, i64 %column) #0 {",
+                "entry:",
+                *(f"  {line}" for line in [*entry, "br label %loop"]),
+                "loop:",
+                *(f"  {line}" for line in loop),
+                "  %next = add nuw nsw i64 %x, 1",
+                f"  %more = icmp ult i64 %next, {tile.columns}",
+                "  br i1 %more, label %loop, label %done",
+                "done:",
+                "  ret void",
+                "}",
+                "attributes #0 = { alwaysinline nounwind }",
+                "",
+            ]
+        )
+
+    def _first_words(self, pointer: str) -> list[str]:
+        """Return the held words of an input row before the first column."""
+        words = ["zeroinitializer"] * self._tile.held_words
+        for x in range(self._tile.kernel[1] - self._tile.loaded_pixels):
+            words = self._slide(words, self._extend(self._pixel(pointer, f"mul i64 %pitch, {x}")))
+        return words
+
+    def _column(
+        self, pointers: list[str], held: list[list[str]], weights: list[list[str]], start: str
+    ) -> list[list[str]]:
+        """Compute a column of outputs; return the words to hold for the next column.
+
+        Input rows come one after the other, because LLVM keeps this order and so few registers.
+        """
+        tile = self._tile
+        left = self._set(f"mul i64 %x, {tile.stride[1]}")
+        moved = []
+        totals = [start] * tile.rows
+        for i, (pointer, words) in enumerate(zip(pointers, held, strict=True)):
             pixels = []
-            for x in range(before, tile.kernel[1]):
+            for x in range(tile.kernel[1] - tile.loaded_pixels, tile.kernel[1]):
                 at = self._set(f"add i64 {left}, {x}")
-                pixels.append(self._pixel(pointers[i], f"mul i64 %pitch, {at}"))
+                pixels.append(self._pixel(pointer, f"mul i64 %pitch, {at}"))
             if tile.interleaves:
                 window = self._interleaved(pixels)
             else:
-                window, moved[i] = self._moved(phis[i], pixels)
+                window, words = self._moved(words, pixels)
+            moved.append(words)
             for r in range(tile.rows):
                 ky = i - r * tile.stride[0]
                 if 0 <= ky < tile.kernel[0]:
@@ -173,41 +127,7 @@ class _Writer:
             line = self._set(f"mul i64 %row, {r}")
             pointer = self._at("%out", f"add i64 {offset}, {line}")
             self._lines.append(f"store {self._vector} {total}, ptr {pointer}, align 4")
-        body, self._lines = self._lines, []
-        head = ["%x = phi i64 [ 0, %entry ], [ %next, %loop ]"]
-        head += [
-            f"{phis[i][g]} = phi {self._vector} "
-            f"[ {states[i][g]}, %entry ], [ {moved[i][g]}, %loop ]"
-            for i in rows
-            for g in range(tile.held_words)
-        ]
-        end = [
-            "%next = add nuw nsw i64 %x, 1",
-            f"%more = icmp ult i64 %next, {tile.columns}",
-            "br i1 %more, label %loop, label %done",
-        ]
-        argument = "<{0} x i32>, {1}, {1}" if dot.accumulates else "{1}, {1}"
-        arguments = argument.format(self._lanes, self._packed)
-        return "\n".join(
-            [
-                f"declare {self._vector} @{dot.llvm_name}({arguments})",
-                f"declare {self._vector} @llvm.fshr.v{self._lanes}i32("
-                f"{self._vector}, {self._vector}, {self._vector})",
-                "",
-                f"define linkonce_odr void @{tile.function}(ptr noalias readonly %data, "
-                "i64 %line, i64 %pitch, ptr noalias readonly %weight, ptr noalias %out, "
-                "i64 %row, i64 %column) #0 {",
-                "entry:",
-                *(f"  {line}" for line in [*entry, "br label %loop"]),
-                "loop:",
-                *(f"  {line}" for line in [*head, *body, *end]),
-                "done:",
-                "  ret void",
-                "}",
-                "attributes #0 = { alwaysinline nounwind }",
-                "",
-            ]
-        )
+        return moved
 
     def _weights(self) -> list[list[str]]:
         """Load the packed weight; int16 taps are extended from int8."""
