@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
+from tvmopt.kernels.cpu.intrinsics.tap_dots import tap_dot_named
 
 NAME = "depthwise_dot"
 
@@ -23,3 +24,11 @@ class DepthwiseDotConfig(TileConfig):
     def group(self) -> tuple[object, ...]:
         """Grouping key: channels and rows of the tile, and loop order."""
         return *super().group, self.register_tile[-3:-2]
+
+    @property
+    def packed_tile(self) -> str:
+        """Lanes and taps of the packed weight; all tiles read it."""
+        if not self.intrinsic:
+            return ""
+        dot = tap_dot_named(self.intrinsic)
+        return f"{dot.lanes}x{dot.taps}"
