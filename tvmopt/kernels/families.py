@@ -18,6 +18,7 @@ _CPU = (
     "cpu.matrix_tile.family.MatrixTile",
     "cpu.register_tile.family.RegisterTile",
     "cpu.batched_gemm.family.BatchedGemm",
+    "cpu.depthwise_dot.family.DepthwiseDot",
     "cpu.window.family.Window",
     "cpu.row_reduction.family.RowReduction",
     "cpu.column_reduction.family.ColumnReduction",

@@ -271,7 +271,8 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Cpu
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
     if len(loops) > depth and not facts.conditional[-1]:
-        split_vector(sch, loops[-1], hint.arch.lanes(facts.dtype), hint.vector_registers)
+        lanes, registers = hint.arch.lanes(facts.dtype), hint.vector_registers
+        split_vector(sch, loops[-1], lanes, registers, in_condition=any(facts.conditional))
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:

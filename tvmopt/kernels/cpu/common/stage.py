@@ -27,6 +27,8 @@ MAX_INLINED_SIZE = 300
 # Maximum nesting of exp, tanh, erf and sigmoid: each uses its argument several times, and TVM's
 # code generator duplicates the argument at every use. Two levels compile in 0.1 s, three in 18 s.
 MAX_MATH_DEPTH = 2
+# Shortest vector of a power of two that replaces a longer vector in a condition.
+_SHORTEST_PART = 4
 # Calls that are cheaper to compute once per row than to repeat once per element.
 _COSTLY = frozenset(
     {
@@ -207,7 +209,9 @@ def vectorize_tail(
     members = [loops[i - first] for i in tail.axes]
     outer = list(loops[: len(loops) - len(members)])
     inner = sch.fuse(*members) if len(members) > 1 else members[0]
-    return [*outer, split_vector(sch, inner, hint.arch.lanes(facts.dtype), hint.vector_registers)]
+    lanes, registers = hint.arch.lanes(facts.dtype), hint.vector_registers
+    guarded = any(facts.conditional)
+    return [*outer, split_vector(sch, inner, lanes, registers, in_condition=guarded)]
 
 
 def inline_copies(sch: s_tir.Schedule, block: SBlockRV) -> None:
@@ -301,15 +305,33 @@ def inlined_reductions(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, tuple[str, 
 
 
 def split_vector(
-    sch: s_tir.Schedule, loop: LoopRV, lanes: int, registers: int = MAX_VECTOR_REGISTERS
+    sch: s_tir.Schedule,
+    loop: LoopRV,
+    lanes: int,
+    registers: int = MAX_VECTOR_REGISTERS,
+    *,
+    in_condition: bool = False,
 ) -> LoopRV:
-    """Split ``loop`` by :func:`vector_length` and vectorise the inner part.
+    """Split ``loop`` and vectorise the inner part, of :func:`vector_length`.
+
+    In a condition the vector is a phi of two basic blocks. LLVM passes it in registers only if its
+    length is a power of two, otherwise element by element: of 144 bytes, 16 are a vector.
+
+    Args:
+        sch: The schedule.
+        loop: The innermost loop.
+        lanes: Lanes of a vector register.
+        registers: Maximum length in vector registers.
+        in_condition: Whether the block has a condition; it does not depend on ``loop``.
 
     Returns:
         The outer loop; ``loop`` itself if the vector length is 1.
     """
     extent = int(sch.get(loop).extent)
     length = vector_length(extent, lanes, registers)
+    if in_condition:
+        part = math.gcd(extent, 1 << (lanes * registers).bit_length() - 1)
+        length = part if part >= _SHORTEST_PART else length
     if length == 1:
         return loop
     rest, vector = sch.split(loop, [extent // length, length])

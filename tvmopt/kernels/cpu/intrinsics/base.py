@@ -36,6 +36,8 @@ class DotIntrinsic:
         function: LLVM IR of the function that ``emit`` calls; empty if it calls an LLVM intrinsic.
             :func:`~tvmopt.kernels.cpu.intrinsics.llvm_functions.with_llvm_functions` adds it to the
             scheduled function.
+        llvm_name: The LLVM intrinsic that takes accumulators, data and weight as they are; empty if
+            there is none.
     """
 
     name: str
@@ -49,6 +51,7 @@ class DotIntrinsic:
     depth: int
     emit: Emit = dataclasses.field(compare=False, repr=False)
     function: str = dataclasses.field(default="", repr=False)
+    llvm_name: str = ""
 
     @property
     def defines(self) -> set[str]:

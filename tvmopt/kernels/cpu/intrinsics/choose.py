@@ -14,6 +14,7 @@ from tvmopt.kernels.cpu.intrinsics.amx import AMX
 from tvmopt.kernels.cpu.intrinsics.avx512_bf16 import AVX512_BF16
 from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
 from tvmopt.kernels.cpu.intrinsics.calls import callees
+from tvmopt.kernels.cpu.intrinsics.depthwise import depthwise_sources, register_used_depthwise
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 from tvmopt.kernels.cpu.intrinsics.rvv import RVV
 from tvmopt.kernels.cpu.intrinsics.sdot import SDOT
@@ -97,6 +98,7 @@ def with_intrinsic_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return ``func`` with definitions of the LLVM functions that its intrinsics call."""
     names = callees(func.body)
     sources = sorted({dot.function for dot in DOTS if names & dot.defines})
+    sources += depthwise_sources(names)
     return with_llvm_functions(func, sources) if sources else func
 
 
@@ -107,4 +109,5 @@ def register_used(text: str) -> None:
             dot.register()
     for tile in TILES:
         tile.register_used(text)
+    register_used_depthwise(text)
     mma.register_used(text)

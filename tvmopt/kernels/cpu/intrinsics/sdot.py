@@ -10,15 +10,15 @@ from tvm import ir
 from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, llvm_call
 
 
-def _call(instruction: str) -> Emit:
+def _call(name: str) -> Emit:
     def emit(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
-        name = f"llvm.aarch64.neon.{instruction}.v4i32.v16i8"
         return llvm_call(name, "int32x4", accumulator, data, weight)
 
     return emit
 
 
 def _dot(instruction: str, feature: str, data: str, weight: str) -> DotIntrinsic:
+    llvm_name = f"llvm.aarch64.neon.{instruction}.v4i32.v16i8"
     return DotIntrinsic(
         name=f"tvmopt.{instruction}",
         isa="aarch64",
@@ -29,7 +29,8 @@ def _dot(instruction: str, feature: str, data: str, weight: str) -> DotIntrinsic
         accumulator="int32",
         lanes=4,
         depth=4,
-        emit=_call(instruction),
+        emit=_call(llvm_name),
+        llvm_name=llvm_name,
     )
 
 

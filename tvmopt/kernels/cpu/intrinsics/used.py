@@ -10,6 +10,7 @@ from tvmopt.kernels.cpu.intrinsics.amx_configuration import tile_instruction
 from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
 from tvmopt.kernels.cpu.intrinsics.calls import callees
 from tvmopt.kernels.cpu.intrinsics.choose import DOTS
+from tvmopt.kernels.cpu.intrinsics.depthwise import depthwise_instruction
 from tvmopt.kernels.cuda.intrinsics.tensor_cores import tensor_core_instructions
 
 
@@ -22,7 +23,7 @@ def instructions_used(func: tirx.PrimFunc) -> tuple[str, ...]:
     known = _instructions()
     found = tensor_core_instructions(func.body)
     for callee in callees(func.body):
-        instruction = known.get(callee) or tile_instruction(callee)
+        instruction = known.get(callee) or tile_instruction(callee) or depthwise_instruction(callee)
         if instruction:
             found.add(instruction)
     return tuple(sorted(found))

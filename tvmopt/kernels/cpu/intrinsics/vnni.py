@@ -33,6 +33,7 @@ def _vnni(
         lanes=lanes,
         depth=4,
         emit=_call(llvm_name, lanes),
+        llvm_name=llvm_name,
     )
 
 

@@ -13,6 +13,7 @@ import dataclasses
 from tvm import ir, s_tir, tirx
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cpu.common.nest import (
     NestLoops,
@@ -46,6 +47,12 @@ class WindowForm(TiledForm):
     def narrow(self) -> bool:
         """Whether an operand has elements of less than 32 bits."""
         return any(read.buffer.dtype.itemsize < 4 for read in self.facts.reads)
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether 8-bit operands are multiplied."""
+        dtypes = [str(read.buffer.dtype) for read in self.facts.reads]
+        return len(dtypes) == 2 and all(dtype in BYTE_INTEGERS for dtype in dtypes)
 
     @property
     def unrolled_taps(self) -> int:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.cost import COPY, FILL, LAUNCH, REMOTE, imbalance
-from tvmopt.kernels.cpu.common.region import Region
 from tvmopt.kernels.cpu.common.tile_loops import TileLoops
+from tvmopt.kernels.cpu.common.window_traffic import WindowTraffic
 from tvmopt.kernels.cpu.window.config import INLINED, NAME, WindowConfig
 from tvmopt.kernels.cpu.window.schedule import MOST_UNROLLED, WindowForm
 from tvmopt.kernels.ranked import Ranked
@@ -127,10 +126,12 @@ def _parallel_depths(trips: list[int], cores: int) -> list[int]:
     return list(dict.fromkeys([*depths, len(trips)]))
 
 
-# Cycles per tap of each register spill; fraction of min(compute, traffic) that does not overlap.
-_SPILL, _OVERLAP = 2.0, 0.3
+# Cycles per tap of each register spill.
+_SPILL = 2.0
 # Cycles to enter and leave a tile, and of the epilogue per accumulator.
 _TILE, _FINISH = 16.0, 2.0
+# Instructions per tap of 8-bit operands: ``vpmaddwd`` on extended operands, and an add.
+_NARROW_UOPS = 2.0
 # Slowdown of inlined padding: constant factor; increase per accumulator beyond _MOST_HELD, which
 # LLVM keeps in registers across branches; factor if a tile has neighbours along two axes.
 _AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS = 1.05, 0.08, 8, 1.25
@@ -147,92 +148,50 @@ class WindowModel:
     """
 
     def __init__(self, form: WindowForm, arch: CpuArch) -> None:
-        facts = form.facts
-        self._form, self._arch, self._taps = form, arch, facts.reduced
+        self._form, self._arch, self._taps = form, arch, form.facts.reduced
         self._extents = form.extents
-        self._regions = [Region(read, facts) for read in facts.reads]
-        self._whole = sum(region.bytes(self._extents) for region in self._regions)
+        self._memory = WindowTraffic(form, arch)
 
     def rank(self, hint: WindowConfig) -> Ranked[WindowConfig]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
         arch, block = self._arch, hint.register_tile
         loops = TileLoops.of(hint, self._extents)
-        tiles = math.prod(loops.trips)
         lanes = self._form.vector(block[-1], arch, around=hint.inlined)
         vectors = math.ceil(block[-1] / lanes)
         accumulators = math.prod(block[:-1]) * vectors
         multiply = self._taps * accumulators / arch.fma_ports
+        if self._form.multiplies_bytes:
+            multiply *= _NARROW_UOPS
         loads, spilled = self._loads(hint, accumulators)
         waits = accumulators < arch.fma_ports * arch.fma_latency
         latency = arch.fma_latency * self._taps if waits else 0.0
         compute = max(multiply, loads / arch.load_ports, latency) + self._taps * spilled * _SPILL
-        copied, patch = self._copied(loops, max(0, hint.producer_depth))
-        traffic = self._traffic(loops)
-        memory = traffic / tiles
-        one = max(compute, memory) + _OVERLAP * min(compute, memory)
+        one = self._memory.tile_cycles(compute, loops)
         one += accumulators * _FINISH + _TILE
-        shared = hint.parallel_loops > 0
-        cycles = tiles * one
-        if shared:
-            cycles = cycles * imbalance(loops.tasks, arch.cores) / arch.cores + LAUNCH
-            cycles += self._remote_cycles(loops)
+        cycles = self._memory.all_tiles(one, loops)
         if hint.inlined:
             cycles *= _AROUND + _CROWDED * max(0, accumulators - _MOST_HELD)
             cycles *= _TWO_WAYS if sum(size > 1 for size in block[:-1]) > 1 else 1.0
-        elif self._form.producers and hint.producer_depth:
-            cycles += copied / COPY / (arch.cores if shared else 1)
-        elif self._form.producers:
-            size = max(region.bytes(self._extents) for region in self._regions)
-            cycles += size / COPY / arch.cores + LAUNCH
+        else:
+            cycles += self._memory.padding(loops, hint.producer_depth)
+        copied, patch = self._memory.copied(loops, max(0, hint.producer_depth))
         facts = (
             multiply,
             loads,
             one,
-            traffic,
-            self._whole,
+            self._memory.misses(loops),
+            self._memory.operand_bytes,
             loops.tasks / arch.cores,
             patch,
             copied,
         )
         return Ranked(hint, cycles, facts)
 
-    def _remote_cycles(self, loops: TileLoops) -> float:
-        """Return one core's cycles to read data from the caches of other cores."""
-        data = max(self._regions, key=lambda region: region.bytes(self._extents))
-        return data.remote_bytes(self._extents, loops.shares, self._arch) / REMOTE
-
     def _loads(self, hint: WindowConfig, accumulators: int) -> tuple[float, float]:
         """Return a tile's vector loads (each input once), and its register spills."""
+        operands = self._memory.operands(hint.register_tile)
         if not self._form.unrolled_taps:
-            return self._taps * accumulators * len(self._regions), 0.0
-        vectors = [
-            region.bytes(hint.register_tile) / self._arch.simd_bytes for region in self._regions
-        ]
+            return self._taps * accumulators * len(operands), 0.0
+        vectors = [size / self._arch.simd_bytes for size in operands]
         held = accumulators + max(vectors) / _ROWS_HELD
         return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
-
-    def _traffic(self, loops: TileLoops) -> float:
-        """Return the cycles of all tiles' L1 and L2 misses.
-
-        A cache holds the working set of the inner loops, up to some depth. Every iteration of the
-        outer loops reads that working set from the next level.
-        """
-        arch = self._arch
-        cycles = 0.0
-        for size, rate in (
-            (arch.l1_bytes, arch.l2_bandwidth),
-            (arch.l2_bytes, arch.l3_bandwidth),
-        ):
-            for depth in range(len(loops.trips) + 1):
-                span = loops.span(depth)
-                held = sum(region.bytes(span) for region in self._regions)
-                if held <= FILL * size or depth == len(loops.trips):
-                    cycles += math.prod(loops.trips[:depth]) * held / rate
-                    break
-        return cycles
-
-    def _copied(self, loops: TileLoops, depth: int) -> tuple[float, float]:
-        """Return the bytes that producers at ``depth`` write in total, and per execution."""
-        span = loops.span(depth)
-        patch = max(region.bytes(span) for region in self._regions)
-        return math.prod(loops.trips[:depth]) * patch, patch

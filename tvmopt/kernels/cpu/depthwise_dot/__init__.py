@@ -1,0 +1,1 @@
+"""Integer depthwise convolution with dot-product instructions."""
