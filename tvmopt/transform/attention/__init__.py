@@ -1,0 +1,7 @@
+"""Find attention in a graph, and replace it by one function."""
+
+from __future__ import annotations
+
+from tvmopt.transform.attention.fuse import FuseAttention
+
+__all__ = ["FuseAttention"]
