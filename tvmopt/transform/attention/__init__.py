@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tvmopt.transform.attention.fuse import FuseAttention
+from tvmopt.transform.attention.views import ViewsBesideAttention
 
-__all__ = ["FuseAttention"]
+__all__ = ["FuseAttention", "ViewsBesideAttention"]

@@ -15,19 +15,22 @@ whether they are skipped. The layers of both matmuls are layers of the module no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt.kernels.attention import AttentionProblem
-from tvmopt.kernels.attention.function import attention_function
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 from tvmopt.transform.attention.attention_call import AttentionCall, arguments, attention_call
+from tvmopt.transform.attention.kernels import AttentionKernel
 from tvmopt.transform.attention.match import attention_of
 from tvmopt.transform.attention.output import output_of
 from tvmopt.transform.attention.producers import Producers
+
+_Call: TypeAlias = "tuple[AttentionCall, tirx.PrimFunc]"
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseAttention")
@@ -35,19 +38,23 @@ class FuseAttention:
     """Replace attention in ``main`` by calls of one function each.
 
     Args:
-        takes: Whether a kernel computes a problem faster than matmuls and softmax do.
+        kernel: Returns the function of a problem; None where separate operators stay.
     """
 
-    def __init__(self, takes: Callable[[AttentionProblem], bool]) -> None:
-        self._takes = takes
+    def __init__(self, kernel: AttentionKernel) -> None:
+        self._kernel = functools.cache(kernel)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to ``main``."""
         found = find_attention(mod["main"])
-        taken = {var: call for var, call in found.items() if self._takes(call.problem)}
+        taken = {
+            var: (call, function)
+            for var, call in found.items()
+            if (function := self._kernel(call.problem)) is not None
+        }
         if not taken:
             return mod
-        fused = {var for call in taken.values() for var in call.found.matmuls}
+        fused = {var for call, _ in taken.values() for var in call.found.matmuls}
         kept = [anchor for anchor in anchors(mod) if anchor.var not in fused]
         rewrite = _Fuse(mod, taken)
         main = mod.get_global_var("main")
@@ -72,23 +79,24 @@ def find_attention(main: relax.Function) -> dict[relax.Var, AttentionCall]:
 
 @mutator
 class _Fuse(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, calls: Mapping[relax.Var, AttentionCall]) -> None:
+    def __init__(self, mod: tvm.IRModule, calls: Mapping[relax.Var, _Call]) -> None:
         super().__init__(mod)
         self._calls = calls
-        self._call: AttentionCall | None = None
+        self._call: _Call | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self._call = self._calls.get(binding.var)
         super().visit_var_binding_(binding)
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
-        call, self._call = self._call, None
-        if call is None:
+        replaced, self._call = self._call, None
+        if replaced is None:
             return self.visit_expr_post_order(op)
+        call, kernel = replaced
         emit = self.builder_.emit
         args = [self.visit_expr(arg) for arg in arguments(call)]
         args = [arg if isinstance(arg, relax.Var) else emit(arg) for arg in args]
-        function = self.builder_.add_func(attention_function(call.problem), "attention")
+        function = self.builder_.add_func(kernel, "attention")
         shape, dtype = call.problem.shapes()[-1]
         out = relax.op.call_tir(function, args, relax.TensorType(shape, dtype))
         wanted = op.ty.shape

@@ -5,10 +5,10 @@
     parallel for batch, head, block of queries:
         QT[k, q] = Q[q, k]
         for block of keys:
-            S[t, q] = scale * sum_k K[t, k] * QT[k, q] + mask       # register tiles: keys x queries
+            S[t, q] = scale * sum_k K[t, k] * QT[k, q] + mask    # tiles of keys x queries
             m' = max(m, max_t S[t, q]);  P[t, q] = exp(S[t, q] - m');  c = exp(m - m')
             l = c * l + sum_t P[t, q]
-            OT[d, q] = c * OT[d, q] + sum_t V[t, d] * P[t, q]       # register tiles: values x queries
+            OT[d, q] = c * OT[d, q] + sum_t V[t, d] * P[t, q]    # tiles of values x queries
         O[q, d] = OT[d, q] / l
 
 K and V are read in place, as scalars that are broadcast; maximum and sum of a query need no
@@ -27,6 +27,7 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.attention import AttentionProblem, MaskedBy
 from tvmopt.kernels.attention.problem import ATTENTION_ATTR, AXES
+from tvmopt.kernels.cpu.attention.exponential import Exponential
 from tvmopt.kernels.cpu.attention.score_mask import masked_scores
 from tvmopt.kernels.cpu.attention.tiling import AttentionTiling, balanced
 from tvmopt.kernels.cpu.attention.transposed import store_output, transpose_queries
@@ -79,6 +80,7 @@ class _Kernel:
         of["ot"] = build.alloc_buffer((p.value_size, queries), "float32", scope="local")
         for name in ("top", "max", "sum", "factor"):
             of[name] = build.alloc_buffer((queries,), "float32", scope="local")
+        self._exp = Exponential(t)
         transpose_queries(p, t, of, b, h, first)
         self._fill("max", _LOWEST)
         self._fill("sum", 0.0)
@@ -127,7 +129,9 @@ class _Kernel:
                 with build.vectorized(self._t.lanes) as lane:
                     at = v * self._t.lanes + lane
                     score = acc[r, v, lane] * _float(p.scale)
-                    score = masked_scores(p, of.get("mask"), score, (b, h, first + at, key + row + r))
+                    score = masked_scores(
+                        p, of.get("mask"), score, (b, h, first + at, key + row + r)
+                    )
                     build.buffer_store(acc, score, [r, v, lane])
                 with build.vectorized(self._t.lanes) as lane:
                     at = v * self._t.lanes + lane
@@ -137,27 +141,25 @@ class _Kernel:
                 at = v * self._t.lanes + lane
                 top = of["top"][at]
                 for r in range(rows):
-                    top = tirx.max(top, acc[r, v, lane])
+                    top = tirx.Select(top > acc[r, v, lane], top, acc[r, v, lane])
                 build.buffer_store(of["top"], top, [at])
 
     def _soften(self, keys: int) -> None:
         """Emit P in place of S, and update maximum and sum."""
         of = self._of
         if not self._single:
-            self._each(
-                lambda at: build.buffer_store(
-                    of["factor"], tirx.exp(of["max"][at] - of["top"][at]), [at]
-                )
+            self._exp.emit(
+                lambda at: of["max"][at] - of["top"][at],
+                lambda at, value: build.buffer_store(of["factor"], value, [at]),
             )
             self._each(
                 lambda at: build.buffer_store(of["sum"], of["sum"][at] * of["factor"][at], [at])
             )
             self._each(lambda at: build.buffer_store(of["max"], of["top"][at], [at]))
         with build.serial(keys) as row:
-            self._each(
-                lambda at: build.buffer_store(
-                    of["s"], tirx.exp(of["s"][row, at] - of["top"][at]), [row, at]
-                )
+            self._exp.emit(
+                lambda at: of["s"][row, at] - of["top"][at],
+                lambda at, value: build.buffer_store(of["s"], value, [row, at]),
             )
             self._each(
                 lambda at: build.buffer_store(of["sum"], of["sum"][at] + of["s"][row, at], [at])

@@ -89,9 +89,12 @@ def store_output(
                 vectors(group)
             with build.Else(), build.serial(t.lanes) as row:
                 at = group * t.lanes + row
-                with build.If(first + at < p.queries), build.Then():
-                    with build.serial(p.value_size) as d:
-                        store(at, d)
+                with (
+                    build.If(first + at < p.queries),
+                    build.Then(),
+                    build.serial(p.value_size) as d,
+                ):
+                    store(at, d)
 
 
 def _place(axes: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
