@@ -31,8 +31,8 @@ class Exponential:
     def __init__(self, tiling: AttentionTiling) -> None:
         self._t = tiling
         shape = (tiling.vectors, tiling.lanes)
-        self._x, self._power, self._n = (
-            build.alloc_buffer(shape, "float32", scope="local") for _ in range(3)
+        self._x, self._fraction, self._n, self._power = (
+            build.alloc_buffer(shape, "float32", scope="local") for _ in range(4)
         )
 
     def emit(self, argument: Callable[[Expr], Expr], store: Callable[[Expr, Expr], None]) -> None:
@@ -42,7 +42,7 @@ class Exponential:
             argument: Returns ``x`` of a query of the block.
             store: Emits the use of a query and its result.
         """
-        x, t, n = self._x, self._power, self._n
+        x, t, n, p = self._x, self._fraction, self._n, self._power
         for v in range(self._t.vectors):
             place = v * self._t.lanes
             with build.vectorized(self._t.lanes) as lane:
@@ -56,11 +56,13 @@ class Exponential:
             with build.vectorized(self._t.lanes) as lane:
                 build.buffer_store(t, t[v, lane] - n[v, lane], [v, lane])
             with build.vectorized(self._t.lanes) as lane:
-                power = _float(_POWERS[0])
-                for coefficient in _POWERS[1:]:
-                    power = power * t[v, lane] + _float(coefficient)
+                build.buffer_store(p, _float(_POWERS[0]), [v, lane])
+            for coefficient in _POWERS[1:]:
+                with build.vectorized(self._t.lanes) as lane:
+                    build.buffer_store(p, p[v, lane] * t[v, lane] + _float(coefficient), [v, lane])
+            with build.vectorized(self._t.lanes) as lane:
                 exponent = tirx.shift_left(n[v, lane].astype("int32"), tirx.const(23, "int32"))
-                bits = tirx.reinterpret("int32", power) + exponent
+                bits = tirx.reinterpret("int32", p[v, lane]) + exponent
                 value = tirx.reinterpret("float32", bits)
                 store(place + lane, tirx.Select(x[v, lane] < _float(_LEAST), _float(0.0), value))
 

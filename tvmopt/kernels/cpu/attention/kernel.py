@@ -68,7 +68,13 @@ class _Kernel:
         blocks = -(-p.queries // t.query_block)
         with build.parallel(p.batch * p.heads * blocks) as task:
             head = task // blocks
-            self._task(head // p.heads, head % p.heads, task % blocks * t.query_block)
+            # The last block begins earlier, so that it is whole; some queries are computed twice.
+            first = tirx.min(task % blocks * t.query_block, p.queries - t.query_block)
+            # Loads are opaque to TVM, which simplifies an index with quotients at every access.
+            at = build.alloc_buffer((3,), "int32", scope="local")
+            for place, value in enumerate((head // p.heads, head % p.heads, first)):
+                build.buffer_store(at, value, [place])
+            self._task(at[0], at[1], at[2])
 
     def _task(self, b: Expr, h: Expr, first: Expr) -> None:
         """Emit one block of queries of one head."""
@@ -100,7 +106,7 @@ class _Kernel:
         if p.causal is MaskedBy.NOTHING:
             return count
         behind = 0 if p.causal is MaskedBy.FIRST_KEY else p.keys - p.queries
-        keys = tirx.min(first + self._t.query_block, p.queries) + behind - begun
+        keys = first + self._t.query_block + behind - begun
         return tirx.max(0, tirx.min(count, (keys + size - 1) // size))
 
     def _key_block(self, b: Expr, h: Expr, first: Expr, key: Expr, keys: int) -> None:
@@ -136,13 +142,12 @@ class _Kernel:
                 with build.vectorized(self._t.lanes) as lane:
                     at = v * self._t.lanes + lane
                     build.buffer_store(of["s"], acc[r, v, lane], [row + r, at])
-        for v in range(self._t.vectors):
-            with build.vectorized(self._t.lanes) as lane:
-                at = v * self._t.lanes + lane
-                top = of["top"][at]
-                for r in range(rows):
-                    top = tirx.Select(top > acc[r, v, lane], top, acc[r, v, lane])
-                build.buffer_store(of["top"], top, [at])
+        for r in range(rows):
+            for v in range(self._t.vectors):
+                with build.vectorized(self._t.lanes) as lane:
+                    at = v * self._t.lanes + lane
+                    top, score = of["top"][at], acc[r, v, lane]
+                    build.buffer_store(of["top"], tirx.Select(top > score, top, score), [at])
 
     def _soften(self, keys: int) -> None:
         """Emit P in place of S, and update maximum and sum."""

@@ -19,12 +19,11 @@ def masked_scores(
         problem: The problem.
         mask: The mask operand.
         score: Scaled score.
-        at: Batch, head, query and key; the query may lie behind the last one.
+        at: Batch, head, query and key.
     """
-    b, h, s, t = at
+    _, _, s, t = at
     lowest = tirx.const(-math.inf, "float32")
     if mask is not None:
-        at = (b, h, tirx.min(s, problem.queries - 1), t)
         value = mask[tuple(0 if int(e) == 1 else i for e, i in zip(mask.shape, at, strict=True))]
         if problem.mask_dtype == "bool":
             score = tirx.Select(value, score, lowest)

@@ -12,6 +12,10 @@ _MOST_KEYS = 128
 # Keys of a block with a causal mask, which skips whole blocks.
 _MOST_CAUSAL_KEYS = 64
 
+_MOST_VECTORS, _MOST_ROWS = 3, 12
+# Cycles to begin and end a register tile.
+_TILE_CYCLES = 20.0
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionTiling:
@@ -36,15 +40,33 @@ class AttentionTiling:
 
 
 def attention_tiling(problem: AttentionProblem, arch: CpuArch) -> AttentionTiling:
-    """Return the blocking of ``problem`` for ``arch``."""
+    """Return the blocking of ``problem`` for ``arch`` with the fewest cycles of multiply-adds."""
     lanes = arch.lanes("float32")
-    needed = -(-problem.queries // lanes)
-    vectors = min(needed, 2 if arch.vector_registers <= 16 else 3)
-    if vectors == 3 and needed % 3 and not needed % 2:
-        vectors = 2
-    rows = (arch.vector_registers - vectors - 1) // vectors
+    while lanes > problem.queries:
+        lanes //= 2
     most = _MOST_KEYS if problem.causal is MaskedBy.NOTHING else _MOST_CAUSAL_KEYS
-    return AttentionTiling(lanes, vectors, min(rows, 12), min(most, problem.keys))
+    found = [
+        AttentionTiling(lanes, vectors, rows, min(most, problem.keys))
+        for vectors in range(1, _MOST_VECTORS + 1)
+        for rows in [min(_MOST_ROWS, (arch.vector_registers - vectors - 1) // vectors)]
+        if lanes * vectors <= problem.queries
+    ]
+    return min(found, key=lambda tiling: multiply_cycles(problem, tiling, arch))
+
+
+def multiply_cycles(problem: AttentionProblem, tiling: AttentionTiling, arch: CpuArch) -> float:
+    """Return the predicted cycles of both GEMMs for all queries of one head.
+
+    Register tiles issue FMAs and loads of L1 side by side.
+    """
+    blocks = -(-problem.queries // tiling.query_block)
+    total = 0.0
+    for rows, depth in ((problem.keys, problem.head_size), (problem.value_size, problem.keys)):
+        for count, size in balanced(rows, tiling.rows):
+            multiply = max(size * tiling.vectors / arch.fma_ports, arch.fma_latency)
+            load = (size + tiling.vectors) / arch.load_ports
+            total += count * (depth * max(multiply, load) + _TILE_CYCLES)
+    return blocks * total
 
 
 def balanced(extent: int, most: int) -> list[tuple[int, int]]:

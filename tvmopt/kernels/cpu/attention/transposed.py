@@ -25,13 +25,12 @@ def transpose_queries(
     h: Expr,
     first: Expr,
 ) -> None:
-    """Emit ``QT[k, q] = Q[first + q, k]``; queries behind the last one repeat it."""
+    """Emit ``QT[k, q] = Q[first + q, k]``."""
     q, transposed = of["q"], of["qt"]
     rows = _TILE if t.query_block % _TILE == 0 else t.lanes
 
     def store(row: Expr, k: Expr) -> None:
-        s = tirx.min(first + row, p.queries - 1) if p.queries % t.query_block else first + row
-        value = q[_place(p.q_axes, (b, h, s, k))].astype("float32")
+        value = q[_place(p.q_axes, (b, h, first + row, k))].astype("float32")
         build.buffer_store(transposed, value, [k, row])
 
     whole, rest = divmod(p.head_size, _TILE)
@@ -81,20 +80,7 @@ def store_output(
                 store(group * t.lanes + lane, tirx.IntImm("int32", whole * _TILE + d))
 
     with build.serial(t.vectors) as group:
-        if p.queries % t.lanes == 0 and t.query_block == t.lanes:
-            vectors(group)
-            return
-        with build.If(first + group * t.lanes + t.lanes <= p.queries):
-            with build.Then():
-                vectors(group)
-            with build.Else(), build.serial(t.lanes) as row:
-                at = group * t.lanes + row
-                with (
-                    build.If(first + at < p.queries),
-                    build.Then(),
-                    build.serial(p.value_size) as d,
-                ):
-                    store(at, d)
+        vectors(group)
 
 
 def _place(axes: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
