@@ -70,11 +70,7 @@ class _Kernel:
             head = task // blocks
             # The last block begins earlier, so that it is whole; some queries are computed twice.
             first = tirx.min(task % blocks * t.query_block, p.queries - t.query_block)
-            # Loads are opaque to TVM, which simplifies an index with quotients at every access.
-            at = build.alloc_buffer((3,), "int32", scope="local")
-            for place, value in enumerate((head // p.heads, head % p.heads, first)):
-                build.buffer_store(at, value, [place])
-            self._task(at[0], at[1], at[2])
+            self._task(head // p.heads, head % p.heads, first)
 
     def _task(self, b: Expr, h: Expr, first: Expr) -> None:
         """Emit one block of queries of one head."""
