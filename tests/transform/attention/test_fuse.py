@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from tests.transform.attention.graphs import bert, constant, module
@@ -59,7 +58,6 @@ def test_transposes_become_axes_and_the_module_calls_one_function() -> None:
             out = relax.op.call_tir(function, [*qkv, mask], relax.TensorType(*shape))
             result = builder.emit_output(out)
         builder.emit_func_output(result)
-    tvm_ffi.structural_equal(fused, builder.get())
     tvm.ir.assert_structural_equal(fused["main"], builder.get()["main"], map_free_vars=True)
 
 
@@ -107,10 +105,9 @@ def test_other_constant_masks_stay_operands() -> None:
         lambda emit, s: emit(relax.op.where(constant(rows, "bool"), s, constant(-np.inf)))
     ) == [dataclasses.replace(_PLAIN, causal=MaskedBy.LAST_KEY)]
     rows[3, 1] = False
-    assert (
-        _found(lambda emit, s: emit(relax.op.where(constant(rows, "bool"), s, constant(-np.inf))))
-        == []
-    )  # a mask of two axes is read with four: see the next test
+    assert _found(
+        lambda emit, s: emit(relax.op.where(constant(rows, "bool"), s, constant(-np.inf)))
+    ) == [dataclasses.replace(_PLAIN, mask_shape=(1, 1, 10, 12), mask_dtype="bool")]
     bias = np.random.default_rng(0).standard_normal((1, 4, 10, 12)).astype("float32")
     assert _found(lambda emit, s: emit(relax.op.add(s, constant(bias)))) == [
         dataclasses.replace(_PLAIN, mask_shape=(1, 4, 10, 12), mask_dtype="float32")
