@@ -24,11 +24,13 @@ class ScoreMask:
         value: What is added; a condition, if ``hidden`` is a number.
         hidden: What is added where the condition does not hold.
         inverted: Whether it is added where the condition holds.
+        added: The tensor that the graph adds, if it adds one.
     """
 
     value: relax.Expr
     hidden: float | None = None
     inverted: bool = False
+    added: relax.Expr | None = None
 
     def constant(self, graph: Producers) -> np.ndarray | None:
         """Return the mask as numbers, if it is constant."""
@@ -81,8 +83,8 @@ def _added(value: relax.Expr, graph: Producers) -> ScoreMask:
         for shown, hidden, inverted in ((*choices, False), (*reversed(choices), True)):
             number = graph.scalar(hidden)
             if graph.scalar(shown) == 0.0 and number is not None and number <= _HIDDEN:
-                return ScoreMask(condition, number, inverted)
-    return ScoreMask(value)
+                return ScoreMask(condition, number, inverted, value)
+    return ScoreMask(value, added=value)
 
 
 def causal(mask: np.ndarray, queries: int, keys: int) -> MaskedBy | None:

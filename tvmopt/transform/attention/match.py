@@ -4,7 +4,7 @@
 
     scores = matmul(q, kt)                          # q, k: scaled, cast, transposed, repeated
     scores = scores * c, scores / c, scores + mask, where(mask, scores, -inf)      # in any order
-    weights = softmax(scores)                       # and where(isnan(weights), 0, weights)
+    weights = softmax(scores)                       # and where(hidden row, 0, weights)
     out = matmul(weights, v)                        # and a cast to the dtype of v
 """
 
@@ -14,6 +14,7 @@ import dataclasses
 
 from tvm import relax
 
+from tvmopt.transform.attention.guards import hidden_rows, is_zero
 from tvmopt.transform.attention.masks import ScoreMask, masked
 from tvmopt.transform.attention.operand import AttentionOperand, operand
 from tvmopt.transform.attention.producers import Producers
@@ -70,11 +71,11 @@ def attention_of(var: relax.Var, graph: Producers) -> FoundAttention | None:
         return None
     if any(len(static_shape(arg) or ()) != len(shape) for arg in matmul.args):
         return None
-    softmax = _weights(matmul.args[0], var, graph)
+    softmax, guarded = _weights(matmul.args[0], var, graph)
     if softmax is None:
         return None
     scores = _scores(softmax, static_shape(softmax) or (), graph)
-    if scores is None:
+    if scores is None or not set(guarded) <= {mask.added for mask in scores.masks}:
         return None
     first = graph.call(scores.value, "matmul")
     assert first is not None
@@ -92,27 +93,34 @@ def attention_of(var: relax.Var, graph: Producers) -> FoundAttention | None:
     )
 
 
-def _weights(expr: relax.Expr, user: relax.Var, graph: Producers) -> relax.Var | None:
-    """Return the softmax behind casts and a guard against NaN."""
-    guarded, users = False, [user]
+def _weights(
+    expr: relax.Expr, user: relax.Var, graph: Producers
+) -> tuple[relax.Var | None, list[relax.Expr]]:
+    """Return the softmax behind casts and guards, and the masks whose hidden rows are guarded."""
+    users, guarded = [user], list[relax.Expr]()
     while graph.only(expr, users):
         softmax = graph.call(expr, "nn.softmax")
         if softmax is not None:
             last = int(softmax.attrs.axis) in (-1, expr.ty.ndim - 1)
-            return expr if last else None
+            return (expr if last else None), guarded
         guard, cast = graph.call(expr, "where"), graph.call(expr, "astype")
         users = [expr]
         if cast is not None:
             expr = cast.args[0]
-        elif guard is not None and not guarded:
-            condition, when, otherwise = guard.args
-            tested = graph.call(condition, "isnan")
-            if tested is None or graph.scalar(when) != 0.0 or tested.args[0] != otherwise:
+        elif guard is not None and is_zero(guard.args[1], graph):
+            condition, _, otherwise = guard.args
+            tested, hidden = graph.call(condition, "isnan"), hidden_rows(condition, graph)
+            known = graph.constant(condition)
+            if tested is not None and tested.args[0] == otherwise:
+                users.append(condition)
+            elif hidden is not None:
+                guarded.append(hidden)
+            elif known is None or known.any():
                 break
-            guarded, users, expr = True, [expr, condition], otherwise
+            expr = otherwise
         else:
             break
-    return None
+    return None, []
 
 
 def _scores(softmax: relax.Var, shape: tuple[int, ...], graph: Producers) -> _Scores | None:
