@@ -6,6 +6,7 @@ expression; or None, where TVM's own converter is right.
 
 from __future__ import annotations
 
+from tvmopt.frontend.converters.attention import multi_head_attention
 from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.detection import align_regions, non_maximum_suppression
@@ -75,6 +76,7 @@ CONVERTERS: dict[str, Converter] = {
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
     "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
+    "MultiHeadAttention": multi_head_attention,
     "NonMaxSuppression": non_maximum_suppression,
     "Normalizer": normalizer,
     "OneHotEncoder": one_hot_encoder,
