@@ -47,6 +47,7 @@ from tvmopt.frontend.converters.trees import (
     tree_ensemble_classifier,
     tree_ensemble_regressor,
 )
+from tvmopt.frontend.converters.unsqueeze import unsqueeze
 from tvmopt.frontend.converters.windows import col2im
 from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
@@ -95,5 +96,6 @@ CONVERTERS: dict[str, Converter] = {
     "TreeEnsemble": tree_ensemble,
     "TreeEnsembleClassifier": tree_ensemble_classifier,
     "TreeEnsembleRegressor": tree_ensemble_regressor,
+    "Unsqueeze": unsqueeze,
 }
 """By the name of the operator."""

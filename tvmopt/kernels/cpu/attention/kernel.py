@@ -51,11 +51,11 @@ def attention_kernel(problem: AttentionProblem, tiling: AttentionTiling) -> tirx
             name: build.arg(name, build.buffer(shape, dtype))
             for name, (shape, dtype) in zip(names, problem.shapes(), strict=True)
         }
-        _Kernel(problem, tiling, of).emit()
+        _BlockedAttention(problem, tiling, of).emit()
     return builder.get().with_attr(ATTENTION_ATTR, problem.to_json())
 
 
-class _Kernel:
+class _BlockedAttention:
     def __init__(
         self, problem: AttentionProblem, tiling: AttentionTiling, of: dict[str, tirx.Buffer]
     ) -> None:
