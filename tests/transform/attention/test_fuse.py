@@ -241,3 +241,19 @@ def test_kernel_decides() -> None:
     mod = module(lambda emit, q, k, v: _attend(emit, q, k, v), _Q, _K, _K)
     left = tvm.transform.Sequential([FuseAttention(lambda problem: None)])(mod)
     tvm.ir.assert_structural_equal(left, mod)
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, -1e9])
+def test_masked_fill_becomes_a_mask_of_the_other_sense(hidden: float) -> None:
+    def body(emit, q, k, v, mask):
+        def fill(emit, scores):
+            return emit(relax.op.where(mask, constant(hidden), scores))
+
+        return _attend(emit, q, k, v, fill)
+
+    mod = module(body, _Q, _K, _K, ((1, 1, 10, 12), "bool"))
+    fused = tvm.transform.Sequential([FuseAttention(attention_function)])(mod)
+    text = fused["main"].script()
+    assert ("logical_not" in text) == (hidden == -np.inf)
+    assert "softmax" not in text
+    relax.analysis.well_formed(fused)
