@@ -5,6 +5,8 @@ from __future__ import annotations
 from tvm import tirx
 
 SCHEDULED_ATTR = "tirx.is_scheduled"
+#: Attribute of a generated kernel before the passes of its device.
+UNFINISHED_ATTR = "tvmopt.unfinished"
 #: Value of the attribute ``op_pattern`` with which FuseOps fuses nothing.
 OPAQUE = 8  # relax.op.OpPatternKind.kOpaque
 

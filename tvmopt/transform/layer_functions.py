@@ -9,10 +9,12 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.attention import FuseAttention
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower import check_lowered, lower_passes
 from tvmopt.transform.plan import LAYER_ATTR, Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.simplify import simplify
+from tvmopt.transform.target_passes import passes_of
 
 # Operators with one anchor call each, which legalization can mark.
 _TRACKED = ("relax.nn.conv2d", "relax.matmul")
@@ -35,17 +37,18 @@ class LayerFunctions:
 def lower_by_layer(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> LayerFunctions:
     """Lower ``mod`` and record the layer of each function.
 
-    Only convolutions and matmuls are recorded.
+    Only convolutions and matmuls are recorded, except those that became a part of attention.
 
     Args:
         mod: Module of Relax operators.
         target: Target to compile for.
         plan: As for ``lower``.
     """
-    mod = in_planned_layouts(simplify(mod), plan)
+    fuse = FuseAttention(passes_of(target).attention(target))
+    mod = tvm.transform.Sequential([fuse])(in_planned_layouts(simplify(mod), plan))
     use_winograd = PlanWinograd(plan, mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
-    passes = lower_passes(None, target, marks.legalize_map())
+    passes = lower_passes(None, target, marks.legalize_map(), attention=False)
     cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")
     with target, tvm.transform.PassContext(opt_level=3):
         grouped = tvm.transform.Sequential([use_winograd, *passes[:cut]])(mod)

@@ -15,10 +15,12 @@ from tvm import relax, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.transform.attention import FuseAttention
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
+from tvmopt.transform.finish_kernels import FinishKernels
 from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
-from tvmopt.transform.lower_recurrence import FinishRecurrences, LowerRecurrences
+from tvmopt.transform.lower_recurrence import LowerRecurrences
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
@@ -38,6 +40,7 @@ def lower_passes(
     winograd: WinogradRule | None = None,
     target: tvm.target.Target | None = None,
     legalize: Mapping[str, Legalize] | None = None,
+    attention: bool = True,
 ) -> list[tvm.transform.Pass]:
     """Return the passes of :func:`lower`, in order.
 
@@ -45,6 +48,7 @@ def lower_passes(
         winograd: Winograd rule of the common legalization; not used with ``legalize``.
         target: Target to compile for; the passes are target-independent without.
         legalize: ``customize_legalize_map`` of ``LegalizeOps``, instead of the common one.
+        attention: Whether attention becomes one function where a kernel of ours computes it.
     """
     special = passes_of(target)
     return [
@@ -54,6 +58,7 @@ def lower_passes(
         LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
+        *([FuseAttention(special.attention(target))] if attention and target is not None else []),
         GuardIndices(),
         GuardDivision(),
         MultiplyByReciprocal(),
@@ -84,7 +89,7 @@ def lower_passes(
         # 5. On a GPU, reshapes become views.
         *special.last(),
         # 6. Kernels that no schedule makes.
-        FinishRecurrences(target),
+        FinishKernels(target),
     ]
 
 
@@ -100,8 +105,8 @@ def lower(
     Args:
         mod: Module of Relax operators.
         target: Target to compile for.
-        winograd: Whether 3 x 3 convolutions may use Winograd's algorithm where our schedules make
-            it faster; with TVM's own schedules it is slower.
+        winograd: Whether 3 x 3 convolutions may use Winograd's algorithm, and attention a kernel of
+            ours, where our schedules make it faster; with TVM's own schedules it is slower.
         plan: Implementation of each layer that differs from the converted module.
 
     Raises:
@@ -118,7 +123,7 @@ def lower(
         rule = None
     legalize = special.legalize(target, rule)
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(None, target, legalize))(mod)
+        lowered = tvm.transform.Sequential(lower_passes(None, target, legalize, winograd))(mod)
     check_lowered(lowered)
     if target.kind.name == CudaArch.kind:
         _refuse_cpu_kernels(lowered)

@@ -22,24 +22,19 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmopt import host
 from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cpu_of_target import cpu_of_target
 from tvmopt.device.cuda import CudaArch
-from tvmopt.device.features import required_cpu_flags, vector_registers
-from tvmopt.device.llvm import llvm_features
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.cpu import recurrence as on_cpu
-from tvmopt.kernels.cpu.finish import finish_function
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic, find_dot
 from tvmopt.kernels.cpu.recurrence import RecurrenceTiling
 from tvmopt.kernels.cuda import recurrence as on_gpu
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.operands import Parameter, kernel_inputs, kernel_outputs
-from tvmopt.kernels.scheduled import mark
+from tvmopt.kernels.scheduled import UNFINISHED_ATTR
 from tvmopt.transform.recurrence import recurrence_of
 
-# Attribute of a generated kernel: its cell.
-_KERNEL_ATTR = "tvmopt.recurrence"
 # Products between two barriers that pay for one more thread.
 _PRODUCTS_PER_THREAD = 20_000
 
@@ -61,31 +56,6 @@ class LowerRecurrences:
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
         return rewrite.builder_.get()
-
-
-@tvm.transform.module_pass(opt_level=0, name="FinishRecurrences")
-class FinishRecurrences:
-    """Finish the kernels of :class:`LowerRecurrences` for their device, after all Relax passes.
-
-    TVM's Relax passes do not know the ``Let`` that a CPU's vector math emits.
-
-    Args:
-        target: Target to compile for.
-    """
-
-    def __init__(self, target: tvm.target.Target | None) -> None:
-        self._finish = mark if _is_gpu(target) else finish_function
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Apply the pass to all generated kernels."""
-        kernels = {
-            var: self._finish(func)
-            for var, func in mod.functions_items()
-            if isinstance(func, tirx.PrimFunc) and _KERNEL_ATTR in (func.attrs or {})
-        }
-        out = mod.clone()
-        out.update(tvm.IRModule(kernels))
-        return out
 
 
 @mutator
@@ -168,7 +138,7 @@ class _Lower(PyExprMutator):
             if str(packed.ty.dtype) != r.weight_dtype:
                 packed = self.builder_.emit(relax.op.astype(packed, r.weight_dtype))
             arguments[f"weight{n}"] = packed
-        kernel = form.kernel.with_attr(_KERNEL_ATTR, r.cell)
+        kernel = form.kernel.with_attr(UNFINISHED_ATTR, True)
         function = self.builder_.add_func(kernel, f"{r.cell.lower()}_layer")
         types = [relax.TensorType(shape, dtype) for _, shape, dtype in form.outputs]
         made = self.builder_.emit(
@@ -336,7 +306,7 @@ def _tiling(
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
         )
-    cpu = _cpu(target)
+    cpu = cpu_of_target(target)
     r = recurrence
     products = r.directions * r.batch * r.gates * r.hidden * (r.hidden + features) // len(r.phases)
     threads = max(1, min(cpu.cores, products // _PRODUCTS_PER_THREAD))
@@ -349,21 +319,10 @@ def _tiling(
     )
 
 
-def _cpu(target: tvm.target.Target) -> CpuArch:
-    """Return what a target says about its CPU; the caches' sizes are defaults."""
-    mtriple = str(target.attrs.get("mtriple", ""))
-    isa = {"arm64": "aarch64"}.get(first := mtriple.split("-")[0], first) or host.isa()
-    mcpu, mattr = str(target.attrs["mcpu"]), tuple(map(str, target.attrs.get("mattr", ())))
-    flags = required_cpu_flags(isa, llvm_features(mcpu, mattr, mtriple))
-    bits, registers = vector_registers(isa, flags)
-    cores = int(target.attrs.get("num-cores", 1))
-    return CpuArch(mcpu, isa, cores, bits, registers, mattr=mattr, mtriple=mtriple)
-
-
 def _dot(recurrence: Recurrence, target: tvm.target.Target | None) -> DotIntrinsic | None:
     """Return the instruction for the products of an int8 weight; None without any."""
     if recurrence.weight_dtype != "int8" or target is None or target.kind.name != CpuArch.kind:
         return None
-    cpu = _cpu(target)
+    cpu = cpu_of_target(target)
     found = find_dot(cpu, "uint8", "int8") or find_dot(cpu, "int8", "int8")
     return found if found is not None and found.lanes == cpu.simd_bits // 32 else None

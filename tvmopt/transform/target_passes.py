@@ -13,6 +13,12 @@ from tvm.target import Target
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import gpu_of_target
+from tvmopt.transform.attention import ViewsBesideAttention
+from tvmopt.transform.attention.kernels import (
+    AttentionKernel,
+    attention_on_cpu,
+    attention_on_gpu,
+)
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
@@ -34,6 +40,8 @@ class TargetPasses:
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.
+        attention: Returns a function of attention problems that gives the kernel of each; None
+            where separate matmuls and softmax are faster, or no kernel takes the problem.
         legalize: Returns the ``customize_legalize_map`` of ``LegalizeOps`` for a target and a
             Winograd rule.
     """
@@ -43,6 +51,7 @@ class TargetPasses:
     before_fusion: Callable[[], _Passes]
     last: Callable[[], _Passes]
     winograd_rule: Callable[[Target], WinogradRule | None]
+    attention: Callable[[Target], AttentionKernel]
     legalize: Callable[[Target, WinogradRule | None], _LegalizeMap]
 
 
@@ -64,8 +73,9 @@ _CPU = TargetPasses(
     first=list,
     unpacks_int4=False,
     before_fusion=list,
-    last=list,
+    last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
+    attention=attention_on_cpu,
     legalize=lambda target, winograd: legalize_map(winograd),
 )
 _CUDA = TargetPasses(
@@ -74,10 +84,15 @@ _CUDA = TargetPasses(
     before_fusion=lambda: [BroadcastApart()],
     last=_views,
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
+    attention=attention_on_gpu,
     legalize=_cuda_legalize,
 )
 #: Passes without a target, and of target kinds without kernels of ours.
-_GENERIC = dataclasses.replace(_CPU, winograd_rule=lambda target: None)
+_GENERIC = dataclasses.replace(
+    _CPU,
+    winograd_rule=lambda target: None,
+    attention=lambda target: lambda problem: None,
+)
 _BY_KIND = {CpuArch.kind: _CPU, CudaArch.kind: _CUDA}
 
 

@@ -6,6 +6,7 @@ expression; or None, where TVM's own converter is right.
 
 from __future__ import annotations
 
+from tvmopt.frontend.converters.attention import multi_head_attention
 from tvmopt.frontend.converters.clip import clip
 from tvmopt.frontend.converters.conv_transpose import conv_transpose
 from tvmopt.frontend.converters.detection import align_regions, non_maximum_suppression
@@ -46,6 +47,7 @@ from tvmopt.frontend.converters.trees import (
     tree_ensemble_classifier,
     tree_ensemble_regressor,
 )
+from tvmopt.frontend.converters.unsqueeze import unsqueeze
 from tvmopt.frontend.converters.windows import col2im
 from tvmopt.frontend.matmul_nbits import matmul_nbits
 from tvmopt.frontend.response_norm import local_response_norm
@@ -75,6 +77,7 @@ CONVERTERS: dict[str, Converter] = {
     "LRN": lambda builder, inputs, attributes: local_response_norm(builder, inputs[0], attributes),
     "LSTM": lstm,
     "MatMulNBits": matmul_nbits,
+    "MultiHeadAttention": multi_head_attention,
     "NonMaxSuppression": non_maximum_suppression,
     "Normalizer": normalizer,
     "OneHotEncoder": one_hot_encoder,
@@ -93,5 +96,6 @@ CONVERTERS: dict[str, Converter] = {
     "TreeEnsemble": tree_ensemble,
     "TreeEnsembleClassifier": tree_ensemble_classifier,
     "TreeEnsembleRegressor": tree_ensemble_regressor,
+    "Unsqueeze": unsqueeze,
 }
 """By the name of the operator."""

@@ -36,6 +36,7 @@ from tvmopt.transform.integer.values import (
     array_of,
     static_shape,
 )
+from tvmopt.transform.uses import uses_of
 
 _QUANTISED_TYPES = ("int8", "uint8", "int16", "uint16")
 
@@ -111,7 +112,7 @@ class _Lowering:
         self._emitter = Emitter(relax.BlockBuilder(tvm.IRModule(others, attrs=mod.attrs)))
         self._values: dict[relax.Var, Value] = {}
         self._context = Context(self._emitter, self._values, self._quantised_later)
-        self._uses = _uses(self._main)
+        self._uses = uses_of(self._main)
         self._reasons: dict[relax.Var, str] = {}
         self._integer: set[relax.Var] = set()
         self._quantised: dict[tuple[object, ...], relax.Expr] = {}
@@ -268,18 +269,6 @@ def _is_quantised(mod: tvm.IRModule) -> bool:
 
     relax.analysis.post_order_visit(mod["main"], visit)
     return found
-
-
-def _uses(main: relax.Function) -> dict[relax.Var, list[relax.Binding | None]]:
-    """Return the bindings that use each variable; None stands for the function's result."""
-    uses: dict[relax.Var, list[relax.Binding | None]] = {}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            for var in set(relax.analysis.free_vars(binding.value)):
-                uses.setdefault(var, []).append(binding)
-    for var in relax.analysis.free_vars(main.body.body):
-        uses.setdefault(var, []).append(None)
-    return uses
 
 
 def _dequantised(ctx: Context, call: relax.Call) -> Value | None:

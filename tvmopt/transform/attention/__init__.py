@@ -1,0 +1,8 @@
+"""Find attention in a graph, and replace it by one function."""
+
+from __future__ import annotations
+
+from tvmopt.transform.attention.fuse import FuseAttention
+from tvmopt.transform.attention.views import ViewsBesideAttention
+
+__all__ = ["FuseAttention", "ViewsBesideAttention"]
