@@ -7,10 +7,11 @@ import pytest
 from hypothesis import strategies as st
 from tvm import IRModule, relax, s_tir, tirx
 
-from tests.kernels.cpu.harness import ARCH, NARROW, lower
+from tests.kernels.cpu.harness import ARCH, NARROW, default_config, lower, prim_funcs
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
 from tvmopt.kernels.cpu.common.stage import contiguous_tail, inline_injective, vector_length
 from tvmopt.kernels.cpu.contraction.schedule import choose_tile
+from tvmopt.kernels.emit import emit
 
 op, nn = relax.op, relax.op.nn
 
@@ -100,3 +101,14 @@ def test_functions_that_use_their_argument_often_are_not_nested_deep(names: list
     after = [block_facts(sch, block).math_depth for block in leaf_blocks(sch)]
     assert max(after) == 2
     assert len(after) <= before / 2
+
+
+@pytest.mark.parametrize(("channels", "length"), [(144, 16), (240, 16), (128, 128), (7, 7)])
+def test_padding_is_copied_in_vectors_of_a_power_of_two(channels: int, length: int) -> None:
+    """LLVM passes other vectors between basic blocks element by element."""
+    mod = lower(
+        lambda x: relax.op.nn.pad(x, [0, 0, 1, 1, 1, 1, 0, 0]), [((1, 40, 40, channels), "uint8")]
+    )
+    [func] = prim_funcs(mod).values()
+    schedule = emit(func, default_config("elementwise", ARCH))
+    assert f"T.vectorized(T.int64({length}))" in schedule.mod["main"].script()
