@@ -125,7 +125,6 @@ def build(names: Sequence[str], count: int, texts: Sequence[str], folder: Path) 
 
 def start() -> None:
     """Import PyTorch and create the CUDA context."""
-    sys.modules.pop("torch", None)  # a worker blocks the import
     import torch
     import tvm  # noqa: F401
 

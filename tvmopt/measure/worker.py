@@ -16,6 +16,7 @@ import time
 from typing import IO
 
 from tvmopt import host
+from tvmopt.device.tvm_import import import_tvm_without_torch
 from tvmopt.errors import last_line
 
 
@@ -27,10 +28,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
 
-    # tvm_ffi imports PyTorch where it is installed: seconds and 200 MB that no candidate needs. A
-    # job that needs PyTorch removes the entry.
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    import tvm  # noqa: F401  # before the first job, whose time must not include it
+    import_tvm_without_torch()  # before the first job, whose time must not include it
 
     # AMX needs permission from the kernel; without it, candidates that use AMX crash.
     host.request_amx(host.cpu_flags())

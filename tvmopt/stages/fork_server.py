@@ -28,6 +28,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tvmopt.device.tvm_import import import_tvm_without_torch
 from tvmopt.errors import TvmoptError
 from tvmopt.stages import child
 from tvmopt.stages.registry import STAGES
@@ -58,7 +59,8 @@ def main(fileno: int) -> int:
 
 
 def _import_all() -> None:
-    """Import the modules of all stages, and the kernel families."""
+    """Import TVM, the modules of all stages, and the kernel families."""
+    import_tvm_without_torch()
     for name in [*(stage.module for stage in STAGES.values()), *_PRELOADED]:
         importlib.import_module(name)
     importlib.import_module("tvmopt.kernels.families").by_name()

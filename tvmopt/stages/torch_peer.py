@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,8 +76,6 @@ def torch_seconds(file: str, array: str, dtype: str) -> list[float]:
 
     The input stays in GPU memory. float32 is exact: TF32 is off, as PyTorch's default is.
     """
-    if "torch" in sys.modules and sys.modules["torch"] is None:
-        del sys.modules["torch"]  # the worker keeps tvm_ffi from importing it
     import torch
 
     from tvmopt.exporters.torch import source_module
