@@ -241,6 +241,20 @@ def test_a_stage_gets_its_own_limit_or_what_is_left_of_the_budget() -> None:
     assert caught.value.failure_class == BUDGET_SPENT
 
 
+def test_untuned_tvm_takes_a_share_of_the_budget() -> None:
+    left = [2000.0]
+    of_baseline = TrialLimits(1200.0, 500.0, lambda: left[0], 2000.0, is_baseline=True)
+    assert of_baseline.allow().seconds == 60.0
+    assert replace(of_baseline, budget_s=480.0).allow().seconds == 30.0
+    assert replace(of_baseline, budget_s=0.0).allow().seconds == 1200.0
+    assert replace(of_baseline, seconds=5.0).allow().seconds == 5.0
+    said = of_baseline.explain(LimitError("a stage took longer than 60 s", "timeout"))
+    assert said.failure_class == "timeout"
+    assert "untuned TVM may take 60 s of the time_budget of 2000 s" in str(said)
+    left[0] = 0.0
+    assert of_baseline.explain(said).failure_class == BUDGET_SPENT
+
+
 def test_a_budget_includes_earlier_work() -> None:
     assert Stopwatch(100.0, 30.0).left() == pytest.approx(70.0, abs=1.0)
     assert Stopwatch(100.0, 130.0).left() < 0

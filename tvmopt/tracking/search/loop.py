@@ -91,13 +91,16 @@ def work(it: SearchWork) -> str:
                 if budget.trials and study.ended_trials() >= budget.trials:
                     return SPENT_TRIALS.format(budget.trials)
                 return EXHAUSTED
-            limits = TrialLimits(it.trial_timeout_s, it.memory_limit_mb, watch.left, budget.time_s)
+            is_baseline = claimed.choice == BASELINE
+            limits = TrialLimits(
+                it.trial_timeout_s, it.memory_limit_mb, watch.left, budget.time_s, is_baseline
+            )
             start = time.perf_counter()
             try:
                 words = run_trial(it.session, it.request, claimed, it.rules(), limits, it.parent)
             except LimitError:
                 return SPENT_TIME.format(budget.time_s)
-            title = "baseline: untuned TVM" if claimed.choice == BASELINE else str(claimed.choice)
+            title = "baseline: untuned TVM" if is_baseline else str(claimed.choice)
             say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
             it.on_trial()
 

@@ -1,8 +1,9 @@
 """Tile scheduler of attention: which queries of which head are next, and which blocks of keys.
 
 Tiles of full attention all take equally long. Consecutive ones are of one head, whose K and V they
-share in L2. With a causal mask the longest tiles (the last queries) of all heads come first (LPT
-order). A persistent thread block takes its tiles from both ends of each round (snake order)::
+share in L2. With a causal mask the longest tiles (the last queries) of a group of heads come first
+(LPT order); K and V of a group fit into L2, where its later tiles find them. A persistent thread
+block takes its tiles from both ends of each round (snake order)::
 
     round 0   0  1  2  3      a thread block's tiles: 0 7 8 .., 1 6 9 .., 2 5 10 .., 3 4 11 ..
     round 1   7  6  5  4
@@ -23,6 +24,9 @@ from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.emit import Scalar, Threads, const, held, quotient, remainder
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
+
+# Tiles of a group of heads, per SM, with which snake order balances the SMs.
+_WAVES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,7 @@ class QueryTileScheduler:
         self._total = self._across * problem.heads * problem.batch
         self._grid = min(self._total, config.arch.sms) if config.persistent else self._total
         self._causal = problem.causal is not MaskedBy.NOTHING
+        self._group = group_of_heads(problem, config, self._across)
 
     def launch(self) -> Threads:
         """Emit the grid and the thread indices."""
@@ -87,8 +92,14 @@ class QueryTileScheduler:
         p, c = self._p, self._c
         rows = p.heads * p.batch
         if self._causal:
-            index = held((self._across - 1) - quotient(number, rows))
-            row = held(remainder(number, rows))
+            size = self._group
+            group = held(quotient(number, size * self._across))
+            within = held(remainder(number, size * self._across))
+            count: Expr | int = size
+            if rows % size:  # the last group has fewer heads
+                count = held(T.min(const(size), rows - group * size))
+            index = held((self._across - 1) - quotient(within, count))
+            row = held(group * size + remainder(within, count))
         else:
             index, row = held(remainder(number, self._across)), held(quotient(number, self._across))
         head, batch = held(remainder(row, p.heads)), held(quotient(row, p.heads))
@@ -109,6 +120,28 @@ class QueryTileScheduler:
         blocks = held(quotient(seen + (c.tile_keys - 1), c.tile_keys))
         by_all = T.min(T.max(query + (offset + 1), const(0)), const(p.keys))
         return blocks, held(quotient(by_all, c.tile_keys))
+
+
+def group_of_heads(problem: AttentionProblem, config: HopperAttentionConfig, across: int) -> int:
+    """Return the heads (of all batches) whose tiles follow each other in LPT order.
+
+    With no more heads than SMs, neighbouring SMs read the K and V of one head at the same time, and
+    one group balances best. Otherwise each length of tiles would read K and V of all heads from
+    DRAM again: those of a group take half of L2 at most, unless they have too few tiles.
+
+    Args:
+        problem: The problem.
+        config: Supplies the GPU.
+        across: Tiles of queries of a head.
+    """
+    p, arch = problem, config.arch
+    rows = p.heads * p.batch
+    if rows <= arch.sms:
+        return rows
+    bytes_of_all = 2 * p.batch * p.kv_heads * p.keys * (p.head_size + p.value_size)
+    fit = rows * (arch.l2_bytes // 2) // bytes_of_all
+    size = min(rows, max(1, fit, ceil_div(_WAVES * arch.sms, across)))
+    return ceil_div(rows, ceil_div(rows, size))
 
 
 def causal_offset(problem: AttentionProblem) -> int:
