@@ -94,7 +94,7 @@ def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
     ("target", "dtypes"),
     [
         ("h200", ("float32", "int8", "float16", "bfloat16")),
-        ("t4", ("float32", "int8", "float16")),
+        ("t4", ("float32", "float16", "int8")),
         ("sapphirerapids", ("float32", "int8", "bfloat16")),
         ("neoverse-v1", ("float32", "int8", "bfloat16", "float16")),
     ],
