@@ -1,4 +1,4 @@
-"""Predicted cycles of fused attention, from the issue rates of an SM, fitted to an H200 and an H100.
+"""Predicted cycles of fused attention, from issue rates of an SM, fitted to an H200 and an H100.
 
 The constants below are a fit to the latencies of benchmarks/results/2026-11-27-attention.md: 150
 kernels of 24 problems. By them the top-1 is within 1% of the best measured (geometric mean).
