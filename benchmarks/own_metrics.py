@@ -11,7 +11,6 @@ what must end with one clear error. The detector needs ``scikit-image`` and ``py
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 import subprocess
@@ -27,13 +26,11 @@ from PIL import Image
 
 from benchmarks import zoo
 from benchmarks.mixed_accuracy import alphabet
-from benchmarks.real_inputs import photograph, text_lines
+from benchmarks.real_inputs import paste_face, photograph, text_lines
 
 ROOT = Path(__file__).parents[1]
 _SAMPLES = 200
 _SIDE = 320
-# The astronaut's face in scikit-image's picture: left, top, width and height in pixels.
-_FACE = (177, 65, 92, 118)
 
 _AVERAGE_PRECISION = '''
 """Mean average precision of CenterFace at an overlap of 0.5."""
@@ -98,21 +95,12 @@ def mean_average_precision(outputs, labels):
 
 
 def _detector(folder: Path) -> dict[str, object]:
-    images_of: Any = importlib.import_module("skimage.data")
     rng = np.random.default_rng(0)
-    left, top, width, height = _FACE
-    around = Image.fromarray(images_of.astronaut()).crop(
-        (left - width // 2, top - height // 2, left + width * 3 // 2, top + height * 3 // 2)
-    )
     images, boxes = [], []
     for _ in range(_SAMPLES):
         image = Image.fromarray(photograph(rng, _SIDE, _SIDE))
-        scale = rng.uniform(0.25, 0.8)
-        size = (int(around.width * scale), int(around.height * scale))
-        at = [int(rng.integers(0, _SIDE - one)) for one in size]
-        image.paste(around.resize(size), (at[0], at[1]))
+        boxes.append(paste_face(rng, image))
         images.append(np.asarray(image, np.float32).transpose(2, 0, 1)[None])
-        boxes.append([at[0] + size[0] / 4, at[1] + size[1] / 4, size[0] / 2, size[1] / 2])
     (folder / "precision.py").write_text(_AVERAGE_PRECISION)
     arrays: dict[str, Any] = {"input.1": np.stack(images), "labels": np.array(boxes)}
     np.savez(folder / "faces.npz", **arrays)

