@@ -1,7 +1,8 @@
 """Predicted cycles of fused attention, from issue rates of an SM, fitted to an H200 and an H100.
 
 The constants below are a fit to the latencies of benchmarks/results/2026-11-27-attention.md: 150
-kernels of 24 problems. By them the top-1 is within 0.4% of the best measured (geometric mean), 4.7% at worst.
+kernels of 24 problems. By them the top-1 is within 0.4% of the best measured (geometric mean), and
+4.7% at worst.
 
 A block of keys takes, for all consumer warpgroups of a thread block, the longest of:
 
