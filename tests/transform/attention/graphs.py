@@ -33,11 +33,18 @@ def constant(data: np.ndarray | float, dtype: str = "float32") -> relax.Expr:
     return relax.const(data, dtype)
 
 
-def bert(emit: Emit, q: relax.Var, k: relax.Var, v: relax.Var, mask: relax.Var) -> relax.Expr:
+def bert(
+    emit: Emit,
+    q: relax.Var,
+    k: relax.Var,
+    v: relax.Var,
+    mask: relax.Var,
+    dtype: str = "float32",
+) -> relax.Expr:
     """Return attention of (batch, length, heads, size) tensors: scaled scores plus a mask."""
     left = emit(relax.op.permute_dims(q, [0, 2, 1, 3]))
     right = emit(relax.op.permute_dims(k, [0, 2, 3, 1]))
-    scores = emit(relax.op.divide(emit(relax.op.matmul(left, right)), constant(4.0)))
+    scores = emit(relax.op.divide(emit(relax.op.matmul(left, right)), constant(4.0, dtype)))
     weights = emit(relax.op.nn.softmax(emit(relax.op.add(scores, mask))))
     values = emit(relax.op.permute_dims(v, [0, 2, 1, 3]))
     return relax.op.permute_dims(emit(relax.op.matmul(weights, values)), [0, 2, 1, 3])
