@@ -150,7 +150,11 @@ class CalibrationParameters(Group):
 class SensitivityLimitParameters(Group):
     """How long the sensitivity stage measures."""
 
-    sensitivity_time: float = parameter(120.0, "most seconds to measure sensitivity for", least=1)
+    sensitivity_time: float = parameter(
+        120.0,
+        "most seconds to measure sensitivity for; a search takes 15% of its time_budget at most",
+        least=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,9 @@ from tvmopt.tracking.store.stage_run import Session
 
 _SQLITE = "sqlite:///"
 _RESERVE_SHARE, _MOST_RESERVE_S = 0.1, 90.0
+# Share of the time budget that the sensitivity analysis may take, and seconds that it may in any
+# case.
+_ANALYSIS_SHARE, _LEAST_ANALYSIS_S = 0.15, 10.0
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
@@ -137,7 +140,7 @@ def _dry_run(command: SearchCommand) -> None:
             say(f"space {known.space.describe()}")
             return
         say(f"study {name} would begin")
-        analysed = _analysed(asked.request, asked.declared)
+        analysed = _analysed(asked.request, asked.declared, asked.budget)
         if analysed is not None:
             say_steps(StagePipeline(session, analysed).plan("sensitivity"))
 
@@ -165,7 +168,7 @@ def search(command: SearchCommand) -> SearchResult:
             known = find_study(database, name)
             if known is None:
                 say(f"study      {name} (new)")
-                made = _space(session, request, asked.declared)
+                made = _space(session, request, asked.declared, budget)
             else:
                 say(f"study      {name} (gone on with: {known.ended_trials()} trials done)")
                 made = known.space
@@ -285,11 +288,19 @@ def _nothing_left(job: SearchWork, ending: Ending) -> bool:
     return ending.stopped == EXHAUSTED
 
 
-def _analysed(request: Request, declared: Declared) -> Request | None:
-    """Return the request whose sensitivity the space needs; None when it needs none."""
+def _analysed(request: Request, declared: Declared, budget: Budget) -> Request | None:
+    """Return the request whose sensitivity the space needs; None when it needs none.
+
+    The analysis takes a share of the time budget at most, so that trials have the rest.
+    """
     dtypes = _dtypes(request, declared)
     unknown = [d for d in dtypes if d in LOW_DTYPES and d not in declared.skip_layers]
-    return request.changed(dtypes=",".join(unknown)) if unknown else None
+    if not unknown:
+        return None
+    most = request.asked.sensitivity_limit.sensitivity_time
+    if budget.time_s:
+        most = min(most, max(_LEAST_ANALYSIS_S, _ANALYSIS_SHARE * budget.time_s))
+    return request.changed(dtypes=",".join(unknown), sensitivity_time=most)
 
 
 def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
@@ -300,9 +311,9 @@ def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
     return choose_dtypes(declared, roofline_of(request.target), request.quantised)
 
 
-def _space(session: Session, request: Request, declared: Declared) -> Space:
+def _space(session: Session, request: Request, declared: Declared, budget: Budget) -> Space:
     dtypes = _dtypes(request, declared)
-    found, analysed = None, _analysed(request, declared)
+    found, analysed = None, _analysed(request, declared, budget)
     if analysed is not None:
         session = dataclasses.replace(session, takes_turns=True)
         found = read_sensitivity(StagePipeline(session, analysed).run("sensitivity").folder)
