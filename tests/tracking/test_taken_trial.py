@@ -32,6 +32,9 @@ METRICS = {
 STAGES = [StageOutput("stage", "digest", "run", Path(), METRICS, False)] * 4
 
 
+_REQUEST = SimpleNamespace(name="m", target=SimpleNamespace(gpu=None))
+
+
 class Worker:
     """A worker whose stages run the actions in ``ends``, one after the other."""
 
@@ -48,7 +51,7 @@ class Worker:
         self.now = 0.0
         self.other = SearchStudy(storage, "s", clone, Clock(lambda: 0.0, lambda: self.now), 5.0)
         self.job = SearchWork(
-            session, SimpleNamespace(name="m"), self.study, budget, 0.0, Limits(0.01),
+            session, _REQUEST, self.study, budget, 0.0, Limits(0.01),
             ("latency",), 0.0, 0.0, 0, parent,
         )  # fmt: skip
         self.ends: list[Exception | None] = []
