@@ -98,8 +98,9 @@ def search(folder: Path, name: str) -> None:
         with alone(f"the beginning of {name}"):
             declaration = {"space": SPACE.to_dict(), "objectives": ["latency"]}
             study = open_study(storage, name, declaration, budget)
+        request = SimpleNamespace(name="stub", target=SimpleNamespace(gpu=None))
         job = SearchWork(
-            session, SimpleNamespace(name="stub"), study, budget, 0.0, Limits(0.01), ("latency",),
+            session, request, study, budget, 0.0, Limits(0.01), ("latency",),
             0.0, 0.0, 0, session.run_id,
         )  # fmt: skip
         search_module._search(job)
