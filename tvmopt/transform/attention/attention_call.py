@@ -7,7 +7,7 @@ import dataclasses
 from tvm import relax
 
 from tvmopt.kernels.attention import AttentionProblem, MaskedBy
-from tvmopt.transform.attention.masks import ScoreMask, causal, mask_shape
+from tvmopt.transform.attention.masks import FoundMask, causal, mask_shape
 from tvmopt.transform.attention.match import FoundAttention
 from tvmopt.transform.attention.output import AttentionOutput
 from tvmopt.transform.attention.producers import Producers
@@ -26,7 +26,7 @@ class AttentionCall:
 
     problem: AttentionProblem
     found: FoundAttention
-    mask: ScoreMask | None
+    mask: FoundMask | None
     output: AttentionOutput
 
 

@@ -17,7 +17,7 @@ _HIDDEN = -1e4
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreMask:
+class FoundMask:
     """A value that is added to the scores.
 
     Attributes:
@@ -58,7 +58,7 @@ class ScoreMask:
         return relax.op.where(self.value, *choices)
 
 
-def masked(expr: relax.Expr, graph: Producers) -> list[tuple[relax.Expr, ScoreMask]]:
+def masked(expr: relax.Expr, graph: Producers) -> list[tuple[relax.Expr, FoundMask]]:
     """Return each way to read ``expr`` as scores and a mask: by Add and by Where."""
     call = graph.call(expr, "add", "where")
     if call is None:
@@ -71,11 +71,11 @@ def masked(expr: relax.Expr, graph: Producers) -> list[tuple[relax.Expr, ScoreMa
     for scores, other, inverted in ((when, otherwise, False), (otherwise, when, True)):
         value = graph.scalar(other)
         if value is not None and value <= _HIDDEN:
-            found.append((scores, ScoreMask(condition, value, inverted)))
+            found.append((scores, FoundMask(condition, value, inverted)))
     return found
 
 
-def _added(value: relax.Expr, graph: Producers) -> ScoreMask:
+def _added(value: relax.Expr, graph: Producers) -> FoundMask:
     """Return the mask that adds ``value``, by its condition if it is ``where(c, 0, -inf)``."""
     chosen = graph.call(value, "where")
     if chosen is not None:
@@ -83,8 +83,8 @@ def _added(value: relax.Expr, graph: Producers) -> ScoreMask:
         for shown, hidden, inverted in ((*choices, False), (*reversed(choices), True)):
             number = graph.scalar(hidden)
             if graph.scalar(shown) == 0.0 and number is not None and number <= _HIDDEN:
-                return ScoreMask(condition, number, inverted, value)
-    return ScoreMask(value, added=value)
+                return FoundMask(condition, number, inverted, value)
+    return FoundMask(value, added=value)
 
 
 def causal(mask: np.ndarray, queries: int, keys: int) -> MaskedBy | None:

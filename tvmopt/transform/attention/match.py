@@ -15,7 +15,7 @@ import dataclasses
 from tvm import relax
 
 from tvmopt.transform.attention.guards import hidden_rows, is_zero
-from tvmopt.transform.attention.masks import ScoreMask, masked
+from tvmopt.transform.attention.masks import FoundMask, masked
 from tvmopt.transform.attention.operand import AttentionOperand, operand
 from tvmopt.transform.attention.producers import Producers
 from tvmopt.transform.integer.values import static_shape
@@ -42,7 +42,7 @@ class FoundAttention:
     k: AttentionOperand
     v: AttentionOperand
     scale: float
-    masks: tuple[ScoreMask, ...]
+    masks: tuple[FoundMask, ...]
     matmuls: tuple[relax.Var, relax.Var]
     result: relax.Var
     axes: str
@@ -60,7 +60,7 @@ class _Scores:
 
     value: relax.Expr
     scale: float = 1.0
-    masks: tuple[ScoreMask, ...] = ()
+    masks: tuple[FoundMask, ...] = ()
 
 
 def attention_of(var: relax.Var, graph: Producers) -> FoundAttention | None:
