@@ -14,6 +14,7 @@ from tests.kernels.cuda import on_cpu, serial
 from tests.kernels.cuda.winograd import Problem
 from tvmopt.device.cuda import CudaArch, probe
 from tvmopt.device.gpus import GPUS, gpu_of_target
+from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.first_choice import schedule_function, schedule_module
@@ -149,7 +150,8 @@ def test_a_target_names_a_gpu_of_its_capability() -> None:
         assert gpu_of_target(gpu.to_tvm()).sm == gpu.sm
     assert gpu_of_target(H200.to_tvm()) == H200
     later, earlier = (tvm.target.Target({"kind": "cuda", "arch": f"sm_{n}"}) for n in (120, 61))
-    assert gpu_of_target(later).sm == max(gpu.sm for gpu in GPUS.values())
+    with pytest.raises(ConfigError, match=r"7\.0 to 9\.0 .* sm_120 is of 12\.0 \(Blackwell\)"):
+        gpu_of_target(later)
     assert gpu_of_target(earlier).sm == min(gpu.sm for gpu in GPUS.values())
 
 
