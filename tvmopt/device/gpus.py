@@ -116,11 +116,11 @@ def gpu_of_target(target: Any) -> CudaArch:
     """Return a known GPU with the compute capability of a ``tvm.target.Target``.
 
     The target tells no more than that. Among several GPUs, the one with the fastest memory is
-    returned; for an unknown capability, a GPU of the last generation before it, or of the first
-    one. GPUs of a generation differ in the number of SMs, but hardly in FLOPs per byte.
+    returned; for an unknown capability, a GPU of the last generation before it; without one, of the
+    first. GPUs of a generation differ in the number of SMs, but hardly in FLOPs per byte.
 
     Raises:
-        ConfigError: When the target is for a GPU newer than Hopper.
+        ConfigError: When the target is for a GPU newer than Hopper, or older than Volta.
     """
     digits = re.sub(r"[^0-9]", "", str(target.attrs.get("arch", "")))
     if digits:
