@@ -117,6 +117,16 @@ def held(value: Expr | int) -> Expr:
 
 
 @contextmanager
+def device_entry() -> Iterator[None]:
+    """Emit the body as a device function of which an SM runs one thread block at least."""
+    with (
+        build.attr({"tirx.device_entry": True}),
+        build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
+    ):
+        yield
+
+
+@contextmanager
 def when(condition: Expr) -> Iterator[None]:
     """Emit the body under ``if (condition)``."""
     with build.If(condition), build.Then():
@@ -191,11 +201,11 @@ def set_registers(kind: str, count: int) -> None:
         build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
 
 
-def sync_threads_of(barrier: int, threads: int) -> None:
+def sync_threads_of(barrier: Expr | int, threads: int) -> None:
     """Emit ``bar.sync``: wait for ``threads`` threads at a named barrier."""
-    build.evaluate(
-        T.cuda.func_call("sync_threads_of", const(barrier), const(threads), source_code=_SYNC)
-    )
+    if isinstance(barrier, int):
+        barrier = const(barrier)
+    build.evaluate(T.cuda.func_call("sync_threads_of", barrier, const(threads), source_code=_SYNC))
 
 
 def sync_cluster_relaxed() -> None:

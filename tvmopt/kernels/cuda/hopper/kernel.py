@@ -24,7 +24,14 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cuda.hopper.cluster_reduction import ClusterReduction, cluster_barrier
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
-from tvmopt.kernels.cuda.hopper.emit import Threads, held, one_thread_of, set_registers, when
+from tvmopt.kernels.cuda.hopper.emit import (
+    Threads,
+    device_entry,
+    held,
+    one_thread_of,
+    set_registers,
+    when,
+)
 from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.output import Output, Store
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
@@ -53,10 +60,7 @@ class HopperKernel:
 
     def emit(self) -> None:
         """Emit the device function."""
-        with (
-            build.attr({"tirx.device_entry": True}),
-            build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
-        ):
+        with device_entry():
             self._emit()
 
     def _emit(self) -> None:
@@ -74,7 +78,7 @@ class HopperKernel:
             for descriptor in self.maps:
                 build.evaluate(T.ptx.prefetch.tensormap(T.address_of(descriptor)))
         with when(threads.warpgroup == c.consumer_warpgroups), one_thread_of(threads.warp):
-            pipeline.init_barriers()
+            pipeline.init_barriers(pipeline.arrivals)
             store.init_barriers()
         build.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
         scheduler.sync_blocks()

@@ -20,7 +20,7 @@ class OperandLayout:
         stride: Stride offset: between groups of 8 lines.
         swizzle: Swizzle mode: 1, 2, 3 for lines of 32, 64 and 128 bytes.
         atom: Offset between groups of 64 rows.
-        steps: Offset of each of the four wgmma K steps.
+        steps: Offset of each wgmma K step.
     """
 
     k_major: bool
@@ -44,16 +44,17 @@ def layout_of(k_major: bool, tile_k: int) -> OperandLayout:
     return OperandLayout(False, tile_k * 8, 64, 3, atom, (0, 128, 256, 384))
 
 
-def layout_of_blocks(line: int, rows: int) -> OperandLayout:
-    """Return the layout of several K-major blocks with short lines.
+def layout_of_blocks(line: int, rows: int, k_bytes: int = K_BLOCK_BYTES) -> OperandLayout:
+    """Return the layout of several K-major blocks of lines.
 
     Lines of 32 bytes: K step ``k`` is line block ``k``. Lines of 64 bytes: two K steps a block.
 
     Args:
         line: Bytes of a line: 32, 64 or 128.
-        rows: Lines of a block, a multiple of 64.
+        rows: Lines of a block, a multiple of 8.
+        k_bytes: Bytes of a row in all blocks.
     """
     size = line // 16
     each = line // 32
-    steps = tuple(k // each * rows * size + k % each * 2 for k in range(K_BLOCK_BYTES // 32))
+    steps = tuple(k // each * rows * size + k % each * 2 for k in range(k_bytes // 32))
     return OperandLayout(True, 1, 8 * size, SWIZZLE[line], 64 * size, steps)

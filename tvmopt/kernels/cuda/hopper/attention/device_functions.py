@@ -39,11 +39,6 @@ __forceinline__ __device__ void arrive_at(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 """
-_SYNC = """
-__forceinline__ __device__ void sync_at(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
-}
-"""
 _PIN = """
 __forceinline__ __device__ void pin_{0}({1}) {{
   asm volatile("" : {2} : : "memory");
@@ -97,11 +92,6 @@ def from_lane_xor(x: Expr, lane: int) -> Expr:
 def arrive_at(barrier: Expr, threads: int) -> None:
     """Emit ``bar.arrive``: arrive at a named barrier of ``threads`` threads without waiting."""
     build.evaluate(T.cuda.func_call("arrive_at", barrier, const(threads), source_code=_ARRIVE))
-
-
-def sync_at(barrier: Expr, threads: int) -> None:
-    """Emit ``bar.sync``: wait for ``threads`` threads at a named barrier."""
-    build.evaluate(T.cuda.func_call("sync_at", barrier, const(threads), source_code=_SYNC))
 
 
 def pin(registers: Sequence[Expr], kind: str = "float") -> None:

@@ -29,7 +29,7 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.attention.problem import AttentionProblem
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
-from tvmopt.kernels.cuda.hopper.attention.device_functions import arrive_at, sync_at
+from tvmopt.kernels.cuda.hopper.attention.device_functions import arrive_at
 from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
 from tvmopt.kernels.cuda.hopper.attention.maps import AttentionMaps
 from tvmopt.kernels.cuda.hopper.attention.masks import ScoreMask
@@ -41,9 +41,11 @@ from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile, QueryTileSched
 from tvmopt.kernels.cuda.hopper.emit import (
     Scalar,
     const,
+    device_entry,
     held,
     one_thread_of,
     set_registers,
+    sync_threads_of,
     when,
 )
 from tvmopt.kernels.cuda.hopper.tma import tma_load
@@ -64,10 +66,7 @@ class AttentionKernel:
 
     def emit(self) -> None:
         """Emit the device function."""
-        with (
-            build.attr({"tirx.device_entry": True}),
-            build.attr({"tirx.launch_bounds_min_blocks_per_sm": 1}),
-        ):
+        with device_entry():
             self._emit()
 
     def _emit(self) -> None:
@@ -229,7 +228,7 @@ class AttentionKernel:
     def _wait_turn(self) -> None:
         """Wait until the preceding consumer warpgroup has issued its GEMMs."""
         if self._takes_turns:
-            sync_at(self._threads.warpgroup + _PINGPONG_BARRIER, 256)
+            sync_threads_of(self._threads.warpgroup + _PINGPONG_BARRIER, 256)
 
     def _pass_turn(self) -> None:
         """Let the next consumer warpgroup issue its GEMMs."""

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE, OperandLayout
+from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE, OperandLayout, layout_of_blocks
 
 #: Head sizes: the bounds, and the unit that TMA's strides of 16 bytes ask for.
 LEAST_SIZE, MOST_SIZE, SIZE_UNIT = 32, 256, 8
-_BYTES, _K_BYTES = 2, 32  # of an element, and of a K step of wgmma
+_BYTES = 2  # of an element
 
 
 def padded_size(size: int) -> int:
@@ -73,13 +73,7 @@ class OperandTile:
 
     def k_major(self) -> OperandLayout:
         """Return the layout as a K-major operand: the head size is the reduction (Q and K)."""
-        steps = []
-        for step in range(self.padded * _BYTES // _K_BYTES):
-            block, within = divmod(step * _K_BYTES, self.line)
-            steps.append((block * self.rows * self.line + within) // 16)
-        return OperandLayout(
-            True, 1, 8 * self.line // 16, self.swizzle, 64 * self.line // 16, tuple(steps)
-        )
+        return layout_of_blocks(self.line, self.rows, self.padded * _BYTES)
 
     def mn_major(self) -> OperandLayout:
         """Return the layout as an MN-major operand: the rows are the reduction (V)."""
