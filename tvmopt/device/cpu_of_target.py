@@ -14,10 +14,8 @@ def cpu_of_target(target: tvm.target.Target) -> CpuArch:
     """Return what a target says about its CPU; the caches' sizes are defaults."""
     mtriple = str(target.attrs.get("mtriple", ""))
     isa = {"arm64": "aarch64"}.get(first := mtriple.split("-")[0], first) or host.isa()
-    mcpu, mattr = (
-        str(target.attrs.get("mcpu", "generic")),
-        tuple(map(str, target.attrs.get("mattr", ()))),
-    )
+    mcpu = str(target.attrs.get("mcpu", "generic"))
+    mattr = tuple(map(str, target.attrs.get("mattr", ())))
     flags = required_cpu_flags(isa, llvm_features(mcpu, mattr, mtriple))
     bits, registers = vector_registers(isa, flags)
     cores = int(target.attrs.get("num-cores", 1))

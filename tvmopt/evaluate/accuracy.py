@@ -197,11 +197,9 @@ class AccuracyMeter:
         valid: int,
         padding: int,
     ) -> None:
+        maps = self._scores.maps or (NONE,) * len(expected)
         if not self._float_r2:
-            self._float_r2 = [
-                FloatR2() if at == NONE else WeightedR2() for at in self._maps(len(expected))
-            ]
-        maps = self._maps(len(expected))
+            self._float_r2 = [FloatR2() if at == NONE else WeightedR2() for at in maps]
         for found, at, got, want in zip(self._float_r2, maps, actual, expected, strict=True):
             got, want = np.asarray(got), np.asarray(want)
             if isinstance(found, WeightedR2):
@@ -210,10 +208,6 @@ class AccuracyMeter:
                 found.add(got[:valid], want[:valid])
             else:  # an output without an axis of samples is one sample
                 found.add(got[None], want[None])
-
-    def _maps(self, outputs: int) -> tuple[int, ...]:
-        """Return the index of each output's map of scores."""
-        return self._scores.maps or (NONE,) * outputs
 
     def result(self, *, with_interval: bool = False) -> Accuracy:
         """Return the accuracy over all batches so far.

@@ -10,6 +10,8 @@ from tvm import tirx
 
 #: Attribute of a function that computes attention; its value is :meth:`AttentionProblem.to_json`.
 ATTENTION_ATTR = "tvmopt.attention"
+#: Kind of the kernel families that compute it.
+ATTENTION_KIND = "attention"
 #: Axes of an operand in the order of the kernel: batch, head, sequence, head size.
 AXES = "bhsd"
 

@@ -12,14 +12,11 @@ from tvmopt.device.cpu_of_target import cpu_of_target
 from tvmopt.device.gpus import gpu_of_target
 from tvmopt.kernels.attention import AttentionProblem
 from tvmopt.kernels.attention.function import attention_function
+from tvmopt.kernels.attention.problem import ATTENTION_KIND
 from tvmopt.kernels.cpu.attention import attention_kernel, attention_tiling, pays
 from tvmopt.kernels.families import families_of
 from tvmopt.kernels.scheduled import UNFINISHED_ATTR
 from tvmopt.kernels.workload import Refusal, Workload
-
-#: ``kind`` of the families that compute attention.
-ATTENTION_KIND = "attention"
-
 
 #: Returns the function of a problem; None for separate operators.
 AttentionKernel: TypeAlias = "Callable[[AttentionProblem], tirx.PrimFunc | None]"

@@ -132,17 +132,6 @@ def conv_problem(stride, channels=24, layout="OHWI"):
     )
 
 
-@pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request):
-    """Return the GPU, or None to emulate one; skip without a Hopper GPU."""
-    if request.param == "emulated":
-        return None
-    gpu = tvm.cuda()
-    if not gpu.exist or str(gpu.compute_version) != "9.0":
-        pytest.skip("needs a Hopper GPU")
-    return gpu
-
-
 def _run(func, inputs, shape, dtype, device):
     empty = np.full(shape, 77 if "int" in dtype else np.nan, dtype)
     if device is None:

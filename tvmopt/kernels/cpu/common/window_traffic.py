@@ -21,7 +21,7 @@ class WindowTraffic:
     Args:
         form: The normalised function.
         arch: The CPU.
-        least_channels: Fewest channels of an operand that a cache reads: those of a cache line.
+        least_channels: Fewest channels of an operand that a cache reads: a cache line.
     """
 
     def __init__(self, form: TiledForm, arch: CpuArch, least_channels: int = 1) -> None:

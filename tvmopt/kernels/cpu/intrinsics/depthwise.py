@@ -39,7 +39,7 @@ def register_used_depthwise(text: str) -> None:
 
 
 def depthwise_sources(functions: set[str]) -> list[str]:
-    """Return the LLVM IR of those of ``functions`` that are depthwise convolutions, sorted."""
+    """Return the LLVM IR of the depthwise convolutions among ``functions``, sorted."""
     matches = (_NAME.fullmatch(function) for function in sorted(functions))
     return [llvm_source(_tile(match)) for match in matches if match is not None]
 

@@ -24,7 +24,7 @@ class DepthwiseTile:
         stride: Strides along height and width.
         rows: Output rows.
         columns: Output columns.
-        transposed: Whether rows and columns are those of the transposed image, for windows that are
+        transposed: Whether rows and columns count the transposed image, for windows that are
             one pixel wide: ``kernel`` and ``stride`` are transposed as well.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.attention.problem import AttentionProblem, problem_of
+from tvmopt.kernels.attention.problem import ATTENTION_KIND, AttentionProblem, problem_of
 from tvmopt.kernels.cuda.hopper.attention.attention import fused_attention
 from tvmopt.kernels.cuda.hopper.attention.config import (
     ATTENTION,
@@ -27,7 +27,7 @@ class HopperAttention(Family[AttentionProblem, HopperAttentionConfig]):
 
     name = ATTENTION
     config_type = HopperAttentionConfig
-    kind = "attention"
+    kind = ATTENTION_KIND
     exclusive = True
 
     def match(self, workload: Workload, arch: CudaArch) -> AttentionProblem | Refusal:

@@ -51,7 +51,7 @@ from tvmopt.kernels.cuda.hopper.emit import (
 from tvmopt.kernels.cuda.hopper.tma import tma_load
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
-# First named barrier of the ping-pong; those of the warpgroups (OutputStore.sync) are lower.
+# First named barrier of the ping-pong; OutputStore.sync uses lower ones for the warpgroups.
 _PINGPONG_BARRIER = 8
 
 

@@ -127,7 +127,7 @@ def group_of_heads(problem: AttentionProblem, config: HopperAttentionConfig, acr
 
     With no more heads than SMs, neighbouring SMs read the K and V of one head at the same time, and
     one group balances best. Otherwise each length of tiles would read K and V of all heads from
-    DRAM again: those of a group take half of L2 at most, unless they have too few tiles.
+    DRAM again. A group's K and V take half of L2 at most, unless it has too few tiles.
 
     Args:
         problem: The problem.
