@@ -12,8 +12,11 @@ from tvm import relax, s_tir, tirx
 from tests.kernels.cpu import harness
 from tvmopt import host
 from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE, round_natively
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.policies import DefaultPolicy
 
 WITH, WITHOUT = (resolve_target(cpu, 1) for cpu in ("cooperlake", "skylake-avx512"))
 RUNS = not WITH.missing_on_host()
@@ -82,3 +85,31 @@ def test_the_annotation_goes_and_the_loop_is_parted():
 def test_this_machine_is_found_to_have_it_or_not():
     features = resolve_target("host", 1).arch().features()
     assert ("avx512bf16" in features) == ("avx512_bf16" in host.cpu_flags())
+
+
+@pytest.mark.parametrize(("channels", "vector"), [(240, 16), (24, 8), (64, 32)])
+def test_the_epilogue_of_a_partial_amx_tile_has_vectors_that_lie_inside_or_outside(
+    channels: int, vector: int
+):
+    spec = resolve_target("sapphirerapids", 1)
+    shapes = [((1, 4, 16, 64), "bfloat16"), ((1, 1, 64, channels), "bfloat16")]
+
+    def build(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        sums = relax.op.nn.conv2d(
+            x, w, data_layout="NHWC", kernel_layout="HWIO", out_dtype="float32"
+        )
+        return relax.op.astype(relax.op.nn.relu(sums), "bfloat16")
+
+    [func] = harness.prim_funcs(harness.lower(build, shapes)).values()
+    width = min(32, vector * 2)
+    ranked = DefaultPolicy(func, spec.arch()).ranked
+    hint = next(
+        r.hint
+        for r in ranked
+        if r.hint.template == "matrix_tile" and r.hint.register_tile[-1] == width
+    )
+    kernel = finish(emit(func, hint).mod["main"], func)
+    text = assembly(kernel.with_attr("global_symbol", "main"), spec)
+    assert f"tvmopt_bfloat16_{vector}" in str(kernel)
+    assert "vcvtneps2bf16" in text
+    assert "gather" not in text

@@ -32,6 +32,8 @@ from tvmopt.kernels.workload import Refusal
 
 _COLUMNS = 16
 _MOST_ROWS = 16
+# Shortest vector of the epilogue.
+_SHORTEST = 8
 
 
 def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusal:
@@ -85,7 +87,8 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
     sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[depth:]
-    unroll_and_vectorize(sch, finish[-1:])
+    vector = _whole_vectors(form.extents[-1], hint.register_tile[-1])
+    unroll_and_vectorize(sch, sch.split(finish[-1], [None, vector]))
     place_producers(sch, anchor, around, len(units), hint)
     parallelize_outer(sch, around, len(units), hint)
     block = sch.blockize(tiled[0])
@@ -132,6 +135,16 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     if lines != 2 or count > _MOST_ROWS or not line_step:
         return Refusal(f"{lines} lines of {count} rows are not two AMX tiles")
     return dataclasses.replace(found, rows=count, row_blocks=2, step=step, line_step=line_step)
+
+
+def _whole_vectors(columns: int, width: int) -> int:
+    """Return the vector length of the epilogue for tiles of ``width`` of ``columns`` columns.
+
+    A bounds check within a vector would make it scalar. So the vectors of partial tiles are shorter
+    such that each lies inside or outside: 16 for 240 columns in tiles of 32, 8 for 24 in 16.
+    """
+    common = math.gcd(columns, width)
+    return common if common >= _SHORTEST else width
 
 
 def _distance(form: ContractionForm, axis: int, unit: int) -> int | None:
