@@ -62,10 +62,14 @@ class ContractionModel:
     Args:
         form: The contraction.
         arch: The CPU.
+
+    Attributes:
+        reduced: Products that each output sums.
     """
 
     def __init__(self, form: ContractionForm, arch: CpuArch) -> None:
         facts = form.facts
+        self.reduced = facts.reduced
         self._form, self._arch = form, arch
         self._extents = form.extents
         self._data = Region(form.data, facts)

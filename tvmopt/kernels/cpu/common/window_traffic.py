@@ -13,6 +13,9 @@ from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 
 # Fraction of min(compute, traffic) that does not overlap.
 _OVERLAP = 0.3
+# Relative rate of copies that do not stay in L2, on CPUs with vectors of that many bytes. Fit to
+# depthwise convolutions on an Emerald Rapids, see benchmarks/results/2026-11-28-amx-ranking.md.
+_FAR, _WIDE = 0.25, 64
 
 
 class WindowTraffic:
@@ -22,18 +25,24 @@ class WindowTraffic:
         form: The normalised function.
         arch: The CPU.
         least_channels: Fewest channels of an operand that a cache reads: a cache line.
+        copy_rate: Bytes per cycle at which padding is copied.
     """
 
-    def __init__(self, form: TiledForm, arch: CpuArch, least_channels: int = 1) -> None:
-        self._form, self._arch = form, arch
+    def __init__(
+        self, form: TiledForm, arch: CpuArch, least_channels: int = 1, copy_rate: float = COPY
+    ) -> None:
+        self._form, self._arch, self._copy_rate = form, arch, copy_rate
         self._least_channels = min(least_channels, form.extents[-1])
         self._regions = [Region(read, form.facts) for read in form.facts.reads]
         self.operand_bytes = sum(region.bytes(form.extents) for region in self._regions)
 
     def operands(self, tile: Sequence[int]) -> list[int]:
         """Return the bytes of each operand that a tile reads."""
-        read = (*tile[:-1], max(tile[-1], self._least_channels))
-        return [region.bytes(read) for region in self._regions]
+        return [region.bytes(tile) for region in self._regions]
+
+    def _cached(self, tile: Sequence[int]) -> int:
+        """Return the bytes of all operands that a cache reads for a tile."""
+        return sum(self.operands((*tile[:-1], max(tile[-1], self._least_channels))))
 
     def misses(self, loops: TileLoops) -> float:
         """Return the cycles of all tiles' L1 and L2 misses.
@@ -49,7 +58,7 @@ class WindowTraffic:
         ):
             for depth in range(len(loops.trips) + 1):
                 span = loops.span(depth)
-                held = sum(self.operands(span))
+                held = self._cached(span)
                 if held <= FILL * size or depth == len(loops.trips):
                     cycles += math.prod(loops.trips[:depth]) * held / rate
                     break
@@ -73,10 +82,15 @@ class WindowTraffic:
         if not self._form.producers:
             return 0.0
         if depth:
-            copied, _ = self.copied(loops, depth)
-            return copied / COPY / (self._arch.cores if loops.parallel else 1)
+            copied, patch = self.copied(loops, depth)
+            return copied / self._rate(patch) / (self._arch.cores if loops.parallel else 1)
         size = max(region.bytes(self._form.extents) for region in self._regions)
-        return size / COPY / self._arch.cores + LAUNCH
+        return size / self._rate(size) / self._arch.cores + LAUNCH
+
+    def _rate(self, patch: float) -> float:
+        """Return the bytes per cycle at which a patch of padded data is copied and read again."""
+        far = self._arch.simd_bytes == _WIDE and patch > FILL * self._arch.l2_bytes
+        return self._copy_rate * (_FAR if far else 1.0)
 
     def copied(self, loops: TileLoops, depth: int) -> tuple[float, float]:
         """Return the bytes that producers at ``depth`` write in total, and per execution."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
@@ -18,6 +19,10 @@ from tvmopt.kernels.workload import Refusal
 _MOST_ROWS, _COLUMNS = 16, 16
 # Cache lines of 64 bytes that tile loads read per cycle; cycles of overhead per reduction step.
 _LINES, _STEP = 2.0, 4.0
+# Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none can
+# be loaded ahead. Fit to 99 products of seven networks on an Emerald Rapids, 2 threads, see
+# benchmarks/results/2026-11-28-amx-ranking.md.
+_RELATIVE = {(1, 1): 1.0, (1, 2): 0.8, (2, 1): 0.9, (2, 2): 1.0}
 
 
 def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[MatrixTileConfig]]:
@@ -28,15 +33,17 @@ def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Matri
 
     model = ContractionModel(form, arch)
     shapes = ((hint, shaped(form, hint)) for hint in _hints(form, tile, arch))
-    return [
-        model.rank(
-            hint,
-            packs_weight=hint.packing == "runtime",
-            unit=MatrixSteps(form.facts.reduced // shape.block_k, step_cycles(shape)),
-        )
-        for hint, shape in shapes
-        if not isinstance(shape, Refusal)
-    ]
+    return [_ranked(model, hint, shape) for hint, shape in shapes if not isinstance(shape, Refusal)]
+
+
+def _ranked(
+    model: ContractionModel, hint: MatrixTileConfig, tile: TileIntrinsic
+) -> Ranked[MatrixTileConfig]:
+    """Return ``hint``, in blocks of ``tile``, with predicted cycles."""
+    steps = MatrixSteps(model.reduced // tile.block_k, step_cycles(tile))
+    found = model.rank(hint, packs_weight=hint.packing == "runtime", unit=steps)
+    factor = _RELATIVE[tile.row_blocks, tile.column_blocks]
+    return dataclasses.replace(found, cycles=found.cycles * factor)
 
 
 def step_cycles(tile: TileIntrinsic) -> float:

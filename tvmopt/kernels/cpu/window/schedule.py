@@ -49,6 +49,11 @@ class WindowForm(TiledForm):
         return any(read.buffer.dtype.itemsize < 4 for read in self.facts.reads)
 
     @property
+    def widens(self) -> bool:
+        """Whether an operand is bfloat16, of which every vector is widened to float32."""
+        return any(str(read.buffer.dtype) == "bfloat16" for read in self.facts.reads)
+
+    @property
     def multiplies_bytes(self) -> bool:
         """Whether 8-bit operands are multiplied."""
         dtypes = [str(read.buffer.dtype) for read in self.facts.reads]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.common.cost import COPY
 from tvmopt.kernels.cpu.common.tile_loops import TileLoops
 from tvmopt.kernels.cpu.common.window_traffic import WindowTraffic
 from tvmopt.kernels.cpu.window.config import INLINED, NAME, WindowConfig
@@ -133,8 +134,14 @@ _TILE, _FINISH = 16.0, 2.0
 # Instructions per tap of 8-bit operands: ``vpmaddwd`` on extended operands, and an add.
 _NARROW_UOPS = 2.0
 # Slowdown of inlined padding: constant factor; increase per accumulator beyond _MOST_HELD, which
-# LLVM keeps in registers across branches; factor if a tile has neighbours along two axes.
-_AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS = 1.05, 0.08, 8, 1.25
+# LLVM keeps in registers across branches; factor if a tile has neighbours along two axes, and the
+# same with 16 vector registers.
+_AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS, _TWO_WAYS_OF_16 = 1.05, 0.08, 8, 1.1, 1.25
+# Instructions that widen a vector of bfloat16; channels of bfloat16 in a cache line; bytes of a
+# padded copy per cycle, half of float32's, as the copy takes as many vectors. Fit to 34 depthwise
+# convolutions of seven networks on an Emerald Rapids, see
+# benchmarks/results/2026-11-28-amx-ranking.md.
+_WIDEN_UOPS, _LINE, _COPY_BFLOAT16 = 2.0, 32, COPY / 2
 # Input rows of a tile, about the window's height; one row at a time is in registers.
 _ROWS_HELD = 3
 
@@ -150,7 +157,7 @@ class WindowModel:
     def __init__(self, form: WindowForm, arch: CpuArch) -> None:
         self._form, self._arch, self._taps = form, arch, form.facts.reduced
         self._extents = form.extents
-        self._memory = WindowTraffic(form, arch)
+        self._memory = _bfloat16_traffic(form, arch) if form.widens else WindowTraffic(form, arch)
 
     def rank(self, hint: WindowConfig) -> Ranked[WindowConfig]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
@@ -163,6 +170,8 @@ class WindowModel:
         if self._form.multiplies_bytes:
             multiply *= _NARROW_UOPS
         loads, spilled = self._loads(hint, accumulators)
+        if self._form.widens:
+            multiply += loads * _WIDEN_UOPS / arch.fma_ports
         waits = accumulators < arch.fma_ports * arch.fma_latency
         latency = arch.fma_latency * self._taps if waits else 0.0
         compute = max(multiply, loads / arch.load_ports, latency) + self._taps * spilled * _SPILL
@@ -171,7 +180,8 @@ class WindowModel:
         cycles = self._memory.all_tiles(one, loops)
         if hint.inlined:
             cycles *= _AROUND + _CROWDED * max(0, accumulators - _MOST_HELD)
-            cycles *= _TWO_WAYS if sum(size > 1 for size in block[:-1]) > 1 else 1.0
+            two_ways = _TWO_WAYS_OF_16 if arch.vector_registers <= 16 else _TWO_WAYS
+            cycles *= two_ways if sum(size > 1 for size in block[:-1]) > 1 else 1.0
         else:
             cycles += self._memory.padding(loops, hint.producer_depth)
         copied, patch = self._memory.copied(loops, max(0, hint.producer_depth))
@@ -192,6 +202,12 @@ class WindowModel:
         operands = self._memory.operands(hint.register_tile)
         if not self._form.unrolled_taps:
             return self._taps * accumulators * len(operands), 0.0
-        vectors = [size / self._arch.simd_bytes for size in operands]
+        loaded = self._arch.simd_bytes / (2 if self._form.widens else 1)
+        vectors = [size / loaded for size in operands]
         held = accumulators + max(vectors) / _ROWS_HELD
         return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
+
+
+def _bfloat16_traffic(form: WindowForm, arch: CpuArch) -> WindowTraffic:
+    """Return the cost of traffic of bfloat16: a vector is half a line, yet caches read lines."""
+    return WindowTraffic(form, arch, least_channels=_LINE, copy_rate=_COPY_BFLOAT16)
