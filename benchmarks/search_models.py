@@ -1,12 +1,14 @@
 """Search models with a time limit, and compare the champions with ONNX Runtime and OpenVINO.
 
 Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--threads N]
-[--samples N] [--out FOLDER]``
+[--samples N] [--steps search,auto,compare] [--out FOLDER]``
 
 For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
 ``dtype=auto``, of which the wall time is printed; then :mod:`benchmarks.search_champion` of both.
 Each model has a tracking store and logs of its own under ``--out``. Several processes with distinct
-``--only``, each bound to cores of its own, may run side by side.
+``--only``, each bound to cores of its own, may run side by side; so may the steps ``search`` and
+``auto`` of one model, with the same ``--out`` and distinct cores, once the first has made the
+tracking store. A comparison that fails with ``auto`` is made without it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from benchmarks.real_inputs import samples
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
 
+STEPS = ("search", "auto", "compare")
 MODELS = (
     "efficientnet_lite0",
     "ppocr_rec",
@@ -45,20 +49,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="time budget of a search")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"default: {','.join(STEPS)}")
     parser.add_argument("--out", type=Path, default=None, help="default: a temporary folder")
     args = parser.parse_args()
+    steps = options.check_names(parser, args.steps, STEPS) or STEPS
     known = [entry.name for entry in zoo.ENTRIES]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="tvmopt-search-") as scratch:
         for name in options.check_names(parser, args.only, known) or MODELS:
             folder = (args.out or Path(scratch)) / name
             folder.mkdir(parents=True, exist_ok=True)
-            failed += not _compared(name, folder, args.seconds, args.threads, args.samples)
+            failed += not _compared(name, folder, args, steps)
     return int(failed > 0)
 
 
-def _compared(name: str, folder: Path, seconds: float, threads: int, count: int) -> bool:
+def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence[str]) -> bool:
     """Search, convert with ``dtype=auto``, and print the comparison; return whether all worked."""
+    seconds, threads, count = args.seconds, args.threads, args.samples
     shapes, data = zoo.entry(name).input_shapes, folder / "data.npz"
     loaded = load_onnx(zoo.path(name))
     specs = input_specs(prepare(loaded, shapes_for(loaded, shapes)).reference)
@@ -79,15 +86,18 @@ def _compared(name: str, folder: Path, seconds: float, threads: int, count: int)
         return spent if done.returncode == 0 else None
 
     budget = ("--time_budget", str(seconds))
-    searched = run("search", "flows.search", *given, *budget, "--name", "searched")
-    auto = run("auto", "flows.main", *given, "--dtype", "auto", "--name", "auto")
-    if searched is None:
-        return False
-    beside = () if auto is None else ("--beside", "auto")
     also = ("--data", str(data), "--threads", str(threads))
-    done = run("compare", "benchmarks.search_champion", "--name", "searched", *beside, *also)
-    print((folder / "compare.log").read_text(), flush=True)
-    return done is not None and auto is not None
+    commands = {
+        "search": ("flows.search", *given, *budget, "--name", "searched"),
+        "auto": ("flows.main", *given, "--dtype", "auto", "--name", "auto"),
+        "compare": ("benchmarks.search_champion", "--name", "searched", "--beside", "auto", *also),
+    }
+    done = [run(step, *commands[step]) is not None for step in STEPS if step in steps]
+    if "compare" in steps:
+        if not done[-1]:
+            run("compare", "benchmarks.search_champion", "--name", "searched", *also)
+        print((folder / "compare.log").read_text(), flush=True)
+    return all(done)
 
 
 if __name__ == "__main__":
