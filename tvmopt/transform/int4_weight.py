@@ -15,6 +15,7 @@ by its result.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,15 @@ from tvmopt.device import dtypes
 #: Weights of a 32-bit word; the first is in its lowest bits.
 WEIGHTS_PER_WORD = 8
 _NAME = "tvmopt.int4_weight"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Int4Weight:
+    """A packed weight; fields as the arguments of :func:`int4_weight`."""
+
+    words: np.ndarray
+    scales: np.ndarray
+    zero_point: int
 
 
 def int4_weight(words: np.ndarray, scales: np.ndarray, zero_point: int) -> relax.Call:
@@ -61,11 +71,11 @@ def dequantized(words: np.ndarray, scales: np.ndarray, zero_points: np.ndarray) 
 def matmul_int4(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """Legalize a matmul with an int4 weight; return None for others."""
     x, weight = call.args
-    found = _packed(builder.lookup_binding(weight) if isinstance(weight, relax.Var) else weight)
+    bound = builder.lookup_binding(weight) if isinstance(weight, relax.Var) else weight
+    found = packed_weight(bound)
     if found is None:
         return None
-    words, scales, zero_point = found
-    dtype = str(scales.dtype)
+    dtype, zero_point = str(found.scales.dtype), found.zero_point
 
     def multiply(x: te.Tensor, words: te.Tensor, scales: te.Tensor) -> te.Tensor:
         count, blocks = (int(extent) for extent in scales.shape)
@@ -90,12 +100,12 @@ def matmul_int4(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | N
             return total
         return te.compute(total.shape, lambda *at: total(*at).astype(out), name="cast")
 
-    operands = [x, relax.const(words), relax.const(scales, dtype)]
+    operands = [x, relax.const(found.words), relax.const(found.scales, dtype)]
     return builder.call_te(multiply, *operands, primfunc_name_hint="matmul_int4")
 
 
-def _packed(expr: relax.Expr | None) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Return words, scales and zero point of an :func:`int4_weight`; None for others."""
+def packed_weight(expr: relax.Expr | None) -> Int4Weight | None:
+    """Return the weight that an :func:`int4_weight` call represents; None for others."""
     if not isinstance(expr, relax.Call) or getattr(expr.op, "name", "") != "relax.call_dps_packed":
         return None
     if str(expr.args[0].global_symbol) != _NAME:
@@ -103,7 +113,7 @@ def _packed(expr: relax.Expr | None) -> tuple[np.ndarray, np.ndarray, int] | Non
     words, scales, zero_point = (
         field.value.numpy() for field in expr.args[1].fields if isinstance(field, GenericConst)
     )
-    return words, scales, int(zero_point)
+    return Int4Weight(words, scales, int(zero_point))
 
 
 @mutator
@@ -115,17 +125,16 @@ class _Unpack(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
         if not self._on_gpu:
-            found = _packed(call)
+            found = packed_weight(call)
             if found is None:
                 return call
-            words, scales, zero_point = found
-            return relax.const(dequantized(words, scales, np.array([zero_point])), scales.dtype)
+            dense = dequantized(found.words, found.scales, np.array([found.zero_point]))
+            return relax.const(dense, found.scales.dtype)
         if getattr(call.op, "name", "") == "relax.astype" and isinstance(call.args[0], relax.Var):
-            found = _packed(self.lookup_binding(call.args[0]))
+            found = packed_weight(self.lookup_binding(call.args[0]))
             if found is not None:
-                words, scales, zero_point = found
-                narrow = scales.astype(dtypes.dtype(str(call.attrs.dtype)).numpy)
-                return int4_weight(words, narrow, zero_point)
+                narrow = found.scales.astype(dtypes.dtype(str(call.attrs.dtype)).numpy)
+                return int4_weight(found.words, narrow, found.zero_point)
         return call
 
 

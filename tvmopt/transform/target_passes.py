@@ -20,9 +20,11 @@ from tvmopt.transform.attention.kernels import (
     attention_on_gpu,
 )
 from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.combine_matmuls import CombineMatmuls
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.plain_names import PlainNames
+from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
@@ -36,6 +38,7 @@ class TargetPasses:
 
     Attributes:
         first: Makes the passes before graph clean-up.
+        combine: Makes the passes that combine operators, after common subexpressions are gone.
         unpacks_int4: Whether kernels unpack int4 weights; constants are dequantised otherwise.
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
@@ -47,6 +50,7 @@ class TargetPasses:
     """
 
     first: Callable[[], _Passes]
+    combine: Callable[[], _Passes]
     unpacks_int4: bool
     before_fusion: Callable[[], _Passes]
     last: Callable[[], _Passes]
@@ -71,6 +75,7 @@ def _cuda_legalize(target: Target, winograd: WinogradRule | None) -> _LegalizeMa
 
 _CPU = TargetPasses(
     first=list,
+    combine=list,
     unpacks_int4=False,
     before_fusion=list,
     last=lambda: [ViewsBesideAttention()],
@@ -80,6 +85,7 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
+    combine=lambda: [FuseRmsNorm(), CombineMatmuls()],
     unpacks_int4=True,
     before_fusion=lambda: [BroadcastApart()],
     last=_views,
