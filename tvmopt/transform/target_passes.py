@@ -21,6 +21,7 @@ from tvmopt.transform.attention.kernels import (
 )
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.combine_matmuls import CombineMatmuls
+from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.plain_names import PlainNames
@@ -87,7 +88,7 @@ _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
     combine=lambda: [FuseRmsNorm(), CombineMatmuls()],
     unpacks_int4=True,
-    before_fusion=lambda: [BroadcastApart()],
+    before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
     attention=attention_on_gpu,
