@@ -28,16 +28,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvmopt.kernels.cuda.gemv.schedule import MAX_ROWS
 from tvmopt.transform.anchors import anchors, with_layers
 from tvmopt.transform.attention.producers import Producers, operator_name
-from tvmopt.transform.int4_weight import Int4Weight, int4_weight, packed_weight
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.layer_facts import is_elementwise
+from tvmopt.transform.packed_weight import PackedWeight, packed_weight, side_by_side
 
 # Operators that are views, or that the function behind them reads through.
 _READ_THROUGH = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims"})
 # Operators that run as a kernel in any case, and may read a slice.
 _KERNELS = frozenset({"concat", "strided_slice", "split", "take", "repeat", "broadcast_to"})
 
-_Weight = np.ndarray | Int4Weight
+_Weight = np.ndarray | PackedWeight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +102,7 @@ def _weight(expr: relax.Expr, graph: Producers) -> _Weight | None:
 
 def _kind(weight: _Weight) -> object:
     """Return a key of the weights that concatenate to one weight."""
-    if isinstance(weight, np.ndarray):
-        return str(weight.dtype)
-    return weight.scales.shape[1], str(weight.scales.dtype), weight.zero_point
+    return str(weight.dtype) if isinstance(weight, np.ndarray) else weight.kind()
 
 
 def _saves(group: list[_Member], graph: Producers) -> bool:
@@ -132,11 +130,9 @@ def _is_read_by_kernels(var: relax.Var, graph: Producers) -> bool:
 
 def _concatenated(group: list[_Member]) -> relax.Expr:
     """Return the weights of ``group`` side by side."""
-    packed = [member.weight for member in group if isinstance(member.weight, Int4Weight)]
+    packed = [member.weight for member in group if isinstance(member.weight, PackedWeight)]
     if packed:
-        words = np.concatenate([weight.words for weight in packed])
-        scales = np.concatenate([weight.scales for weight in packed])
-        return int4_weight(words, scales, packed[0].zero_point)
+        return side_by_side(packed).call()
     dense = np.concatenate([np.asarray(member.weight) for member in group], axis=1)
     return relax.const(dense, str(dense.dtype))
 

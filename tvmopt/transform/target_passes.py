@@ -40,7 +40,7 @@ class TargetPasses:
     Attributes:
         first: Makes the passes before graph clean-up.
         combine: Makes the passes that combine operators, after common subexpressions are gone.
-        unpacks_int4: Whether kernels unpack int4 weights; constants are dequantised otherwise.
+        unpacks_weights: Whether kernels unpack int4 and int8 weights; constants are dequantised otherwise.
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.
@@ -52,7 +52,7 @@ class TargetPasses:
 
     first: Callable[[], _Passes]
     combine: Callable[[], _Passes]
-    unpacks_int4: bool
+    unpacks_weights: bool
     before_fusion: Callable[[], _Passes]
     last: Callable[[], _Passes]
     winograd_rule: Callable[[Target], WinogradRule | None]
@@ -77,7 +77,7 @@ def _cuda_legalize(target: Target, winograd: WinogradRule | None) -> _LegalizeMa
 _CPU = TargetPasses(
     first=list,
     combine=list,
-    unpacks_int4=False,
+    unpacks_weights=False,
     before_fusion=list,
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
@@ -87,7 +87,7 @@ _CPU = TargetPasses(
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
     combine=lambda: [FuseRmsNorm(), CombineMatmuls()],
-    unpacks_int4=True,
+    unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
