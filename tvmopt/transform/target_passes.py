@@ -20,6 +20,7 @@ from tvmopt.transform.attention.kernels import (
     attention_on_gpu,
 )
 from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.cast_pairs import RemoveCastPairs
 from tvmopt.transform.combine_matmuls import CombineMatmuls
 from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
@@ -86,7 +87,7 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
-    combine=lambda: [FuseRmsNorm(), CombineMatmuls()],
+    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), CombineMatmuls()],
     unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
