@@ -75,7 +75,7 @@ def without_constants(mod: Any) -> tuple[Any, list[np.ndarray]]:
     inputs: list[relax.Var] = []
 
     @mutator
-    class Lift(PyExprMutator):  # type: ignore[misc]
+    class Lift(PyExprMutator):
         def visit_generic_const_(self, op: Any) -> Any:
             array = op.value.numpy()
             if array.nbytes < _LARGE_BYTES:

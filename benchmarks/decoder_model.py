@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,9 +78,7 @@ def decoder_step(
 
 
 class _Graph:
-    def __init__(
-        self, sizes: DecoderSizes, weights: LinearWeights, bits: int, dtype: str
-    ) -> None:
+    def __init__(self, sizes: DecoderSizes, weights: LinearWeights, bits: int, dtype: str) -> None:
         self.sizes, self.weights, self.bits = sizes, weights, bits
         self.dtype = np.dtype(dtype)
         self.kind = helper.np_dtype_to_tensor_dtype(self.dtype)
@@ -105,12 +104,12 @@ class _Graph:
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
-    def add(self, op: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
+    def add(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         """Append a node with the output ``name``; return ``name``."""
         self.nodes.append(helper.make_node(op, list(inputs), [name], name, **attributes))
         return name
 
-    def constant(self, name: str, value: object, dtype: object = None) -> str:
+    def constant(self, name: str, value: Any, dtype: str | None = None) -> str:
         """Return the name of a constant."""
         self.constants[name] = np.asarray(value, dtype or self.dtype)
         return name

@@ -73,7 +73,7 @@ def reference(sizes: DecoderSizes, inputs: Mapping[str, np.ndarray], block: int)
 
     def norm(x: np.ndarray) -> np.ndarray:
         weight = 1 + np.arange(sizes.hidden) % 7 / 8
-        return np.float32(x / np.sqrt(np.mean(x * x) + _EPSILON) * weight)
+        return (x / np.sqrt(np.mean(x * x) + _EPSILON) * weight).astype("float32")
 
     def rotary(x: np.ndarray) -> np.ndarray:
         first, second = np.split(x, 2, axis=-1)

@@ -139,7 +139,11 @@ def test_weights_stay_packed_in_the_converted_module(tmp_path) -> None:
         ({"depth": 256, "block": 64}, "float32", "gpu_gemv"),
         ({"depth": 512, "block": 64, "zero_points": _varied(40, 8)}, "float16", "gpu_gemv"),
         ({"bits": 8, "depth": 512, "block": 128, "bias": True}, "float16", "gpu_gemv"),
-        ({"bits": 8, "depth": 512, "rows": 2, "zero_points": _varied(40, 16, 8)}, "float16", "gpu_gemv"),
+        (
+            {"bits": 8, "depth": 512, "rows": 2, "zero_points": _varied(40, 16, 8)},
+            "float16",
+            "gpu_gemv",
+        ),
     ],
 )
 def test_a_gpu_unpacks_in_its_kernel(given: dict, dtype: str, template: str) -> None:

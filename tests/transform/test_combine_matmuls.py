@@ -134,6 +134,9 @@ def test_a_gpu_combines_and_a_cpu_does_not(relax_main) -> None:
     for device, count in (("nvidia-h200", 1), ("host", 2)):
         lowered = lower(mod, resolve_target(device).to_tvm())
         calls = [b.value for block in lowered["main"].body.blocks for b in block.bindings]
-        names = [c.args[0].name_hint for c in calls if isinstance(c, relax.Call) and
-                 c.op.name == "relax.call_tir"]
+        names = [
+            c.args[0].name_hint
+            for c in calls
+            if isinstance(c, relax.Call) and c.op.name == "relax.call_tir"
+        ]
         assert sum("matmul" in name for name in names) == count

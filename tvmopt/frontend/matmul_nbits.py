@@ -30,13 +30,13 @@ def matmul_nbits(
 ) -> relax.Expr:
     """Return the matmul of ``x`` (..., K) with the weight, (..., N).
 
-    The weight stays packed for a few rows of activations and K of whole blocks. Otherwise it becomes
-    a dense constant.
+    The weight stays packed for a few rows of activations and K of whole blocks; otherwise it
+    becomes a dense constant.
 
     Args:
         builder: Block builder to emit into.
-        inputs: Activation, weight (N, blocks, bytes of a block), scales, and optionally zero points,
-            group indices and bias.
+        inputs: Activation, weight (N, blocks, bytes of a block), scales, and optionally zero
+            points, group indices and bias.
         attributes: Attributes of the ONNX node.
 
     Raises:

@@ -1,6 +1,6 @@
 """Remove casts of 16-bit floats to float32 and back.
 
-before -> after, behind attention in float16, whose matmuls were separate when layers got their dtypes::
+before -> after, behind attention in float16, whose matmuls were separate layers before::
 
     y = astype(astype(x, "float32"), "float16")  ->  y = x
 

@@ -8,9 +8,9 @@ before -> after, for ``x`` in float16 and a constant ``weight``::
     ->
     y = call_tir(rms_norm, (x, weight))
 
-A casts to the narrow dtype and back, between the division and the weight, is left out. The square
-root may be ``rsqrt`` or its reciprocal, the weight may be missing (Zhang and Sennrich 2019,
-arXiv:1910.07467).
+A cast to the narrow dtype between the division and the weight is left out. The graph may multiply
+by ``rsqrt`` or by the reciprocal of the root, and have no weight. RMSNorm: Zhang and Sennrich 2019,
+arXiv:1910.07467.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.device.dtypes import HALF_FLOATS
-from tvmopt.transform.attention.producers import Producers, operator_name
+from tvmopt.transform.attention.producers import Producers
 from tvmopt.transform.integer.values import static_shape
 
 _WIDE = "float32"
@@ -111,18 +111,15 @@ def _divided(root: relax.Var, wide: relax.Expr, graph: Producers) -> relax.Var |
     if not inverse and graph.call(root, "sqrt") is None:
         return None
     user = _only_user(root, graph)
-    call = None if user is None else graph.call(user, "divide", "multiply")
-    if call is not None and not inverse and operator_name(call) == "divide":
-        if call.args[1] == root and graph.scalar(call.args[0]) == 1.0:
-            root, inverse = user, True
-            user = _only_user(root, graph)
-            call = None if user is None else graph.call(user, "multiply")
-    if call is None or user is None:
+    quotient = None if user is None else graph.call(user, "divide")
+    if user is not None and quotient is not None and graph.scalar(quotient.args[0]) == 1.0:
+        if inverse or quotient.args[1] != root:
+            return None
+        root, inverse, user = user, True, _only_user(user, graph)
+    call = None if user is None else graph.call(user, "multiply" if inverse else "divide")
+    if call is None:
         return None
-    if inverse:
-        same = operator_name(call) == "multiply" and set(call.args) == {wide, root}
-    else:
-        same = operator_name(call) == "divide" and list(call.args) == [wide, root]
+    same = set(call.args) == {wide, root} if inverse else list(call.args) == [wide, root]
     return user if same else None
 
 
@@ -153,8 +150,9 @@ def _cast(var: relax.Var, graph: Producers) -> relax.Var:
 def _narrow(wide: relax.Expr, graph: Producers) -> relax.Expr:
     """Return what ``wide`` is cast from, if it is a 16-bit float; else ``wide``."""
     call = graph.call(wide, "astype")
-    narrow = call is not None and str(call.args[0].ty.dtype) in HALF_FLOATS
-    return call.args[0] if narrow else wide
+    if call is None or str(call.args[0].ty.dtype) not in HALF_FLOATS:
+        return wide
+    return call.args[0]
 
 
 def _only_user(var: relax.Var, graph: Producers) -> relax.Var | None:

@@ -41,7 +41,8 @@ class TargetPasses:
     Attributes:
         first: Makes the passes before graph clean-up.
         combine: Makes the passes that combine operators, after common subexpressions are gone.
-        unpacks_weights: Whether kernels unpack int4 and int8 weights; constants are dequantised otherwise.
+        unpacks_weights: Whether kernels unpack int4 and int8 weights; constants are dequantised
+            otherwise.
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.

@@ -2,9 +2,9 @@
 
 Between two kernels of a stream a GPU idles for about a microsecond: it flushes the results of the
 first and launches the second. From compute capability 9.0 on, PDL overlaps the two: blocks of the
-second kernel start once all blocks of the first have ended. Before any access to global memory that
-a kernel writes they execute ``griddepcontrol.wait``: it returns once the results of the first kernel
-are visible. The int4 GEMV loads constant weights before that.
+second kernel start once all blocks of the first have ended. Before they access global memory they
+execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible. Only
+the int4 GEMV loads weights before, if they are constants.
 
 We do not trigger earlier (``griddepcontrol.launch_dependents``). An early trigger puts the
 dependent's blocks where the first blocks end, many on one SM and none on others. On an H200,
