@@ -19,7 +19,7 @@ from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
-from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -158,8 +158,8 @@ def test_constant_weights_are_loaded_before_the_kernel_before_has_ended(
     kernel = emit_kernel(func, _hint(16, 16, 4, 3))
     code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
     body = code[code.index("float tvmopt_int4_") :]
-    load, wait, x = (body.index(text) for text in ("load(d);", f"{WAIT}();", "__ldg(x"))
-    assert load < wait < x and code.count(f"{WAIT}();") == 1
+    load, wait, x = (body.index(text) for text in ("load(d);", WAIT_STATEMENT, "__ldg(x"))
+    assert load < wait < x and code.count(WAIT_STATEMENT) == 1
     empty = np.full(want.shape, np.nan, func.params[-1].dtype)
     [got] = run(kernel, inputs, [empty], H200, order=order)
     np.testing.assert_array_equal(got, want.astype(got.dtype))
@@ -169,8 +169,10 @@ def test_constant_weights_are_loaded_before_the_kernel_before_has_ended(
 def test_weights_that_a_kernel_may_write_are_loaded_after_it(attrs: dict[str, list[int]]) -> None:
     kernel = emit_kernel(int4_product(1, 33, 1024, 32).with_attrs(attrs), _hint(16, 16, 4, 3))
     code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
-    assert code.count(f"{WAIT}();") == 1
-    assert code.index(f"{WAIT}();") < code.rindex("tvmopt_int4_")  # before the device function runs
+    assert code.count(WAIT_STATEMENT) == 1
+    kernel_code = code[code.index("__global__") :]
+    wait = kernel_code.index("tvmopt_wait_for_kernel_before();")
+    assert wait < kernel_code.index("tvmopt_int4_")  # before the device function runs
 
 
 def test_gpus_without_dependent_launches_do_not_wait() -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT, WAIT_SOURCE
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 
 #: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
 PIECE, STEP, STAGE = 32, 128, 256
@@ -128,8 +128,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       }}
     }}
     tvmopt_commit();
-  }}
-  {wait}
+  }}{wait}
   if (X_SHARED) {{
     uint4* steps = reinterpret_cast<uint4*>(shared);
     for (int i = threadIdx.x; i < M * STAGES * 32; i += THREADS) {{
@@ -255,10 +254,10 @@ def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tu
         name=name,
         even=_twice(1024 + offset),
         odd=_twice(-64 - offset),
-        wait=f"{WAIT}();" if waits else "",
+        wait=f"\n  {WAIT_STATEMENT}" if waits else "",
         **numbers,
     )
-    return name, _COMMON + (WAIT_SOURCE if waits else "") + text
+    return name, _COMMON + text
 
 
 def _twice(value: int) -> str:

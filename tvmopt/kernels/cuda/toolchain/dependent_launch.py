@@ -29,21 +29,19 @@ _TAG = "tirx.use_programtic_dependent_launch"
 _LAUNCH, _DYNAMIC_SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_memory"
 #: Least compute capability with PDL.
 LEAST_CAPABILITY = 90
-#: Device function that waits for the kernel before, and its CUDA source.
-WAIT = "tvmopt_wait_for_kernel_before"
-WAIT_SOURCE = f"""
-#ifndef TVMOPT_WAIT
-#define TVMOPT_WAIT
-__forceinline__ __device__ void {WAIT}() {{
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+#: CUDA statement that waits for the kernel before.
+WAIT_STATEMENT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+_WAIT = "tvmopt_wait_for_kernel_before"
+_SOURCE = f"""
+__forceinline__ __device__ void {_WAIT}() {{
+  {WAIT_STATEMENT}
 }}
-#endif
 """
 
 
 def wait_for_kernel_before() -> Any:
     """Return a ``griddepcontrol.wait`` call; every thread executes it before global accesses."""
-    return cuda_func_call(WAIT, source_code=WAIT_SOURCE)
+    return cuda_func_call(_WAIT, source_code=_SOURCE)
 
 
 def waiting(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -81,7 +79,7 @@ def _waits(func: tirx.PrimFunc) -> bool:
     found: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
-        if any(isinstance(a, ir.StringImm) and WAIT in str(a.value) for a in call.args):
+        if any(isinstance(a, ir.StringImm) and WAIT_STATEMENT in str(a.value) for a in call.args):
             found.append(call)
 
     tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")
