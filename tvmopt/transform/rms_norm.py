@@ -62,7 +62,7 @@ class FuseRmsNorm:
         }
         if not found:
             return mod
-        rewrite = _Fuse(mod, found)
+        rewrite = _FuseNorms(mod, found)
         rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(main))
         return relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
 
@@ -161,7 +161,7 @@ def _only_user(var: relax.Var, graph: Producers) -> relax.Var | None:
 
 
 @mutator
-class _Fuse(PyExprMutator):
+class _FuseNorms(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, found: dict[relax.Var, _RmsNorm]) -> None:
         super().__init__(mod)
         self._found = found
