@@ -21,13 +21,13 @@ import pickle
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.decoder_model import DecoderSizes
+from benchmarks.decoder_sizes import DecoderSizes
 
 _DEVICE = "nvidia-h200"
 _VERSIONS = ("float16", "int4")
@@ -139,8 +139,8 @@ def build(sizes: DecoderSizes, block: int, folder: Path) -> None:
 # -- on the GPU --------------------------------------------------------------------------------
 
 
-def load(version: str, folder: Path, inputs: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """Return the executor and the recorded run of a version."""
+def load(version: str, folder: Path, inputs: Sequence[np.ndarray]) -> Any:
+    """Return the recorded run of a version."""
     import tvm
 
     from benchmarks.decoder_weights import decompressed
@@ -154,10 +154,18 @@ def load(version: str, folder: Path, inputs: Sequence[np.ndarray]) -> tuple[Any,
         str((folder / f"{version}.so").resolve()), threads=0, native=False, device=device
     )
     tensors = [tvm.runtime.tensor(array, device) for array in given]
-    return executor, network(executor, tensors, on_gpu=True)
+    return network(executor, tensors, on_gpu=True)
 
 
-def kernel_seconds(executor: Any, call: dict[str, Any]) -> float:
+def kernels_of(path: Path) -> Callable[[str], Any]:
+    """Return a function that returns a kernel of a network's library by name."""
+    import tvm
+
+    library = tvm.runtime.load_module(str(path.resolve()))
+    return lambda name: library.get_function(name, query_imports=True)
+
+
+def kernel_seconds(kernel: Any, call: dict[str, Any]) -> float:
     """Return the seconds of a kernel, launched back to back on arguments that are not in L2."""
     import tvm
 
@@ -173,7 +181,6 @@ def kernel_seconds(executor: Any, call: dict[str, Any]) -> float:
     size = sum(array.nbytes for array in arrays)
     copies = min(_MOST_COPIES, max(2, math.ceil(_COLD_BYTES / size)))
     sets = [[tvm.runtime.tensor(a, tvm.cuda()) for a in arrays] for _ in range(copies)]
-    kernel = executor.module[call["kernel"]]
     stream = Stream()
 
     def launch() -> None:
@@ -196,9 +203,9 @@ def run(folder: Path, json_file: Path | None, kernels: bool) -> int:
     sizes = DecoderSizes(**index["sizes"])
     inputs = list(inputs_of(sizes).values())
     expected = np.load(folder / "expected.npy")
-    executors, runs, errors = {}, {}, {}
+    runs, errors = {}, {}
     for version in _VERSIONS:
-        executors[version], runs[version] = load(version, folder, inputs)
+        runs[version] = load(version, folder, inputs)
         got = runs[version]()[0].numpy().astype("float32").reshape(-1)
         errors[version] = float(np.abs(got - expected).max() / np.abs(expected).max())
     times: dict[str, list[float]] = {version: [] for version in _VERSIONS}
@@ -218,19 +225,20 @@ def run(folder: Path, json_file: Path | None, kernels: bool) -> int:
     print(f"ratio: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     found: dict[str, Any] = {"sizes": index["sizes"], "us": times, "errors": errors}
     for version in _VERSIONS if kernels else ():
-        found[f"{version} kernels"] = _breakdown(version, executors[version], index[version])
+        found[f"{version} kernels"] = _breakdown(version, folder, index[version])
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1))
     return sum(not error < 0.02 for error in errors.values())
 
 
-def _breakdown(version: str, executor: Any, built: dict[str, Any]) -> list[dict[str, Any]]:
+def _breakdown(version: str, folder: Path, built: dict[str, Any]) -> list[dict[str, Any]]:
     """Print and return a row for each kernel: launches, microseconds, family."""
     counts = Counter(call["kernel"] for call in built["calls"])
     first = {call["kernel"]: call for call in reversed(built["calls"])}
     rows = []
+    library = kernels_of(folder / f"{version}.so")
     for name, count in counts.items():
-        us = kernel_seconds(executor, first[name]) * 1e6
+        us = kernel_seconds(library(name), first[name]) * 1e6
         rows.append({"kernel": name, "launches": count, "us": us, "by": built["sources"][name]})
     print(f"{version}: {sum(r['launches'] * r['us'] for r in rows):.1f} us of kernels alone")
     for row in sorted(rows, key=lambda r: -r["launches"] * r["us"]):

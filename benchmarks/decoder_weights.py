@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decoder_model import DecoderSizes
+from benchmarks.decoder_sizes import DecoderSizes
 
 _PERIOD = 1021
 # Scales are powers of two, so that float16 holds every dequantised weight exactly.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -12,7 +13,8 @@ import tvm
 from tvm import relax
 
 from benchmarks import cuda_decoder
-from benchmarks.decoder_model import DecoderSizes, decoder_step
+from benchmarks.decoder_model import decoder_step
+from benchmarks.decoder_sizes import DecoderSizes
 from benchmarks.decoder_weights import (
     compressed,
     decompressed,
@@ -21,10 +23,12 @@ from benchmarks.decoder_weights import (
     packed_weight,
     reference,
 )
+from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, prepare
 from tvmopt.stages.check import compile_for_check
 from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
 
 SMALL = DecoderSizes(2, 64, 4, 2, 16, 96, 9)
 SIZES = DecoderSizes(1, 4096, 32, 8, 128, 4096, 1024)
@@ -99,6 +103,20 @@ def test_constants_become_inputs() -> None:
         k * n // 2 for k, n in SIZES.linears().values()
     )
     assert isinstance(lifted["main"], relax.Function)
+
+
+def test_kernels_of_a_library_are_found_by_name(tmp_path: Path) -> None:
+    """On a CPU; the module of a GPU's library has the same structure."""
+    target = resolve_target("host", 1)
+    prepared = prepare(cuda_decoder.step(SMALL, "int4", 32), {})
+    lowered = lower(convert_module(import_onnx(prepared.model)).mod, target.to_tvm())
+    build_library(lowered, target, tmp_path / "step.so", native=False)
+    kernel_of = cuda_decoder.kernels_of(tmp_path / "step.so")
+    call = next(c for c in cuda_decoder.kernel_calls(lowered) if len(c["arguments"]) == 2)
+    given = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape, dtype in call["arguments"]]
+    given[-1].copyfrom(np.full(call["arguments"][-1][0], 77, call["arguments"][-1][1]))
+    kernel_of(call["kernel"])(*given)
+    assert not (given[-1].numpy() == 77).any()
 
 
 def test_the_model_takes_other_bits() -> None:
