@@ -31,7 +31,7 @@ from tvmopt.transform.conversion import convert_module
 from tvmopt.transform.lower import lower
 
 SMALL = DecoderSizes(2, 64, 4, 2, 16, 96, 9)
-SIZES = DecoderSizes(1, 4096, 32, 8, 128, 4096, 1024)
+SIZES = DecoderSizes(1, 3072, 24, 8, 128, 3072, 1024)
 VERSIONS = ("float16", "int4")
 
 
