@@ -32,13 +32,14 @@ def _model(
     dtype: str = "float32",
     zero_points: np.ndarray | None = None,
     bias: bool = False,
+    bits: int = 4,
     **attributes: int,
 ) -> onnx.ModelProto:
     rng = np.random.default_rng([rows, depth, count, block])
     blocks = -(-depth // block)
     constants = {
-        "weight": rng.integers(0, 256, (count, blocks, block // 2), dtype=np.uint8),
-        "scales": (2.0 ** rng.integers(-6, -2, (count, blocks))).astype(dtype),
+        "weight": rng.integers(0, 256, (count, blocks, block * bits // 8), dtype=np.uint8),
+        "scales": (2.0 ** rng.integers(-2 - bits, 2 - bits, (count, blocks))).astype(dtype),
     }
     names = ["x", "weight", "scales", "", "", ""]
     if zero_points is not None:
@@ -49,7 +50,7 @@ def _model(
         names.pop()
     node = helper.make_node(
         "MatMulNBits", names, ["y"], "dense", domain="com.microsoft",
-        **{"K": depth, "N": count, "bits": 4, "block_size": block, **attributes},
+        **{"K": depth, "N": count, "bits": bits, "block_size": block, **attributes},
     )  # fmt: skip
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = helper.make_graph(
@@ -75,8 +76,13 @@ def _expected(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return session.run(None, {"x": x})[0]
 
 
-def _varied(count: int, blocks: int) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 256, (count, -(-blocks // 2)), dtype=np.uint8)
+def _varied(count: int, blocks: int, bits: int = 4) -> np.ndarray:
+    shape = (count, -(-blocks * bits // 8))
+    return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+
+
+def _float_zeros(count: int, blocks: int) -> np.ndarray:
+    return np.random.default_rng(2).uniform(5, 10, (count, blocks)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,11 @@ def _varied(count: int, blocks: int) -> np.ndarray:
         {"zero_points": _varied(40, 3)},
         {"zero_points": np.full((40, 2), 0x55, np.uint8)},
         {"rows": 12, "block": 64, "depth": 128},
+        {"bits": 8},
+        {"bits": 8, "depth": 100, "block": 16, "bias": True},
+        {"bits": 8, "dtype": "float16", "zero_points": _varied(40, 3, 8)},
+        {"zero_points": np.full((40, 3), 7.5, np.float32)},
+        {"zero_points": _float_zeros(40, 3)},
     ],
     ids=lambda given: "-".join(given) or "plain",
 )
@@ -126,6 +137,13 @@ def test_weights_stay_packed_in_the_converted_module(tmp_path) -> None:
         ({"depth": 512, "block": 32, "rows": 3}, "float16", "gpu_int4"),
         ({"depth": 256, "block": 16}, "float16", "gpu_gemv"),  # scales too fine for its lanes
         ({"depth": 256, "block": 64}, "float32", "gpu_gemv"),
+        ({"depth": 512, "block": 64, "zero_points": _varied(40, 8)}, "float16", "gpu_gemv"),
+        ({"bits": 8, "depth": 512, "block": 128, "bias": True}, "float16", "gpu_gemv"),
+        (
+            {"bits": 8, "depth": 512, "rows": 2, "zero_points": _varied(40, 16, 8)},
+            "float16",
+            "gpu_gemv",
+        ),
     ],
 )
 def test_a_gpu_unpacks_in_its_kernel(given: dict, dtype: str, template: str) -> None:
@@ -146,8 +164,8 @@ def test_a_gpu_unpacks_in_its_kernel(given: dict, dtype: str, template: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"bits": 8, "block": 32, "depth": 96}, "bits must be 4, but got 8"),
-        ({"zero_points": np.ones((40, 3), np.float32)}, "zero points must hold 80 uint8 values"),
+        ({"bits": 2, "block": 32, "depth": 96}, "bits must be 4 or 8, but got 2"),
+        ({"zero_points": np.ones((40, 3), np.int8)}, "zero points must hold 80 uint8 values"),
     ],
 )
 def test_others_are_refused_in_one_line(given: dict, message: str) -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's MatMulNBits: a matmul with a weight of 4 bits, quantised in blocks along K.
+"""ONNX Runtime's MatMulNBits: a matmul with a weight of 4 or 8 bits, quantised in blocks along K.
 
 ``y = x @ W + bias`` with ``W[k, n] = (q[n, k] - zero_point) * scale``: a zero point and a scale for
 each row ``n`` and each ``block_size`` values of ``k``.
@@ -15,13 +15,11 @@ import onnx
 from onnx.defs import OpSchema
 from tvm import relax
 
-from tvmopt.transform.int4_weight import dequantized, int4_weight
+from tvmopt.transform.packed_weight import PackedWeight
 from tvmopt.transform.precision.anchor_call import constant_data
 
 _NAME, _DOMAIN = "MatMulNBits", "com.microsoft"
 _DTYPES = ("float16", "float32")
-# Zero point without an input for it.
-_MIDDLE = 8
 # Rows of activations up to which the GPU's GEMV kernels unpack the weight; a GEMM of more rows
 # would unpack it again for each tile.
 _MOST_ROWS = 8
@@ -32,13 +30,13 @@ def matmul_nbits(
 ) -> relax.Expr:
     """Return the matmul of ``x`` (..., K) with the weight, (..., N).
 
-    The weight stays packed for a few rows of activations, K of whole blocks and one zero point.
-    Otherwise it becomes a dense constant.
+    The weight stays packed for a few rows of activations and K of whole blocks; otherwise it
+    becomes a dense constant.
 
     Args:
         builder: Block builder to emit into.
-        inputs: Activation, weight (N, blocks, block_size / 2), scales, and optionally zero points,
-            group indices and bias.
+        inputs: Activation, weight (N, blocks, bytes of a block), scales, and optionally zero
+            points, group indices and bias.
         attributes: Attributes of the ONNX node.
 
     Raises:
@@ -47,7 +45,7 @@ def matmul_nbits(
     x, weight, scales, zero_points, group_indices, bias = [*inputs, *[None] * 6][:6]
     depth, rows = int(attributes["K"]), int(attributes["N"])
     bits, block = int(attributes.get("bits", 4)), int(attributes["block_size"])
-    _require(bits == 4, f"bits must be 4, but got {bits}")
+    _require(bits in (4, 8), f"bits must be 4 or 8, but got {bits}")
     _require(
         block in (16, 32, 64, 128, 256), f"block_size must be a power of 2 in 16..256, got {block}"
     )
@@ -55,15 +53,14 @@ def matmul_nbits(
     dtype = str(x.ty.dtype)
     _require(dtype in _DTYPES, f"activations must be {' or '.join(_DTYPES)}, but are {dtype}")
     blocks = math.ceil(depth / block)
-    words = _constant(weight, "weight", "uint8", (rows, blocks * block // 2)).view("<u4")
+    values = _constant(weight, "weight", "uint8", (rows, blocks * block * bits // 8))
     scale = _constant(scales, "scales", dtype, (rows, blocks))
-    zeros = _zero_points(zero_points, rows, blocks)
+    zeros = _zero_points(zero_points, rows, blocks, bits, dtype)
+    packed = PackedWeight(values.view("<u4") if bits == 4 else values, scale, zeros)
     x = builder.normalize(x)
     few = math.prod(int(extent) for extent in x.ty.shape) <= _MOST_ROWS * depth
-    if few and depth == blocks * block and (zeros == zeros.flat[0]).all():
-        matrix = int4_weight(words, scale, int(zeros.flat[0]))
-    else:
-        matrix = relax.const(dequantized(words, scale, zeros)[:depth])
+    whole = depth == blocks * block
+    matrix = packed.call() if few and whole else relax.const(packed.dense()[:depth])
     y = relax.op.matmul(x, matrix, out_dtype="float32")
     y = y if dtype == "float32" else relax.op.astype(y, dtype)
     return builder.normalize(y if bias is None else relax.op.add(y, bias))
@@ -118,9 +115,24 @@ def _constant(
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def _zero_points(value: relax.Expr | None, rows: int, blocks: int) -> np.ndarray:
-    """Return the zero points, (rows, blocks); two are packed in a byte, rows are padded."""
+def _zero_points(
+    value: relax.Expr | None, rows: int, blocks: int, bits: int, dtype: str
+) -> np.ndarray:
+    """Return the zero points, float32 (rows, blocks); (1, 1) where all are the same.
+
+    Integers of 4 bits are packed in bytes, two each, and rows are padded. Zero points may also have
+    the ``dtype`` of the scales.
+    """
+    data = None if value is None else constant_data(value)
     if value is None:
-        return np.full((rows, blocks), _MIDDLE)
-    packed = _constant(value, "zero points", "uint8", (rows, math.ceil(blocks / 2)))
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(rows, -1)[:, :blocks].astype(int)
+        zeros = np.full((1, 1), 2 ** (bits - 1))
+    elif data is not None and str(data.dtype) == dtype:
+        zeros = _constant(value, "zero points", dtype, (rows, blocks))
+    else:
+        packed = _constant(value, "zero points", "uint8", (rows, math.ceil(blocks * bits / 8)))
+        if bits == 4:
+            packed = np.stack([packed & 15, packed >> 4], axis=-1).reshape(rows, -1)
+        zeros = packed[:, :blocks]
+    if (zeros == zeros.flat[0]).all():
+        zeros = zeros[:1, :1]
+    return zeros.astype("float32")

@@ -1,4 +1,4 @@
-"""Attributes of a PrimFunc: that it is scheduled, and that nothing is fused with it."""
+"""Attributes of a PrimFunc: scheduled or not, constant parameters, nothing fused with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from tvm import tirx
 SCHEDULED_ATTR = "tirx.is_scheduled"
 #: Attribute of a generated kernel before the passes of its device.
 UNFINISHED_ATTR = "tvmopt.unfinished"
+#: Attribute with the parameters of a PrimFunc that are constants, by index; TVM's lowering sets it.
+FREE_ATTR = "layout_free_buffers"
 #: Value of the attribute ``op_pattern`` with which FuseOps fuses nothing.
 OPAQUE = 8  # relax.op.OpPatternKind.kOpaque
 

@@ -37,9 +37,20 @@ class BroadcastApart:
         found = _broadcasts(mod, main)
         if not found:
             return mod
-        rewrite = _Mark(mod, found)
-        rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(main))
-        return relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
+        return with_pattern(mod, found, _INJECTIVE)
+
+
+def with_pattern(mod: tvm.IRModule, calls: set[relax.Var], pattern: int) -> tvm.IRModule:
+    """Return ``mod`` with the OpPatternKind of the functions changed that ``main`` calls.
+
+    Args:
+        mod: A module before FuseOps.
+        calls: Variables of the results of the calls.
+        pattern: The pattern.
+    """
+    rewrite = _Mark(mod, calls, pattern)
+    rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(mod["main"]))
+    return relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
 
 
 def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
@@ -82,11 +93,11 @@ def _size(expr: relax.Expr) -> int | None:
 
 @mutator
 class _Mark(PyExprMutator):
-    """Redirect calls bound to ``found`` to copies of their function with the injective pattern."""
+    """Redirect calls bound to ``found`` to copies of their function with another pattern."""
 
-    def __init__(self, mod: tvm.IRModule, found: set[relax.Var]) -> None:
+    def __init__(self, mod: tvm.IRModule, found: set[relax.Var], pattern: int) -> None:
         super().__init__(mod)
-        self._mod, self._found = mod, found
+        self._mod, self._found, self._pattern = mod, found, pattern
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var not in self._found:
@@ -96,7 +107,7 @@ class _Mark(PyExprMutator):
         func = self._mod[binding.value.args[0]]
         assert isinstance(func, tirx.PrimFunc)
         name = binding.value.args[0].name_hint
-        marked = self.builder_.add_func(func.with_attr(_ATTR, _INJECTIVE), name)
+        marked = self.builder_.add_func(func.with_attr(_ATTR, self._pattern), name)
         value = relax.Call(call.op, [marked, *call.args[1:]], call.attrs, call.ty_args)
         if isinstance(binding.var, relax.DataflowVar):
             self.set_var_remap(binding.var, self.builder_.emit(value))

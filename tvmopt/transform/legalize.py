@@ -21,8 +21,8 @@ from tvmopt.transform.conv2d_transpose import (
     interleave_phases,
     phase_weight,
 )
-from tvmopt.transform.int4_weight import matmul_int4
 from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
+from tvmopt.transform.packed_weight import matmul_packed
 from tvmopt.transform.powers import power_by_products
 from tvmopt.transform.wide_sums import wide_sums
 from tvmopt.transform.winograd import WinogradRule, takes_winograd
@@ -109,8 +109,8 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Legalize a matmul: unpack int4 weights, pad K to the granularity of dot products."""
-    packed = matmul_int4(builder, call)
+    """Legalize a matmul: unpack packed weights, pad K to the granularity of dot products."""
+    packed = matmul_packed(builder, call)
     if packed is not None:
         return packed
     left, right = call.args

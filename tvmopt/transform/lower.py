@@ -18,12 +18,12 @@ from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.transform.attention import FuseAttention
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.finish_kernels import FinishKernels
-from tvmopt.transform.int4_weight import UnpackInt4Weights
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
+from tvmopt.transform.packed_weight import UnpackWeights
 from tvmopt.transform.pad_early import PadEarly
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_division import GuardDivision
@@ -54,7 +54,7 @@ def lower_passes(
     return [
         # 1. Graph clean-up on Relax operators.
         *special.first(),
-        UnpackInt4Weights(special.unpacks_int4),
+        UnpackWeights(special.unpacks_weights),
         LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
@@ -64,6 +64,7 @@ def lower_passes(
         MultiplyByReciprocal(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
+        *special.combine(),
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
         FillTileRows(target),

@@ -20,9 +20,13 @@ from tvmopt.transform.attention.kernels import (
     attention_on_gpu,
 )
 from tvmopt.transform.broadcast_apart import BroadcastApart
+from tvmopt.transform.cast_pairs import RemoveCastPairs
+from tvmopt.transform.combine_matmuls import CombineMatmuls
+from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.plain_names import PlainNames
+from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
@@ -36,7 +40,9 @@ class TargetPasses:
 
     Attributes:
         first: Makes the passes before graph clean-up.
-        unpacks_int4: Whether kernels unpack int4 weights; constants are dequantised otherwise.
+        combine: Makes the passes that combine operators, after common subexpressions are gone.
+        unpacks_weights: Whether kernels unpack int4 and int8 weights; constants are dequantised
+            otherwise.
         before_fusion: Makes the passes between legalization and fusion.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.
@@ -47,7 +53,8 @@ class TargetPasses:
     """
 
     first: Callable[[], _Passes]
-    unpacks_int4: bool
+    combine: Callable[[], _Passes]
+    unpacks_weights: bool
     before_fusion: Callable[[], _Passes]
     last: Callable[[], _Passes]
     winograd_rule: Callable[[Target], WinogradRule | None]
@@ -71,7 +78,8 @@ def _cuda_legalize(target: Target, winograd: WinogradRule | None) -> _LegalizeMa
 
 _CPU = TargetPasses(
     first=list,
-    unpacks_int4=False,
+    combine=list,
+    unpacks_weights=False,
     before_fusion=list,
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
@@ -80,8 +88,9 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
-    unpacks_int4=True,
-    before_fusion=lambda: [BroadcastApart()],
+    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), CombineMatmuls()],
+    unpacks_weights=True,
+    before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
     attention=attention_on_gpu,

@@ -21,8 +21,8 @@ from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.scheduled import FREE_ATTR
 
-FREE_ATTR = "layout_free_buffers"
 # Name prefixes of the output transform blocks that :mod:`tvmopt.transform.winograd` emits.
 _WINOGRAD = ("winograd_out", "conv2d_winograd")
 # Fusion pattern of a function, set by AnnotateTIROpPattern.

@@ -92,6 +92,10 @@ int run(const char* const* tags, const TVMFFIAny* given, int first, int count, u
 }
 }  // namespace emu
 
+extern "C" void emu_constants(int count, const uintptr_t* ends) {
+  emu::machine.constants.clear();
+  for (int i = 0; i < count; ++i) emu::machine.constants.emplace_back(ends[2 * i], ends[2 * i + 1]);
+}
 extern "C" void emu_set(int when, int seed) {
   emu::machine.when = static_cast<emu::When>(when);
   emu::machine.chance.seed(seed);

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ class Libraries:
     def order(self, when: int, seed: int) -> None:
         """Complete asynchronous operations early (0), late (1) or at random times (2)."""
         self._machine.emu_set(when, seed)
+
+    def constants(self, ends: Sequence[tuple[int, int]]) -> None:
+        """Set the arrays that no kernel writes, by the addresses of their first byte and end."""
+        flat = [address for pair in ends for address in pair]
+        self._machine.emu_constants(len(ends), (ctypes.c_size_t * len(flat))(*flat))
 
     def _create(self, code: Any, form: str, functions: Mapping[str, Any], *_: Any) -> Any:
         try:

@@ -108,6 +108,7 @@ struct Machine {
   When when = When::late;
   dim3 grid{}, block_size{}, cluster_size{};
   bool overlaps = false;  // launched with PDL: it may begin before the previous kernel ends
+  std::vector<std::pair<uintptr_t, uintptr_t>> constants;  // ends of arrays that no kernel writes
   unsigned dynamic = 0, fixed = 0;  // bytes of dynamic and static shared memory
   jmp_buf scheduler;
   std::string failure;
@@ -156,5 +157,6 @@ void commit_group(Groups& groups);
 void wait_groups(Groups& groups, size_t left);
 void fence_proxy_async();   // makes writes of the thread visible to TMA
 void griddepcontrol_wait();  // waits for the previous kernel
-void check_previous_kernel_ended();
+// Faults before the wait for the previous kernel, except on arrays that no kernel writes.
+void check_previous_kernel_ended(const void* from = nullptr);
 }  // namespace emu

@@ -168,7 +168,7 @@ void tma_store(const void* map, std::initializer_list<int> start, uint32_t from)
 }
 
 void cp_async(uint32_t to, const void* from, unsigned bytes, unsigned given) {
-  check_previous_kernel_ended();
+  if (given) check_previous_kernel_ended(from);
   if (to % bytes) fault("a copy of %u bytes must be aligned, but is at %u", bytes, to);
   if (given && reinterpret_cast<uintptr_t>(from) % bytes) fault("a copy reads what is not aligned");
   unsigned char* put = memory_at(to, bytes);

@@ -22,6 +22,7 @@ from tvm import tirx
 from tvmopt import errors
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import ArtifactError, ConfigError, LimitError
+from tvmopt.kernels.scheduled import FREE_ATTR
 
 from .arrays import read_array, write_array
 
@@ -52,6 +53,9 @@ def run(
 
     Not emulated: timing; fences (memory is sequentially consistent here); bounds of global memory;
     rounding inside the tensor cores, whose accumulators are wider or narrower than float32.
+
+    A kernel that is launched with PDL must wait for the kernel before it before it copies from an
+    array, unless lowering has marked the array as a constant.
 
     Args:
         func: The kernel, a function of tensors only.
@@ -85,6 +89,7 @@ def run(
             "seed": seed,
             "arrays": [write_array(folder / str(n), array) for n, array in enumerate(arrays)],
             "results": len(outputs),
+            "constants": [int(at) for at in (func.attrs or {}).get(FREE_ATTR) or []],
         }
         answer = _worker().ask(request, timeout_s)
         if "error" in answer:

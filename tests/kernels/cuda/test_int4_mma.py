@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -14,14 +15,31 @@ from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.functions import computed, int4_product, product
 from tests.kernels.cuda.serial import H200, cuda_source, hint
 from tvmopt.device.gpus import GPUS
+from tvmopt.errors import ArtifactError
+from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
 from tvmopt.kernels.policies import DefaultPolicy
 
 
 def _hint(block: int, warp: int, share: int, stages: int) -> CudaHint:
     return hint("gpu_int4", tile=block, warp_tile=warp, reduce_warps=share, stages=stages)
+
+
+_CONSTANTS = {"layout_free_buffers": [1, 2]}
+
+
+def _problem(batch: int, rows: int, depth: int, group: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return activation, words and scales, and the float64 result."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-4, 5, (batch, depth)).astype(np.float16)
+    words = rng.integers(0, 2**32, (rows, depth // 8), np.uint32)
+    scales = (2.0 ** rng.integers(-3, 2, (rows, depth // group))).astype(np.float16)
+    values = (words[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15).astype(np.float64) - 8
+    weight = values.reshape(rows, depth) * np.repeat(scales.astype(np.float64), group, axis=1)
+    return [x, words, scales], x.astype(np.float64) @ weight.T
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -122,15 +140,51 @@ def test_what_follows_the_sum_is_kept() -> None:
     ],
 )
 def test_what_is_computed_stays(sizes: tuple[int, int, int, int], one: CudaHint) -> None:
-    batch, rows, depth, group = sizes
     func = int4_product(*sizes)
-    rng = np.random.default_rng(0)
-    x = rng.integers(-4, 5, (batch, depth)).astype(np.float16)
-    words = rng.integers(0, 2**32, (rows, depth // 8), np.uint32)
-    scales = (2.0 ** rng.integers(-3, 2, (rows, depth // group))).astype(np.float16)
-    values = (words[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15).astype(np.float64) - 8
-    weight = values.reshape(rows, depth) * np.repeat(scales.astype(np.float64), group, axis=1)
-    empty = np.full((batch, rows), np.nan, func.params[-1].dtype)
+    inputs, want = _problem(*sizes)
+    empty = np.full(want.shape, np.nan, func.params[-1].dtype)
     for order in ORDERS:
-        [got] = run(emit_kernel(func, one), [x, words, scales], [empty], H200, order=order)
-        np.testing.assert_array_equal(got, (x.astype(np.float64) @ weight.T).astype(got.dtype))
+        [got] = run(emit_kernel(func, one), inputs, [empty], H200, order=order)
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("sizes", [(1, 33, 1024, 32), (2, 40, 768, 64)])
+def test_constant_weights_are_loaded_before_the_kernel_before_has_ended(
+    sizes: tuple[int, int, int, int], order: str
+) -> None:
+    func = int4_product(*sizes).with_attrs(_CONSTANTS)
+    inputs, want = _problem(*sizes)
+    kernel = emit_kernel(func, _hint(16, 16, 4, 3))
+    code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
+    body = code[code.index("float tvmopt_int4_") :]
+    load, wait, x = (body.index(text) for text in ("load(d);", WAIT_STATEMENT, "__ldg(x"))
+    assert load < wait < x and code.count(WAIT_STATEMENT) == 1
+    empty = np.full(want.shape, np.nan, func.params[-1].dtype)
+    [got] = run(kernel, inputs, [empty], H200, order=order)
+    np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+@pytest.mark.parametrize("attrs", [{}, {"layout_free_buffers": [1]}])
+def test_weights_that_a_kernel_may_write_are_loaded_after_it(attrs: dict[str, list[int]]) -> None:
+    kernel = emit_kernel(int4_product(1, 33, 1024, 32).with_attrs(attrs), _hint(16, 16, 4, 3))
+    code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
+    assert code.count(WAIT_STATEMENT) == 1
+    kernel_code = code[code.index("__global__") :]
+    wait = kernel_code.index("tvmopt_wait_for_kernel_before();")
+    assert wait < kernel_code.index("tvmopt_int4_")  # before the device function runs
+
+
+def test_gpus_without_dependent_launches_do_not_wait() -> None:
+    func, config = int4_product(1, 33, 1024, 32), _hint(16, 16, 4, 3)
+    a100 = dataclasses.replace(config, arch=GPUS["nvidia-a100"])
+    assert "griddepcontrol" not in cuda_source(emit_kernel(func, a100))
+
+
+def test_the_emulator_finds_loads_of_other_arrays_before_the_wait() -> None:
+    func = int4_product(1, 33, 1024, 32).with_attrs(_CONSTANTS)
+    inputs, want = _problem(1, 33, 1024, 32)
+    kernel = emit_kernel(func, _hint(16, 16, 4, 3)).with_attr("layout_free_buffers", [2])
+    empty = np.full(want.shape, np.nan, func.params[-1].dtype)
+    with pytest.raises(ArtifactError, match="before the previous kernel has ended"):
+        run(kernel, inputs, [empty], H200)

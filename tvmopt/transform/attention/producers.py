@@ -30,9 +30,13 @@ class Producers:
             if isinstance(binding, relax.VarBinding)
         }
 
+    def made(self, expr: relax.Expr) -> relax.Expr | None:
+        """Return what is bound to ``expr`` if it is a variable; ``expr`` if it is not."""
+        return self._made.get(expr) if isinstance(expr, relax.Var) else expr
+
     def call(self, expr: relax.Expr, *operators: str) -> relax.Call | None:
         """Return the call that makes ``expr``, if it calls one of ``operators``."""
-        made = self._made.get(expr) if isinstance(expr, relax.Var) else expr
+        made = self.made(expr)
         if isinstance(made, relax.Call) and operator_name(made) in operators:
             return made
         return None

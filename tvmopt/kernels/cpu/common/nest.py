@@ -16,6 +16,7 @@ from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, spl
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
+from tvmopt.kernels.scheduled import FREE_ATTR
 from tvmopt.kernels.workload import Refusal
 
 # Annotation for TVM's LoopPartition: split the loop where a condition changes.
@@ -242,7 +243,7 @@ def packing_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
 
 def is_constant(func: tirx.PrimFunc, sch: s_tir.Schedule, weight: Access) -> bool:
     """Return whether ``weight`` reads a constant parameter of ``func``."""
-    free = func.attrs.get("layout_free_buffers") if func.attrs else None
+    free = func.attrs.get(FREE_ATTR) if func.attrs else None
     if not free:
         return False
     params = sch.mod["main"].params

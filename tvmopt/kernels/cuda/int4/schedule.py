@@ -13,6 +13,8 @@ from tvmopt.kernels.cuda.elementwise.copy import bound
 from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form, prepare_int4
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE, int4_source
+from tvmopt.kernels.cuda.toolchain.dependent_launch import LEAST_CAPABILITY
+from tvmopt.kernels.scheduled import FREE_ATTR
 from tvmopt.kernels.workload import Refusal
 
 # Most shared memory of the activation and of the scales, in bytes; larger ones stay in global.
@@ -89,7 +91,8 @@ def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
         "x_shared": int(layout.x_shared), "s_shared": int(layout.s_shared),
         "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
     }  # fmt: skip
-    name, source = int4_source(numbers, form.offset)
+    waits = config.arch.sm >= LEAST_CAPABILITY and _is_constant(func, form)
+    name, source = int4_source(numbers, form.offset, waits)
     at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
     shared = tirx.decl_buffer((layout.size,), "uint8", "shared", scope="shared.dyn")
     total = tirx.decl_buffer((1,), "float32", "total", scope="local")
@@ -109,6 +112,16 @@ def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
     )
     body = bound(thread, "threadIdx.x", 32 * warps, body)
     return func.with_body(bound(at, "blockIdx.x", -(-form.rows // block), body))
+
+
+def _is_constant(func: tirx.PrimFunc, form: Int4Form) -> bool:
+    """Whether lowering has marked weight and scales as constants, which no kernel writes."""
+    free = (func.attrs or {}).get(FREE_ATTR) or []
+    constants = [func.params[int(at)] for at in free]
+    return all(
+        buffer is None or any(buffer.same_as(constant) for constant in constants)
+        for buffer in (form.words, form.scales)
+    )
 
 
 def _fits(form: Int4Form, config: Int4Config) -> bool:

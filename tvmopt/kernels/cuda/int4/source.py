@@ -9,6 +9,9 @@ permuted freely if the activation is permuted alike, which happens once a thread
     float16 pairs (low half, high half):      (w0, w4), (w1, w5), (w2, w6), (w3, w7)
     activation, in the same order:            (x0, x4), (x1, x5), (x2, x6), (x3, x7)
 
+Weight and scales that no kernel writes are loaded before the kernel waits for the one before it
+(programmatic dependent launch), so that their latency overlaps its end.
+
 Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
 shorter than 128 multiply the weights.
 """
@@ -16,6 +19,8 @@ shorter than 128 multiply the weights.
 from __future__ import annotations
 
 import numpy as np
+
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 
 #: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
 PIECE, STEP, STAGE = 32, 128, 256
@@ -123,7 +128,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       }}
     }}
     tvmopt_commit();
-  }}
+  }}{wait}
   if (X_SHARED) {{
     uint4* steps = reinterpret_cast<uint4*>(shared);
     for (int i = threadIdx.x; i < M * STAGES * 32; i += THREADS) {{
@@ -232,7 +237,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
 """
 
 
-def int4_source(numbers: dict[str, int], offset: int) -> tuple[str, str]:
+def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tuple[str, str]:
     """Return name and source of the device function.
 
     The function returns output element ``threadIdx.x`` of the block, weight rows fastest.
@@ -240,10 +245,17 @@ def int4_source(numbers: dict[str, int], offset: int) -> tuple[str, str]:
     Args:
         numbers: Values for the placeholders of the source, besides the name.
         offset: Zero point of the weights.
+        waits: Whether the function waits for the kernel before it, after its first loads of the
+            weight and before its first load of the activation.
     """
-    name = "_".join(["tvmopt_int4", *(str(number) for number in (*numbers.values(), offset))])
+    named = (*numbers.values(), offset, *(["waits"] if waits else []))
+    name = "_".join(["tvmopt_int4", *map(str, named)])
     text = _KERNEL.format(
-        name=name, even=_twice(1024 + offset), odd=_twice(-64 - offset), **numbers
+        name=name,
+        even=_twice(1024 + offset),
+        odd=_twice(-64 - offset),
+        wait=f"\n  {WAIT_STATEMENT}" if waits else "",
+        **numbers,
     )
     return name, _COMMON + text
 

@@ -2,8 +2,9 @@
 
 Between two kernels of a stream a GPU idles for about a microsecond: it flushes the results of the
 first and launches the second. From compute capability 9.0 on, PDL overlaps the two: blocks of the
-second kernel start once all blocks of the first have ended. Before any access to global memory they
-execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible.
+second kernel start once all blocks of the first have ended. Before they access global memory they
+execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible. Only
+the int4 GEMV loads weights before, if they are constants.
 
 We do not trigger earlier (``griddepcontrol.launch_dependents``). An early trigger puts the
 dependent's blocks where the first blocks end, many on one SM and none on others. On an H200,
@@ -26,11 +27,14 @@ OVERLAPS = "tvmopt.overlaps"
 # Launch tag for which TVM's runtime uses PDL; the spelling is TVM's.
 _TAG = "tirx.use_programtic_dependent_launch"
 _LAUNCH, _DYNAMIC_SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_memory"
-_LEAST_CAPABILITY = 90
+#: Least compute capability with PDL.
+LEAST_CAPABILITY = 90
+#: CUDA statement that waits for the kernel before.
+WAIT_STATEMENT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 _WAIT = "tvmopt_wait_for_kernel_before"
 _SOURCE = f"""
 __forceinline__ __device__ void {_WAIT}() {{
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  {WAIT_STATEMENT}
 }}
 """
 
@@ -63,7 +67,7 @@ def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def can_wait(target: Target) -> bool:
     """Whether the GPU of ``target`` supports PDL."""
     arch = str(target.attrs["arch"]).removeprefix("sm_").rstrip("af")
-    return int(arch) >= _LEAST_CAPABILITY
+    return int(arch) >= LEAST_CAPABILITY
 
 
 def _is_kernel(func: tirx.PrimFunc) -> bool:
@@ -71,11 +75,11 @@ def _is_kernel(func: tirx.PrimFunc) -> bool:
 
 
 def _waits(func: tirx.PrimFunc) -> bool:
-    """Whether ``func`` calls ``griddepcontrol.wait``."""
+    """Whether ``func`` or a device function that it calls calls ``griddepcontrol.wait``."""
     found: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
-        if any(isinstance(a, ir.StringImm) and str(a.value) == _WAIT for a in call.args):
+        if any(isinstance(a, ir.StringImm) and WAIT_STATEMENT in str(a.value) for a in call.args):
             found.append(call)
 
     tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")

@@ -1,0 +1,136 @@
+"""The decoder step of ``benchmarks.cuda_decoder``: its numbers on a CPU, its kernels on a GPU."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import tvm
+from tvm import relax
+
+from benchmarks import cuda_decoder
+from benchmarks.decoder_model import decoder_step
+from benchmarks.decoder_sizes import DecoderSizes
+from benchmarks.decoder_weights import (
+    compressed,
+    decompressed,
+    dense_weight,
+    inputs_of,
+    packed_weight,
+    reference,
+)
+from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
+from tvmopt.frontend import import_onnx, prepare
+from tvmopt.stages.check import compile_for_check
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
+
+SMALL = DecoderSizes(2, 64, 4, 2, 16, 96, 9)
+SIZES = DecoderSizes(1, 3072, 24, 8, 128, 3072, 1024)
+VERSIONS = ("float16", "int4")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_reference_equals_onnx_runtime(version: str) -> None:
+    model = cuda_decoder.step(SMALL, version, 32)
+    inputs = inputs_of(SMALL)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    got = session.run(["y"], inputs)[0].reshape(-1).astype("float32")
+    want = reference(SMALL, inputs, 32)
+    np.testing.assert_allclose(got, want, atol=4e-3 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_cpu_computes_the_step(version: str) -> None:
+    inputs = inputs_of(SMALL)
+    prepared = prepare(cuda_decoder.step(SMALL, version, 32), {})
+    converted = convert_module(import_onnx(prepared.model))
+    given = [inputs[value.name] for value in prepared.model.graph.input]
+    got = compile_for_check(converted.mod, resolve_target("host", 1))(given)
+    want = reference(SMALL, inputs, 32)
+    np.testing.assert_allclose(got[0].reshape(-1), want, atol=1e-2 * np.abs(want).max())
+    np.testing.assert_array_equal(got[1][:, :, :-1], inputs["past_k.0"])
+
+
+def test_both_versions_have_the_same_weights() -> None:
+    packed = packed_weight("0.q", 64, 24, 32)
+    values = np.stack([packed["b"] & 15, packed["b"] >> 4], -1).reshape(24, 2, 32)
+    weight = (values - 8.0) * packed["s"][..., None].astype("float32")
+    dense = dense_weight("0.q", 64, 24, 32)
+    np.testing.assert_array_equal(weight.reshape(24, 64).T, dense.astype("float32"))
+
+
+def test_arrays_travel_compressed() -> None:
+    array = dense_weight("0.up", 512, 512, 32)
+    stored = compressed(array)
+    assert len(stored["data"]) < array.nbytes / 20
+    np.testing.assert_array_equal(decompressed(stored), array)
+
+
+@functools.cache
+def _scheduled(version: str) -> tuple[tvm.IRModule, dict[str, str]]:
+    return cuda_decoder.scheduled(cuda_decoder.step(SIZES, version, 128))
+
+
+@pytest.mark.parametrize(("version", "family"), [("float16", "hopper_gemm"), ("int4", "gpu_int4")])
+def test_each_kernel_of_a_hopper_step_is_of_its_family(version: str, family: str) -> None:
+    mod, sources = _scheduled(version)
+    calls = cuda_decoder.kernel_calls(mod)
+    families = [sources[call["kernel"]].removeprefix("default:") for call in calls]
+    assert collections.Counter(families) == {
+        family: 5,  # Q, K and V together; output; gate; up; down
+        "gpu_row_reduction": 2,  # RMSNorm
+        "hopper_attention": 1,
+        # Rotary embedding of Q and of K, both caches, and once a step: position and two tables.
+        "gpu_elementwise": 4 + 3,
+    }
+
+
+def test_constants_become_inputs() -> None:
+    mod, _ = _scheduled("int4")
+    lifted, values = cuda_decoder.without_constants(mod)
+    before, after = mod["main"].params, lifted["main"].params
+    assert len(after) == len(before) + len(values)
+    assert int(lifted["main"].attrs["num_input"]) == len(after)
+    for var, value in zip(after[len(before) :], values, strict=True):
+        assert tuple(map(int, var.ty.shape)) == value.shape and str(var.ty.dtype) == value.dtype
+    assert sum(value.nbytes for value in values if value.dtype == np.uint32) == sum(
+        k * n // 2 for k, n in SIZES.linears().values()
+    )
+    assert isinstance(lifted["main"], relax.Function)
+
+
+def test_kernels_of_a_library_are_found_by_name(tmp_path: Path) -> None:
+    """On a CPU; the module of a GPU's library has the same structure."""
+    target = resolve_target("host", 1)
+    prepared = prepare(cuda_decoder.step(SMALL, "int4", 32), {})
+    lowered = lower(convert_module(import_onnx(prepared.model)).mod, target.to_tvm())
+    build_library(lowered, target, tmp_path / "step.so", native=False)
+    kernel_of = cuda_decoder.kernels_of(tmp_path / "step.so")
+    call = next(c for c in cuda_decoder.kernel_calls(lowered) if len(c["arguments"]) == 2)
+    given = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape, dtype in call["arguments"]]
+    given[-1].copyfrom(np.full(call["arguments"][-1][0], 77, call["arguments"][-1][1]))
+    kernel_of(call["kernel"])(*given)
+    assert not (given[-1].numpy() == 77).any()
+
+
+def test_the_model_takes_other_bits() -> None:
+    def weights(name: str, depth: int, rows: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(depth + rows)
+        values = rng.integers(0, 256, (rows, depth // 16, 16), dtype="uint8")
+        return {"b": values, "s": np.full((rows, depth // 16), 2.0**-11, "float16")}
+
+    model = decoder_step(SMALL, weights, bits=8)
+    inputs = inputs_of(SMALL)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = session.run(["y"], inputs)[0]
+    prepared = prepare(model, {})
+    given = [inputs[value.name] for value in prepared.model.graph.input]
+    converted = convert_module(import_onnx(prepared.model))
+    got = compile_for_check(converted.mod, resolve_target("host", 1))(given)[0]
+    np.testing.assert_allclose(got, want, atol=1e-2 * np.abs(want).max())
