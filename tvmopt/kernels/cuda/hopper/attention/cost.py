@@ -16,10 +16,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy, causal_offset
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import padded_size
-from tvmopt.kernels.cuda.hopper.attention.tiles import causal_offset
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 
 # A warp's exponential occupies the MUFU of its scheduler for this many cycles (16 lanes an SM).
