@@ -25,7 +25,7 @@ class HopperAttention(Family[AttentionProblem, HopperAttentionConfig]):
     name = ATTENTION
     config_type = HopperAttentionConfig
     kind = ATTENTION_KIND
-    exclusive = True
+    share = 2
 
     def match(self, workload: Workload, arch: CudaArch) -> AttentionProblem | Refusal:
         """Return the problem that the function's attribute holds."""

@@ -34,8 +34,14 @@ _COMMON = """
 // Byte offset of 16 bytes of a row, swizzled so that eight rows use different banks.
 template <int pieces>
 __device__ __forceinline__ int tvmopt_swizzled(int row, int piece) {
-  constexpr int g = pieces % 8 == 0 ? 8 : pieces % 4 == 0 ? 4 : pieces % 2 == 0 ? 2 : 1;
+  constexpr int g = pieces % 8 == 0 ? 8 : pieces % 4 == 0 ? 4 : 2;
   return (row * pieces + (piece ^ (row / (8 / g) % g))) * 16;
+}
+// The address that is an even number of pieces behind ``from``, an address of piece 0 or 1.
+template <int pieces>
+__device__ __forceinline__ unsigned int tvmopt_piece(unsigned int from, int piece) {
+  constexpr int g = pieces % 8 == 0 ? 8 : pieces % 4 == 0 ? 4 : 2;
+  return (from ^ (piece % g * 16)) + piece / g * g * 16;
 }
 __device__ __forceinline__ void tvmopt_ldmatrix(unsigned int* r, unsigned int from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -102,28 +108,31 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
   const int begin = static_cast<int>(static_cast<long long>(blocks) * split / SPLITS);
   const int end = static_cast<int>(static_cast<long long>(blocks) * (split + 1) / SPLITS);
 
+  // Bounds need no other address: a copy of no bytes reads nothing.
   auto load = [&](int block) {{
     const unsigned int to = memory + RING + (block - begin) % STAGES * STAGE;
+    const unsigned short* keys = k + block * (TILE_KEYS * {k_key}LL);
+    const unsigned short* values = v + block * (TILE_KEYS * {v_key}LL);
+    const int left = KEYS - block * TILE_KEYS;
 #pragma unroll
     for (int i = 0; i < (TILE_KEYS * PIECES + THREADS - 1) / THREADS; ++i) {{
       const int n = i * THREADS + thread;
       const int key = THREADS % PIECES ? n / PIECES : i * (THREADS / PIECES) + thread / PIECES;
-      const int piece = THREADS % PIECES ? n % PIECES : thread % PIECES, at = block * TILE_KEYS + key;
-      const bool inside = (KEYS % TILE_KEYS == 0 || at < KEYS) && (D % 16 == 0 || piece < D / 8);
+      const int piece = THREADS % PIECES ? n % PIECES : thread % PIECES;
       if (TILE_KEYS * PIECES % THREADS == 0 || n < TILE_KEYS * PIECES)
-        tvmopt_copy16(to + tvmopt_swizzled<PIECES>(key, piece),
-                      k + (inside ? at * {k_key}LL + piece * 8 : 0), inside);
+        tvmopt_copy16(to + tvmopt_swizzled<PIECES>(key, piece), keys + key * {k_key}LL + piece * 8,
+                      (KEYS % TILE_KEYS == 0 || key < left) && (D % 16 == 0 || piece < D / 8));
     }}
 #pragma unroll
     for (int i = 0; i < (TILE_KEYS * V_PIECES + THREADS - 1) / THREADS; ++i) {{
       const int n = i * THREADS + thread;
-      const int key = THREADS % V_PIECES ? n / V_PIECES : i * (THREADS / V_PIECES) + thread / V_PIECES;
+      const int key = THREADS % V_PIECES ? n / V_PIECES
+                                         : i * (THREADS / V_PIECES) + thread / V_PIECES;
       const int piece = THREADS % V_PIECES ? n % V_PIECES : thread % V_PIECES;
-      const int at = block * TILE_KEYS + key;
-      const bool inside = (KEYS % TILE_KEYS == 0 || at < KEYS) && (DV % 16 == 0 || piece < DV / 8);
       if (TILE_KEYS * V_PIECES % THREADS == 0 || n < TILE_KEYS * V_PIECES)
         tvmopt_copy16(to + K_BYTES + tvmopt_swizzled<V_PIECES>(key, piece),
-                      v + (inside ? at * {v_key}LL + piece * 8 : 0), inside);
+                      values + key * {v_key}LL + piece * 8,
+                      (KEYS % TILE_KEYS == 0 || key < left) && (DV % 16 == 0 || piece < DV / 8));
     }}
   }};
 
@@ -132,8 +141,7 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
     const bool inside = row < ROWS && (D % 16 == 0 || piece < D / 8);
     const long long from = batch * {q_batch}LL + (kv_head * SHARED + row % SHARED) * {q_head}LL +
                            row / SHARED * {q_query}LL + piece * 8;
-    tvmopt_copy16(memory + tvmopt_swizzled<Q_PIECES>(n / PIECES, piece), q + (inside ? from : 0),
-                  inside);
+    tvmopt_copy16(memory + tvmopt_swizzled<Q_PIECES>(n / PIECES, piece), q + from, inside);
   }}
 #pragma unroll
   for (int n = 0; n < STAGES - 1; ++n) {{
@@ -162,9 +170,13 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
   }}
-  // Lanes' rows and pieces of ldmatrix: of Q and V, and of K.
-  const int low = lane % 16, high = lane / 16;
-  const int key_low = lane % 8 + lane / 16 * 8, key_high = lane / 8 % 2;
+  // Where ldmatrix of a lane begins in Q, and in K and V of a stage.
+  const unsigned int q_lane =
+      memory + tvmopt_swizzled<Q_PIECES>(row_warp * WARP_ROWS + lane % 16, lane / 16);
+  const unsigned int k_lane = tvmopt_swizzled<PIECES>(
+      key_warp * WARP_KEYS + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const unsigned int v_lane =
+      tvmopt_swizzled<V_PIECES>(key_warp * WARP_KEYS + lane % 16, lane / 16);
   unsigned int held[Q_REGISTERS ? ROW_TILES : 1][Q_REGISTERS ? PIECES / 2 : 1][4];
 
 #pragma unroll 1
@@ -173,15 +185,15 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
     __syncthreads();  // this stage is full, and all warps have read the one before
     if (block + STAGES - 1 < end) load(block + STAGES - 1);
     tvmopt_commit();
-    const unsigned int keys = memory + RING + (block - begin) % STAGES * STAGE;
-    const unsigned int values = keys + K_BYTES;
+    const unsigned int stage = memory + RING + (block - begin) % STAGES * STAGE;
+    const unsigned int keys = stage + k_lane, values = stage + K_BYTES + v_lane;
     if (Q_REGISTERS && block == begin) {{
 #pragma unroll
       for (int m = 0; m < (Q_REGISTERS ? ROW_TILES : 0); ++m)
 #pragma unroll
         for (int i = 0; i < PIECES / 2; ++i)
-          tvmopt_ldmatrix(held[m][i], memory + tvmopt_swizzled<Q_PIECES>(
-              row_warp * WARP_ROWS + m * 16 + low, 2 * i + high));
+          tvmopt_ldmatrix(held[m][i],
+                          tvmopt_piece<Q_PIECES>(q_lane, 2 * i) + m * (16 * 16 * Q_PIECES));
     }}
     float s[ROW_TILES][WARP_KEYS / 8][4] = {{}};
 #pragma unroll
@@ -193,14 +205,12 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
 #pragma unroll
           for (int e = 0; e < 4; ++e) a[m][e] = held[Q_REGISTERS ? m : 0][Q_REGISTERS ? i : 0][e];
         }} else {{
-          tvmopt_ldmatrix(a[m], memory + tvmopt_swizzled<Q_PIECES>(
-              row_warp * WARP_ROWS + m * 16 + low, 2 * i + high));
+          tvmopt_ldmatrix(a[m], tvmopt_piece<Q_PIECES>(q_lane, 2 * i) + m * (16 * 16 * Q_PIECES));
         }}
       }}
 #pragma unroll
       for (int n = 0; n < WARP_KEYS / 16; ++n) {{
-        tvmopt_ldmatrix(b, keys + tvmopt_swizzled<PIECES>(
-            key_warp * WARP_KEYS + n * 16 + key_low, 2 * i + key_high));
+        tvmopt_ldmatrix(b, tvmopt_piece<PIECES>(keys, 2 * i) + n * (16 * 16 * PIECES));
 #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m) {{
           tvmopt_mma_{ptx}(s[m][2 * n], a[m], b[0], b[1]);
@@ -279,8 +289,7 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
           a[m][e] = tvmopt_pair_{ptx}(s[m][2 * i + e / 2][e % 2 * 2], s[m][2 * i + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
       for (int n = 0; n < V_PIECES / 2; ++n) {{
-        tvmopt_ldmatrix_trans(b, values + tvmopt_swizzled<V_PIECES>(
-            key_warp * WARP_KEYS + i * 16 + low, 2 * n + high));
+        tvmopt_ldmatrix_trans(b, tvmopt_piece<V_PIECES>(values, 2 * n) + i * (16 * 16 * V_PIECES));
 #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m) {{
           tvmopt_mma_{ptx}(o[m][2 * n], a[m], b[0], b[1]);
