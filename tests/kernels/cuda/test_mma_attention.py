@@ -1,4 +1,4 @@
-"""Fused attention by mma.sync on a GPU or emulated: every output element against NumPy; its family."""
+"""Fused attention by mma.sync, on a GPU or emulated: outputs against NumPy; its family."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def test_attention(fields, config, device):
     _check(p, got, attention(p, inputs))
 
 
-@pytest.mark.parametrize("c", [config(row_warps=2, stages=3), dataclasses.replace(DECODE, split_k=2)])
+@pytest.mark.parametrize(
+    "c", [config(row_warps=2, stages=3), dataclasses.replace(DECODE, split_k=2)]
+)
 def test_results_do_not_depend_on_when_copies_complete(c):
     p = problem(causal=LAST, queries=20, keys=300, kv_heads=1)
     inputs = operands(p)
@@ -212,7 +214,7 @@ def test_a_query_over_many_keys_is_predicted_near_the_speed_of_memory(gpu, kv_he
     # One thread block a head leaves SMs idle.
     assert best.hint.split_k * kv_heads > 0.8 * gpu.sms or gpu is L4
     cost = mma_attention_cost(p, best.hint)
-    assert cost is not None and cost.flight < cost.memory or keys * kv_heads < 32768
+    assert (cost is not None and cost.flight < cost.memory) or keys * kv_heads < 32768
     whole = dataclasses.replace(best.hint, split_k=1)
     slow = mma_attention_cost(p, whole)
     assert slow is None or slow.total >= cost.total

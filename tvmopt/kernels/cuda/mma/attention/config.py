@@ -109,7 +109,7 @@ class MmaAttentionConfig(CudaHint):
         lines = heads * rows_of(problem)
         if heads * self.tiles(problem) * self.split_k > _MOST_GRID:
             return Refusal("the grid has more thread blocks than int32 indexes")
-        if self.split_k > 1 and self.split_k * lines * problem.value_size > _MOST_GRID:
+        if self.split_k > 1 and self.split_k * lines * (problem.value_size + 2) > _MOST_GRID:
             return Refusal("the partial outputs are more than int32 indexes")
         return None
 

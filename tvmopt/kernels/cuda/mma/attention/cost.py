@@ -112,8 +112,8 @@ def _block_cycles(p: AttentionProblem, c: MmaAttentionConfig, together: int) -> 
     busy = min(1.0, c.warps * together / arch.partitions)
     multiply = c.tile_rows * c.tile_keys * (size + values) / (arch.fma(p.dtype) * rate * busy)
     queries = 0 if c.query_registers else c.warps * 16 * c.row_tiles * size
-    port = c.row_warps * c.tile_keys * (size + values) + queries + c.tile_keys * (size + values)
-    port *= _BYTES / arch.smem_bandwidth
+    moved = (c.row_warps + 1) * c.tile_keys * (size + values) + queries
+    port = _BYTES * moved / arch.smem_bandwidth
     scores = c.row_tiles * each / 2  # of a lane
     cycles = _SCORE_CYCLES + (_MASK_CYCLES if p.mask_shape is not None else 0.0)
     fragments = each / 16 * (size + values) / 16

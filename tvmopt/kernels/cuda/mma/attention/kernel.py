@@ -74,9 +74,10 @@ def _body(p: AttentionProblem, c: MmaAttentionConfig, name: str | None) -> None:
     lines = p.batch * p.kv_heads * rows_of(p)
     partial = stats = out
     if c.split_k > 1:
+        # One workspace: partial outputs, then a maximum and a sum of each of their rows.
         size = c.split_k * lines
-        partial = _start(build.alloc_buffer((size * p.value_size,), "float32", scope="global"))
-        stats = _start(build.alloc_buffer((size * 2,), "float32", scope="global"))
+        workspace = build.alloc_buffer((size * (p.value_size + 2),), "float32", scope="global")
+        partial, stats = workspace.ptr_to([0]), workspace.ptr_to([size * p.value_size])
     with device_entry():
         T.cta_id([p.batch * p.kv_heads * c.tiles(p) * c.split_k])
         T.thread_id([32 * c.warps])

@@ -61,10 +61,12 @@ STORE = """
     }}
   __syncwarp();
   for (int n = lane; n < WARP_ROWS * (DV / 8); n += 32) {{
-    const int line = row_warp * WARP_ROWS + n / (DV / 8), row = first_row + line, piece = n % (DV / 8);
+    const int line = row_warp * WARP_ROWS + n / (DV / 8), piece = n % (DV / 8);
+    const int row = first_row + line;
     if (row < ROWS)
-      *reinterpret_cast<uint4*>(static_cast<unsigned short*>(out_) + batch * {out_batch}LL +
-          (kv_head * SHARED + row % SHARED) * {out_head}LL + row / SHARED * {out_query}LL + piece * 8) =
+      *reinterpret_cast<uint4*>(
+          static_cast<unsigned short*>(out_) + batch * {out_batch}LL + piece * 8 +
+          (kv_head * SHARED + row % SHARED) * {out_head}LL + row / SHARED * {out_query}LL) =
           *reinterpret_cast<const uint4*>(shared + tvmopt_swizzled<Q_PIECES>(line, piece));
   }}"""
 
@@ -114,8 +116,9 @@ ADD_UP = """
       if (column == 0) *(static_cast<float2*>(stats_) + at) = make_float2(most, whole);
     }} else {{
       const float by = whole == 0.0f ? 0.0f : 1.0f / whole;
-      *reinterpret_cast<uint2*>(static_cast<unsigned short*>(out_) + batch * {out_batch}LL +
-          (kv_head * SHARED + row % SHARED) * {out_head}LL + row / SHARED * {out_query}LL + column) =
+      *reinterpret_cast<uint2*>(
+          static_cast<unsigned short*>(out_) + batch * {out_batch}LL + column +
+          (kv_head * SHARED + row % SHARED) * {out_head}LL + row / SHARED * {out_query}LL) =
           make_uint2(tvmopt_pair_{ptx}(all.x * by, all.y * by),
                      tvmopt_pair_{ptx}(all.z * by, all.w * by));
     }}
@@ -129,7 +132,8 @@ __device__ __forceinline__ void {name}(const void* partial_, const void* stats_,
   const int line = item / (DV / 4), head = line / ROWS, row = line % ROWS;
   if (line >= BATCHED * ROWS) return;
   const float2* stats = static_cast<const float2*>(stats_) + line;
-  const float* from = static_cast<const float*>(partial_) + static_cast<long long>(line) * DV + column;
+  const float* from =
+      static_cast<const float*>(partial_) + static_cast<long long>(line) * DV + column;
   float most = __int_as_float((int)0xff800000u), whole = 0.0f;
 #pragma unroll 16
   for (int s = 0; s < SPLITS; ++s) most = fmaxf(most, stats[s * (BATCHED * ROWS)].x);

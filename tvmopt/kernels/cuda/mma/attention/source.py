@@ -285,8 +285,10 @@ __device__ __forceinline__ void {name}(const void* q_, const void* k_, const voi
 #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          a[m][e] = tvmopt_pair_{ptx}(s[m][2 * i + e / 2][e % 2 * 2], s[m][2 * i + e / 2][e % 2 * 2 + 1]);
+        for (int e = 0; e < 4; ++e) {{
+          const float* two = s[m][2 * i + e / 2] + e % 2 * 2;
+          a[m][e] = tvmopt_pair_{ptx}(two[0], two[1]);
+        }}
 #pragma unroll
       for (int n = 0; n < V_PIECES / 2; ++n) {{
         tvmopt_ldmatrix_trans(b, tvmopt_piece<V_PIECES>(values, 2 * n) + i * (16 * 16 * V_PIECES));
