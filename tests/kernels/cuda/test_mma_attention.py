@@ -135,6 +135,15 @@ def test_results_do_not_depend_on_when_copies_complete(c):
         np.testing.assert_array_equal(other, first)
 
 
+@pytest.mark.parametrize("c", [PLAIN, dataclasses.replace(DECODE, tile_keys=64)])
+def test_tiles_that_see_no_key_give_zeros(c):
+    p = problem(causal=LAST, queries=150, keys=70)
+    inputs = operands(p)
+    for got in _outputs(p, c, inputs, None, ORDERS):
+        assert not got[:, :, :80].any()
+        _check(p, got, attention(p, inputs))
+
+
 @pytest.mark.parametrize("c", [PLAIN, dataclasses.replace(DECODE, split_k=3)])
 @pytest.mark.parametrize("mask_dtype", ["bool", "float32"])
 def test_masked_rows(mask_dtype, c, device):

@@ -47,7 +47,10 @@ __device__ __forceinline__ unsigned int tvmopt_pair_{ptx}(float low, float high)
 
 #: One key warp, one split: round in registers, transpose by shared memory, store 16 bytes a lane.
 STORE = """
-  __syncwarp();  // the output takes the place of the warp's own rows of Q
+  // The output takes the place of the warp's own rows of Q, which other warps may still load where
+  // no loop has waited for them.
+  if (begin == end) __syncthreads();
+  __syncwarp();
 #pragma unroll
   for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
