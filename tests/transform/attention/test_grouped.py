@@ -77,7 +77,7 @@ def _by_heads_last(g: _Graph, x: str) -> str:
     return g.add("Transpose", wide, perm=[0, 2, 1, 3])
 
 
-def _model(repeat, queries: int) -> onnx.ModelProto:
+def _model(repeat, queries: int, dtype: str = "float32") -> onnx.ModelProto:
     """A decoder's attention: keys and values of the past in front of new ones."""
     g = _Graph()
     q = g.add("Reshape", "q", g.constant([1, queries, _HEADS, _SIZE]))
@@ -89,11 +89,11 @@ def _model(repeat, queries: int) -> onnx.ModelProto:
         g.nodes.append(helper.make_node("Concat", [f"past_{name}", new], [f"all_{name}"], axis=2))
         parts.append(repeat(g, f"all_{name}"))
     turned = g.add("Transpose", parts[0], perm=[0, 1, 3, 2])
-    scores = g.add("Mul", g.add("MatMul", q, turned), g.constant(0.2, "float32"))
+    scores = g.add("Mul", g.add("MatMul", q, turned), g.constant(0.2, dtype))
     out = g.add("MatMul", g.add("Softmax", scores, axis=-1), parts[1])
     out = g.add("Transpose", out, perm=[0, 2, 1, 3])
     out = g.add("Reshape", out, g.constant([1, queries, _HEADS * _SIZE]))
-    weight = g.constant(np.eye(_HEADS * _SIZE, 16), "float32")
+    weight = g.constant(np.eye(_HEADS * _SIZE, 16), dtype)
     g.nodes.append(helper.make_node("MatMul", [out, weight], ["out"]))
     past = (1, _KV_HEADS, _KEYS - queries, _SIZE)
     shapes = {
@@ -103,7 +103,8 @@ def _model(repeat, queries: int) -> onnx.ModelProto:
     }
     whole = (1, _KV_HEADS, _KEYS, _SIZE)
     results = {"out": (1, queries, 16), "all_k": whole, "all_v": whole}
-    info = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    kind = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}[dtype]
+    info = functools.partial(helper.make_tensor_value_info, elem_type=kind)
     graph = helper.make_graph(
         g.nodes,
         "g",
@@ -132,9 +133,10 @@ def test_heads_are_not_repeated(name: str, queries: int) -> None:
     assert call.problem == wanted and call.problem.scale == pytest.approx(0.2, rel=1e-3)
 
 
-def test_its_numbers() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_its_numbers(dtype: str) -> None:
     gpu = GPUS["nvidia-a100"]
-    model = prepare(_model(_by_expand, 1), {}).model
+    model = prepare(_model(_by_expand, 1, dtype), {}).model
     module = convert_module(import_onnx(model, layer_table(model)), dtype="float16").mod
     lowered = lower(module, gpu.to_tvm())
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)]
