@@ -78,13 +78,14 @@ def _feeds(model: onnx.ModelProto, lengths: list[int]) -> dict[str, np.ndarray]:
     ("sizes", "lengths", "given", "causal"),
     [
         ((1, 5, 0, 5), [4], {}, MaskedBy.FIRST_KEY),
-        ((2, 5, 0, 5), [4, 4], {"scale": 0.3}, MaskedBy.FIRST_KEY),
+        ((2, 5, 0, 5), [4, 2], {"scale": 0.3}, MaskedBy.FIRST_KEY),  # padded on the right
+        ((1, 5, 8, 5), [3], {}, MaskedBy.FIRST_KEY),  # into a cache with room
         ((1, 1, 7, 8), [7], {}, MaskedBy.NOTHING),
-        ((1, 3, 7, 10), [9], {}, MaskedBy.LAST_KEY),
-        ((1, 1, 9, 6), [5], {}, MaskedBy.NOTHING),  # a cache with room
-        ((2, 1, 7, 8), [7, 4], {}, None),
-        ((3, 1, 9, 6), [5, 2, 0], {}, None),
-        ((1, 2, 4, 6), [5], {"bias": (1, _HEADS, 2, 6)}, MaskedBy.LAST_KEY),
+        ((1, 1, 9, 6), [2], {}, MaskedBy.NOTHING),
+        ((3, 1, 9, 6), [5, 2, 0], {}, MaskedBy.NOTHING),
+        ((1, 3, 7, 10), [9], {}, MaskedBy.NOTHING),
+        ((1, 3, 9, 7), [4], {}, MaskedBy.NOTHING),
+        ((1, 1, 4, 5), [4], {"bias": (1, _HEADS, 1, 5)}, None),  # two masks that are computed
     ],
 )
 def test_results(sizes, lengths, given, causal) -> None:
@@ -96,13 +97,13 @@ def test_results(sizes, lengths, given, causal) -> None:
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     wanted = session.run(None, feeds)
     module = import_onnx(model, layer_table(model))
-    [found] = find_attention(simplify(module)["main"]).values()
-    assert found.problem.kv_heads == _KV_HEADS and found.problem.keys == sizes[3]
+    found = [call.problem for call in find_attention(simplify(module)["main"]).values()]
     if causal is None:
-        assert found.problem.mask_shape == (sizes[0], 1, 1, sizes[3])
-        assert found.problem.mask_dtype == "bool"
+        assert not found
     else:
-        assert found.problem.causal is causal
+        [problem] = found
+        assert (problem.kv_heads, problem.keys) == (_KV_HEADS, sizes[3])
+        assert problem.causal is causal and problem.mask_dtype == "bool"
     target = resolve_target("host", 1)
     scheduled, _ = schedule_module(lower(module, target.to_tvm()), target.arch())
     with tvm.transform.PassContext(opt_level=3):

@@ -1,11 +1,10 @@
-"""Converter of GroupQueryAttention of com.microsoft into a cache, matmuls, a mask and a softmax.
+"""Converter of GroupQueryAttention of com.microsoft into a cache, matmuls, masks and a softmax.
 
-New keys and values follow those of the past in the cache, at ``seqlens_k + 1 - queries`` of each
-batch entry; zeros follow them. Three cases have a known place:
+The present of a batch entry with a sequence of ``seqlens_k + 1`` keys, and what a query sees::
 
-- a prompt, as long as the whole sequence: the past is empty
-- a batch of one: ``total_sequence_length`` is the length of its sequence
-- one query in each batch entry: a comparison with the place chooses the new key
+    prompt          all keys are new                      keys up to itself, and to seqlens_k
+    after a past    past .. | new keys | zeros ..         keys up to itself
+                            ^ place = seqlens_k + 1 - queries
 
 The operators are those that :mod:`tvmopt.transform.attention` finds: repeated heads of K and V are
 no tensor there.
@@ -62,8 +61,10 @@ def group_query_attention(
     whole = int(constant(total, "total_sequence_length").reshape(()))
     q = by_head(builder, query, None, heads)
     k, v = (by_head(builder, each, None, kv_heads) for each in (key, value))
+    if lengths is None:
+        raise ValueError("seqlens_k must be given")
     cache = _Cache(builder, whole, static_shape(k), past_key, lengths)
-    present_k, present_v = cache.with_new(past_key, k), cache.with_new(past_value, v)
+    present_k, present_v = cache.present(past_key, k), cache.present(past_value, v)
     result = _attention(builder, q, cache, present_k, present_v, bias, attributes)
     results = [result, present_k, present_v][: outputs(attributes)]
     return relax.Tuple(results) if len(results) > 1 else result
@@ -74,74 +75,81 @@ class _Cache:
 
     Attributes:
         whole: Keys of the longest sequence.
-        place: First place of new keys in each batch entry, (batch, 1, 1, 1); None where it is
-            ``whole - queries`` in all of them.
     """
 
     def __init__(
         self, builder: relax.BlockBuilder, whole: int, shape: list[int],
-        past: relax.Expr | None, lengths: relax.Expr | None,
+        past: relax.Expr | None, lengths: relax.Expr,
     ) -> None:  # fmt: skip
         self._emit, self.whole = builder.emit, whole
-        batch, _, self._queries, _ = shape
-        before = 0 if past is None else static_shape(past)[2]
-        self._length = max(before, whole)
+        self._batch, _, self._queries, _ = shape
+        self._before = 0 if past is None else static_shape(past)[2]
+        self._length = max(self._before, whole)
+        self._is_prompt = whole == self._queries
         if whole < self._queries:
             raise ValueError(f"total_sequence_length must be {self._queries} at least, not {whole}")
-        if whole - self._queries > before:
-            raise ValueError(f"a past of {before} keys must hold {whole - self._queries}")
-        self.place: relax.Expr | None = None
-        if batch > 1 and whole > self._queries:
-            if self._queries > 1 or lengths is None:
-                raise ValueError("several queries after a past must be a batch of one")
-            self.place = self._emit(relax.op.reshape(lengths, (batch, 1, 1, 1)))
+        if whole - self._queries > self._before:
+            raise ValueError(f"a past of {self._before} keys must hold {whole - self._queries}")
+        if self._batch > 1 and self._queries > 1 and not self._is_prompt:
+            raise ValueError("several queries after a past must be a batch of one")
+        last = relax.op.astype(relax.op.reshape(lengths, (self._batch, 1, 1, 1)), "int32")
+        self._last = self._emit(last)
+        self._place = self._emit(relax.op.subtract(self._last, _number(self._queries - 1)))
 
-    def with_new(self, past: relax.Expr | None, new: relax.Expr) -> relax.Expr:
-        """Return the present: the past, the new keys or values, and zeros."""
-        first = self.whole - self._queries
-        if self.place is None:
-            parts = [new] if past is None or not first else [self._cut(past, first), new]
-            return self._padded(parts)
+    def present(self, past: relax.Expr | None, new: relax.Expr) -> relax.Expr:
+        """Return the past, the new keys or values, and zeros."""
+        emit, op = self._emit, relax.op
+        if self._is_prompt:
+            return self._padded(new)
         assert past is not None
-        places = self._places()
-        cache = self._padded([past])
-        old = relax.op.where(relax.op.less(places, self.place), cache, _zero(cache))
-        return self._emit(relax.op.where(relax.op.equal(places, self.place), new, self._emit(old)))
+        places = _numbers(self._length, 2)
+        is_past, zero = emit(op.less(places, self._place)), relax.const(0.0, dtype_of(new))
+        if self._queries == 1:
+            after = emit(op.where(emit(op.equal(places, self._place)), new, zero))
+            return emit(op.where(is_past, self._padded(past), after))
+        both = emit(op.concat([past, new], 2))
+        number = emit(op.subtract(places, self._place))  # of a new key
+        last = _number(self._queries - 1)
+        inside = emit(op.minimum(emit(op.maximum(number, _number(0))), last))
+        index = emit(op.where(is_past, places, emit(op.add(inside, _number(self._before)))))
+        taken = emit(op.take(both, emit(op.reshape(index, (self._length,))), 2))
+        return emit(op.where(emit(op.less_equal(number, last)), taken, zero))
 
     def seen(self, present: relax.Expr) -> relax.Expr:
         """Return the keys or values that some query may see."""
-        return self._cut(present, self.whole) if self.whole < self._length else present
+        if self.whole == self._length:
+            return present
+        return self._emit(relax.op.strided_slice(present, [2], [0], [self.whole]))
 
-    def mask(self) -> relax.Expr | None:
-        """Return the condition under which a query sees a key; None where it sees all."""
-        if self.place is not None:
-            hidden = relax.op.greater(self._places(self.whole, axis=3), self.place)
-            return self._emit(relax.op.logical_not(self._emit(hidden)))
-        if self._queries == 1:
-            return None
-        rows = np.tri(self._queries, self.whole, self.whole - self._queries, dtype=bool)
-        return relax.const(rows, "bool")
+    def masks(self) -> list[relax.Expr]:
+        """Return the conditions under which a query sees a key; one constant one of a prompt."""
+        emit, keys = self._emit, _numbers(self.whole, 3)
+        if self._queries == 1 or self._is_prompt:
+            short = emit(relax.op.less_equal(keys, self._last))
+            rows = np.tri(self._queries, self.whole, dtype=bool)
+            return [short] if self._queries == 1 else [short, relax.const(rows, "bool")]
+        itself = emit(relax.op.add(self._place, _numbers(self._queries, 2)))
+        return [emit(relax.op.less_equal(keys, itself))]
 
-    def _places(self, count: int = 0, axis: int = 2) -> relax.Expr:
-        """Return the numbers 0, 1, ... along an axis of four."""
-        shape = [1, 1, 1, 1]
-        shape[axis] = count or self._length
-        return relax.const(np.arange(shape[axis], dtype="int32").reshape(shape), "int32")
-
-    def _padded(self, parts: list[relax.Expr]) -> relax.Expr:
-        """Return the parts one after the other, with zeros up to the length of the present."""
-        shape = static_shape(parts[0])
-        missing = self._length - sum(static_shape(part)[2] for part in parts)
-        if missing:
-            zeros = relax.op.zeros((*shape[:2], missing, shape[3]), dtype_of(parts[0]))
-            parts = [*parts, self._emit(zeros)]
-        return self._emit(relax.op.concat(parts, 2)) if len(parts) > 1 else parts[0]
-
-    def _cut(self, cache: relax.Expr, count: int) -> relax.Expr:
-        """Return the first keys or values of the cache."""
-        if static_shape(cache)[2] == count:
+    def _padded(self, cache: relax.Expr) -> relax.Expr:
+        """Return the cache with zeros up to the length of the present."""
+        batch, heads, count, size = static_shape(cache)
+        if count == self._length:
             return cache
-        return self._emit(relax.op.strided_slice(cache, [2], [0], [count]))
+        shape = (batch, heads, self._length - count, size)
+        zeros = self._emit(relax.op.zeros(shape, dtype_of(cache)))
+        return self._emit(relax.op.concat([cache, zeros], 2))
+
+
+def _number(value: int) -> relax.Expr:
+    return relax.const(value, "int32")
+
+
+def _numbers(count: int, axis: int) -> relax.Expr:
+    """Return the numbers 0, 1, ... along an axis of four."""
+    shape = [1, 1, 1, 1]
+    shape[axis] = count
+    return relax.const(np.arange(count, dtype="int32").reshape(shape), "int32")
 
 
 def _attention(
@@ -156,9 +164,8 @@ def _attention(
     scores = emit(relax.op.multiply(scores, relax.const(scale, dtype_of(q))))
     if bias is not None:
         scores = emit(relax.op.add(scores, bias))
-    mask = cache.mask()
-    if mask is not None:
-        hidden = relax.const(-np.inf, dtype_of(q))  # no query has all keys hidden
+    hidden = relax.const(-np.inf, dtype_of(q))  # the first key is seen by all
+    for mask in cache.masks():
         scores = emit(relax.op.where(mask, scores, hidden))
     out = emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
     turned = emit(relax.op.permute_dims(out, [0, 2, 1, 3]))
@@ -174,7 +181,3 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, heads: int) -> relax.E
     shape = (batch, kv_heads, heads // kv_heads, keys, size)
     wide = builder.emit(relax.op.broadcast_to(wide, shape))
     return builder.emit(relax.op.reshape(wide, (batch, heads, keys, size)))
-
-
-def _zero(like: relax.Expr) -> relax.Expr:
-    return relax.const(0.0, dtype_of(like))
