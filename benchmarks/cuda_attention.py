@@ -8,7 +8,7 @@ Usage, in two steps, so that no time on the GPU is spent on nvcc::
 
 ``build`` needs nvcc and no GPU; ``run`` needs a GPU and PyTorch, and no nvcc. Rows:
 :mod:`benchmarks.attention_rows`; ``--decode`` stands for all rows of one query. ``--family
-mma_attention`` builds the best kernels of that family only, ``--device nvidia-a100`` those of
+mma_attention`` builds the best kernels of one family only, ``--device nvidia-a100`` kernels for
 another GPU than an H200. ``--configs`` adds configurations to the ``--sweep K`` best ones, each as
 ``consumer_warpgroups=2:tile_keys=176``, of the family or else of the first choice's. Contenders of
 a row are timed interleaved, as CUDA graphs; calls of a row of one query take turns with copies of K

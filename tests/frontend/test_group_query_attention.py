@@ -92,7 +92,7 @@ def test_results(sizes, lengths, given, causal) -> None:
     model = prepare(_model(*sizes, **given), {}).model
     feeds = _feeds(model, lengths)
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # its shapes of the present are those of the past
+    options.log_severity_level = 3  # it infers the shape of the past for the present
     data = model.SerializeToString()
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     wanted = session.run(None, feeds)

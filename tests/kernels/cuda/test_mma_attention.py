@@ -235,6 +235,17 @@ def test_a_query_over_many_keys_is_predicted_near_the_speed_of_memory(gpu, kv_he
     assert slow is None or slow.total >= cost.total
 
 
+@pytest.mark.parametrize("keys", [1024, 4096])
+def test_the_first_of_top_k_is_the_first_choice_beside_wgmma(keys):
+    p = problem(heads=32, kv_heads=32, queries=1, keys=keys, head_size=128, value_size=128)
+    policy = policy_of(attention_function(p), H200)
+    for count in (1, 2, 6):
+        configs = policy.emit_config(count)
+        assert configs[0] == policy.ranked[0].hint and len(configs) == count
+    near = [r for r in policy.ranked if r.cycles <= 1.5 * policy.ranked[0].cycles]
+    assert {c.template for c in configs} == {r.hint.template for r in near}
+
+
 def test_many_queries_stay_with_wgmma():
     p = problem(heads=16, kv_heads=16, queries=2048, keys=2048, head_size=128, value_size=128)
     policy = policy_of(attention_function(p), H200)

@@ -5,8 +5,8 @@ cores, the port of shared memory (fragments and copies), and issue slots with ex
 kernel takes the 2-norm of that, of the time of DRAM and L2, and of the time in which the bytes in
 flight of its thread blocks arrive (Little's law). The latter asks for splits of the keys.
 
-The parameters are the GEMMs' (:class:`~tvmopt.device.cuda_costs.CudaCosts`) and those of the
-softmax on Hopper; what this file defines are estimates.
+GEMMs have the same rates and latencies (:class:`~tvmopt.device.cuda_costs.CudaCosts`). The
+constants below are estimates, not fitted to measurements of this kernel.
 """
 
 from __future__ import annotations

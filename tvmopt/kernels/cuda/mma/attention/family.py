@@ -17,7 +17,7 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 _NO_ATTENTION = Refusal("not marked as attention")
-# Its model has not been fitted on Hopper, that of the wgmma kernel has.
+# Factor on its predicted cycles beside the wgmma kernel, whose cost model is fitted; an estimate.
 _NOT_FITTED = 1.25
 
 
@@ -44,7 +44,7 @@ class MmaAttention(Family[AttentionProblem, MmaAttentionConfig]):
         return mma_attention_configs(form, arch)
 
     def weight(self, form: AttentionProblem, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return the factor by which it must be predicted faster than the fitted wgmma kernel."""
+        """Return the factor on predicted cycles; 1 where no wgmma kernel competes."""
         return _NOT_FITTED if arch.has_wgmma else 1.0
 
     def emit(self, func: tirx.PrimFunc, hint: MmaAttentionConfig) -> tirx.PrimFunc | Refusal:

@@ -19,7 +19,7 @@ neighbouring blocks of eight keys are the A fragment of O += P V, so P needs no 
 
 With several splits, a thread block has a part of the keys (flash-decoding). It writes its output,
 not divided by the row sums, and for each row the maximum and the sum, for the reduction kernel
-(:mod:`.reduction`).
+(:mod:`.output`).
 """
 
 from __future__ import annotations
