@@ -1,15 +1,18 @@
-"""Compare fused attention on a Hopper GPU with PyTorch's (cuDNN, FlashAttention), float16 forward.
+"""Compare fused attention on a GPU with PyTorch's (cuDNN, FlashAttention), float16 forward.
 
 Usage, in two steps, so that no time on the GPU is spent on nvcc::
 
-    python -m benchmarks.cuda_attention build --out DIR [--sweep K] [--rows GLOB,..] [--configs ..]
-    python -m benchmarks.cuda_attention run --in DIR [--rows GLOB,..] [--json FILE]
+    python -m benchmarks.cuda_attention build --out DIR [--sweep K] [--rows GLOB,..] [--decode]
+        [--family NAME] [--device GPU] [--configs ..]
+    python -m benchmarks.cuda_attention run --in DIR [--rows GLOB,..] [--decode] [--json FILE]
 
-``build`` needs nvcc and no GPU; ``run`` needs a GPU and PyTorch, and no nvcc. Rows are named
-``h128-4096-causal`` (head size, length, mask), ``bf16-`` in front for bfloat16; all have 16 heads,
-and batch x length = 16384. ``--configs`` adds configurations to the ``--sweep K`` best ones, each
-as ``consumer_warpgroups=2:tile_keys=176``. Contenders of a row are timed interleaved, as CUDA
-graphs. A kernel that hangs or faults is reported, and the others go on.
+``build`` needs nvcc and no GPU; ``run`` needs a GPU and PyTorch, and no nvcc. Rows:
+:mod:`benchmarks.attention_rows`; ``--decode`` stands for all rows of one query. ``--family
+mma_attention`` builds the best kernels of one family only, ``--device nvidia-a100`` kernels for
+another GPU than an H200. ``--configs`` adds configurations to the ``--sweep K`` best ones, each as
+``consumer_warpgroups=2:tile_keys=176``, of the family or else of the first choice's. Contenders of
+a row are timed interleaved, as CUDA graphs; calls of a row of one query take turns with copies of K
+and V, which together exceed L2. A kernel that hangs or faults is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
+import itertools
 import json
 import sys
 import tempfile
@@ -25,35 +29,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.attention_rows import rows
 from benchmarks.report import markdown
 from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
 from tvmopt.measure.workers import Job, WorkerPool
 
-_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-_TOKENS, _HEADS = 16384, 16
 _DEVICE = "nvidia-h200"
+_PEERS = ("cudnn", "flash", "efficient")
+# Copies of K and V of a row of one query take at least this many bytes, several times L2.
+_COLD_BYTES = 512 * 1024**2
 # Timeouts in seconds: of building a kernel, of a row's measurement, of one kernel's own.
 _BUILD_S, _ROW_S, _KERNEL_S = 120.0, 60.0, 30.0
-
-
-def rows() -> dict[str, AttentionProblem]:
-    """Return the problems by name."""
-    found = {}
-    for dtype, sizes, lengths in (
-        ("float16", (64, 128), _LENGTHS),
-        ("bfloat16", (64, 128), (2048, 16384)),
-        ("float16", (256,), (4096,)),
-    ):
-        for size in sizes:
-            for length in lengths:
-                for causal in (MaskedBy.NOTHING, MaskedBy.FIRST_KEY):
-                    name = "bf16-" if dtype == "bfloat16" else ""
-                    name += f"h{size}-{length}-{'full' if causal is MaskedBy.NOTHING else 'causal'}"
-                    found[name] = AttentionProblem(
-                        _TOKENS // length, _HEADS, _HEADS, length, length, size, size, dtype,
-                        size**-0.5, causal,
-                    )  # fmt: skip
-    return found
 
 
 def chosen(patterns: str) -> list[str]:
@@ -62,19 +48,35 @@ def chosen(patterns: str) -> list[str]:
     return [name for name in rows() if any(fnmatch.fnmatch(name, p) for p in wanted)]
 
 
-def configs_of(problem: AttentionProblem, count: int, texts: Sequence[str]) -> list[Any]:
-    """Return the ``count`` best configurations, and those that ``texts`` describe and that fit."""
+def configs_of(
+    problem: AttentionProblem, count: int, texts: Sequence[str], family: str, device: str
+) -> list[Any]:
+    """Return the ``count`` best configurations, and those that ``texts`` describe and that fit.
+
+    Args:
+        problem: The problem.
+        count: Number of configurations that the cost models choose.
+        texts: Fields of further ones.
+        family: Name of the only family; all families if empty.
+        device: The GPU.
+    """
     from tvmopt.device.gpus import GPUS
     from tvmopt.kernels.attention.function import attention_function
-    from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
+    from tvmopt.kernels.families import by_name
     from tvmopt.kernels.policies import policy_of
+    from tvmopt.kernels.ranked import spread
 
-    gpu = GPUS[_DEVICE]
-    found: list[Any] = policy_of(attention_function(problem), gpu).emit_config(count)
+    gpu = GPUS[device]
+    policy = policy_of(attention_function(problem), gpu)
+    found: list[Any] = policy.emit_config(count)
+    if family:
+        own = [one for one in policy.ranked if one.hint.template == family]
+        found = [one.hint for one in spread(own, count)]
     for text in texts:
         fields = dict(part.split("=") for part in text.split(":"))
-        config = HopperAttentionConfig(
-            ATTENTION, gpu, **{key: json.loads(value.lower()) for key, value in fields.items()}
+        name = family or found[0].template
+        config: Any = by_name()[name].config_type(
+            name, gpu, **{key: json.loads(value.lower()) for key, value in fields.items()}
         )
         if config not in found and config.why_not(problem) is None:
             found.append(config)
@@ -96,14 +98,17 @@ def build_kernel(row: str, config: dict[str, Any], path: str) -> str:
     return str(hint)
 
 
-def build(names: Sequence[str], count: int, texts: Sequence[str], folder: Path) -> int:
+def build(
+    names: Sequence[str], count: int, texts: Sequence[str], folder: Path, family: str, device: str
+) -> int:
     """Build all kernels into ``folder``, with an index; return the number of failures."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs, index = [], []
     for name in names:
-        for config in configs_of(rows()[name], count, texts):
+        for config in configs_of(rows()[name], count, texts, family, device):
             library = f"{name}-{config.config_id}.so"
-            index.append({"row": name, "library": library, "config": config.shown()})
+            shown = {"family": config.template, **config.shown()}
+            index.append({"row": name, "library": library, "config": shown})
             values = {
                 "row": name, "config": config.to_dict(), "path": str((folder / library).resolve())
             }  # fmt: skip
@@ -133,18 +138,23 @@ def start() -> None:
 
 def _reference(torch: Any, q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
     """Attention in float32, a few heads at a time."""
-    length = q.shape[2]
-    flat = [x.reshape(-1, length, x.shape[-1]) for x in (q, k, v)]
-    out = torch.empty_like(flat[0], dtype=torch.float32)
-    step = max(1, (1 << 28) // length**2)
-    mask = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1) if causal else None
+    batch, heads, queries, _ = q.shape
+    keys, shared = k.shape[2], heads // k.shape[1]
+    out = torch.empty((batch * heads, queries, v.shape[-1]), device="cuda")
+    flat = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)]
+    step = max(1, min((1 << 28) // (queries * keys), (1 << 28) // (keys * k.shape[-1])))
+    hidden = None
+    if causal:
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device="cuda").triu(1)
     for first in range(0, out.shape[0], step):
-        one, two, three = (x[first : first + step].float() for x in flat)
+        lines = torch.arange(first, min(first + step, out.shape[0]), device="cuda")
+        one = flat[0][lines].float()
+        two, three = (x[lines // shared].float() for x in flat[1:])
         scores = one @ two.transpose(1, 2) * scale
-        if mask is not None:
-            scores.masked_fill_(mask, float("-inf"))
+        if hidden is not None:
+            scores.masked_fill_(hidden, float("-inf"))
         out[first : first + step] = torch.softmax(scores, -1) @ three
-    return out.reshape(q.shape)
+    return out.reshape(batch, heads, queries, -1)
 
 
 def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str, Any]:
@@ -166,7 +176,7 @@ def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str
     from tvmopt.errors import last_line
 
     p = rows()[row]
-    causal = p.causal is not MaskedBy.NOTHING
+    causal, grouped = p.causal is not MaskedBy.NOTHING, p.heads != p.kv_heads
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator(device="cuda").manual_seed(0)
     dtype = getattr(torch, p.dtype)
@@ -175,10 +185,14 @@ def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str
         for shape, _ in p.shapes()[:3]
     )
     expected = _reference(torch, q, k, v, causal, p.scale)
+    copies = [[k, v]]
+    if p.queries == 1:  # decoding reads the cache from DRAM
+        more = _COLD_BYTES // p.cache_bytes()
+        copies += [[k.clone(), v.clone()] for _ in range(more)]
     device, stream = tvm.runtime.cuda(0), torch.cuda.Stream()
     torch.cuda.synchronize()
     device.set_raw_stream(stream.cuda_stream)
-    given = [tvm.runtime.from_dlpack(x) for x in (q, k, v)]
+    given = [[tvm.runtime.from_dlpack(x) for x in (q, *copy)] for copy in copies]
     result: dict[str, Any] = {"errors": {}, "ms": {}, "problems": {}}
     runs: dict[str, Any] = {}
 
@@ -187,24 +201,31 @@ def measure(row: str, libraries: dict[str, str], peers: bool = True) -> dict[str
         return worst if worst == worst else float("inf")
 
     for name, library in libraries.items():
-        out = torch.full(q.shape, float("nan"), device="cuda", dtype=dtype)
+        out = torch.full(p.shapes()[-1][0], float("nan"), device="cuda", dtype=dtype)
         target = tvm.runtime.from_dlpack(out)
         torch.cuda.synchronize()
         try:
             kernel = tvm.runtime.load_module(library)["main"]
-            kernel(*given, target)
+            kernel(*given[0], target)
             torch.cuda.synchronize()
         except Exception as problem:
             result["problems"][name] = last_line(problem, 200)
             continue
         result["errors"][name] = error(out)
-        runs[name] = lambda kernel=kernel, target=target: kernel(*given, target)
-    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+        turns = itertools.cycle(given)
+        runs[name] = lambda kernel=kernel, target=target, turns=turns: kernel(*next(turns), target)
+    backends = {
+        "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+        **({"efficient": SDPBackend.EFFICIENT_ATTENTION} if p.queries == 1 else {}),
+    }  # fmt: skip
     for name, backend in backends.items() if peers else ():
 
-        def peer(backend: Any = backend) -> Any:
+        def peer(backend: Any = backend, turns: Any = itertools.cycle(copies)) -> Any:  # noqa: B008
+            k, v = next(turns)
             with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale)
+                return scaled_dot_product_attention(
+                    q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped
+                )
 
         try:
             result["errors"][name] = error(peer())
@@ -243,19 +264,36 @@ class AttentionRow:
         share = 0.5 if problem.causal is not MaskedBy.NOTHING else 1.0
         return 2 * problem.macs() * share / ms / 1e9 if ms else 0.0
 
+    def gigabytes(self, contender: str) -> float:
+        """Return GB/s of K and V; 0 without a time."""
+        ms = self.found.get("ms", {}).get(contender)
+        return rows()[self.name].cache_bytes() / ms / 1e6 if ms else 0.0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has one query, whose rate is GB/s."""
+        return rows()[self.name].queries == 1
+
+    def rate(self, contender: str) -> float:
+        """Return TFLOP/s, or GB/s of one query."""
+        return self.gigabytes(contender) if self.decodes else self.teraflops(contender)
+
     def cells(self) -> list[str]:
         """Return the cells of the table's line."""
-        peers = max(self.teraflops("cudnn"), self.teraflops("flash"))
+        peers = max(self.rate(peer) for peer in _PEERS)
         first = next(iter(self.configs), "")
-        best = max(self.configs, key=self.teraflops, default="")
+        best = max(self.configs, key=self.rate, default="")
         errors = self.found.get("errors", {})
-        ratio = [f"{self.teraflops(one) / peers:.3f}" if peers else "-" for one in (first, best)]
+        ratio = [f"{self.rate(one) / peers:.3f}" if peers else "-" for one in (first, best)]
+        own = [f"{self.found.get('ms', {}).get(best, 0.0) * 1e3:.1f}"] if self.decodes else []
+        shown = _PEERS if self.decodes else _PEERS[:2]
         return [
             self.name,
-            *(f"{self.teraflops(one):.0f}" for one in ("cudnn", "flash", first, best)),
+            *(f"{self.rate(one):.0f}" for one in (*shown, first, best)),
+            *own,
             *ratio,
             f"{max((errors.get(one, 0.0) for one in self.configs), default=0.0):.1e}",
-            f"{errors.get('cudnn', 0.0):.1e}",
+            f"{errors.get('cudnn', errors.get('flash', 0.0)):.1e}",
             _text(self.configs.get(best, {})),
         ]
 
@@ -282,12 +320,17 @@ def run(folder: Path, names: Sequence[str], json_path: str) -> int:
             row.found = _measured(pool, name, libraries)
             found.append(row)
             _print_row(row, time.perf_counter() - begin)
-    header = (
-        "row", "cuDNN TFLOP/s", "flash", "top-1", "best", "top-1 / theirs", "best / theirs",
-        "max error", "cuDNN's error", "best configuration",
+    tail = (
+        "top-1 / theirs", "best / theirs", "max error", "their error", "best configuration",
     )  # fmt: skip
     print(next((row.found["gpu"] for row in found if "gpu" in row.found), "no GPU"))
-    print(markdown(header, (row.cells() for row in found)))
+    for decodes, head in (
+        (False, ("row", "cuDNN TFLOP/s", "flash", "top-1", "best")),
+        (True, ("row", "cuDNN GB/s", "flash", "efficient", "top-1", "best", "best us")),
+    ):
+        table = [row.cells() for row in found if row.decodes == decodes]
+        if table:
+            print(markdown((*head, *tail), table))
     if json_path:
         Path(json_path).write_text(json.dumps([dataclasses.asdict(r) for r in found], indent=1))
     return sum(len(row.found.get("problems", {})) for row in found)
@@ -316,11 +359,12 @@ def _measured(pool: WorkerPool, name: str, libraries: dict[str, str]) -> dict[st
 
 def _print_row(row: AttentionRow, seconds: float) -> None:
     """Print each configuration of a row, fastest first."""
-    print(f"{seconds:.0f} s  {row.name}: cudnn {row.teraflops('cudnn'):.0f}, "
-          f"flash {row.teraflops('flash'):.0f} TFLOP/s", flush=True)  # fmt: skip
-    for contender in sorted(row.configs, key=row.teraflops, reverse=True):
+    peers = ", ".join(f"{peer} {row.rate(peer):.0f}" for peer in _PEERS if row.rate(peer))
+    unit = "GB/s" if row.decodes else "TFLOP/s"
+    print(f"{seconds:.0f} s  {row.name}: {peers or 'no peer'} {unit}", flush=True)
+    for contender in sorted(row.configs, key=row.rate, reverse=True):
         error = row.found.get("errors", {}).get(contender, float("nan"))
-        print(f"    {row.teraflops(contender):5.0f}  error {error:.1e}  "
+        print(f"    {row.rate(contender):5.0f}  error {error:.1e}  "
               f"{contender} {_text(row.configs[contender])}", flush=True)  # fmt: skip
     for contender, problem in row.found.get("problems", {}).items():
         print(f"    {contender} FAILED: {problem}", flush=True)
@@ -333,16 +377,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default="attention-kernels", help="folder that build writes")
     parser.add_argument("--in", dest="folder", default="attention-kernels", help="folder to run")
     parser.add_argument("--rows", default="h64-*,h128-*", help="patterns, separated by commas")
+    parser.add_argument("--decode", action="store_true", help="all rows of one query")
+    parser.add_argument("--family", default="", help="build kernels of this family only")
+    parser.add_argument("--device", default=_DEVICE, help="GPU to build for")
     parser.add_argument("--sweep", type=int, default=1, help="best configurations of each row")
     parser.add_argument("--configs", default="", help="more configurations, separated by commas")
     parser.add_argument("--json", default="", help="file to write the results to")
     args = parser.parse_args(arguments)
-    names = chosen(args.rows)
+    names = chosen("decode-*" if args.decode else args.rows)
     if not names:
         parser.error(f"rows must match one of {', '.join(rows())}, but got {args.rows!r}")
     if args.step == "build":
         texts = [text for text in args.configs.split(",") if text]
-        return int(build(names, args.sweep, texts, Path(args.out)) > 0)
+        return int(build(names, args.sweep, texts, Path(args.out), args.family, args.device) > 0)
     return int(run(Path(args.folder), names, args.json) > 0)
 
 

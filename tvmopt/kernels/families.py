@@ -29,6 +29,7 @@ _CPU = (
 )
 _CUDA_COMPUTE_BOUND = (
     "cuda.hopper.attention.family.HopperAttention",
+    "cuda.mma.attention.family.MmaAttention",
     "cuda.hopper.family.HopperGemm",
     "cuda.hopper.family.HopperConv",
     "cuda.mma.family.MmaMatmul",

@@ -122,7 +122,11 @@ class Policy:
             return {}
         names = list(dict.fromkeys(r.hint.template for r in near))
         share = max(1, topk // max(1, len(names)))
-        return {name: min(most[name], share) for name in names[1:]}
+        shares, left = {}, topk - 1  # the top-1 is always among the top-k
+        for name in names[1:]:
+            shares[name] = min(most[name], share, left)
+            left -= shares[name]
+        return shares
 
 
 def policy_of(func: tirx.PrimFunc, arch: Arch) -> Policy:

@@ -7,6 +7,7 @@ from tvm import relax
 
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
 from tvmopt.transform.pairwise_extrema import PairwiseExtrema
+from tvmopt.transform.raise_softmax import RaiseSoftmax
 from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 
 
@@ -15,6 +16,7 @@ def simplify_passes() -> list[tvm.transform.Pass]:
     return [
         RaiseTensorIR(),
         PairwiseExtrema(),
+        RaiseSoftmax(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         FoldConstantNumpy(),

@@ -28,6 +28,7 @@ from tvmopt.frontend.converters.features import (
     scaler,
 )
 from tvmopt.frontend.converters.fourier import dft, stft
+from tvmopt.frontend.converters.grouped_query import group_query_attention
 from tvmopt.frontend.converters.integer import conv_integer
 from tvmopt.frontend.converters.linear_models import linear_classifier, linear_regressor
 from tvmopt.frontend.converters.node import Converter
@@ -66,6 +67,7 @@ CONVERTERS: dict[str, Converter] = {
     "DFT": dft,
     "Dropout": dropout,
     "FeatureVectorizer": feature_vectorizer,
+    "GroupQueryAttention": group_query_attention,
     "GRU": gru,
     "Imputer": imputer,
     "IsInf": is_inf,

@@ -39,7 +39,7 @@ def multi_head_attention(
         raise ValueError("scores must not be an output")
     parts = _biases(builder, bias, [query, key, value])
     q, k, v = (
-        _by_head(builder, each, part, heads)
+        by_head(builder, each, part, heads)
         for each, part in zip((query, key, value), parts, strict=True)
     )
     if past_key is not None and past_value is not None:
@@ -83,7 +83,7 @@ def _biases(
     return found
 
 
-def _by_head(
+def by_head(
     builder: relax.BlockBuilder, tensor: relax.Expr, bias: relax.Expr | None, heads: int
 ) -> relax.Expr:
     """Return (batch, heads, length, size) of (batch, length, heads * size)."""

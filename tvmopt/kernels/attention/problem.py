@@ -93,6 +93,10 @@ class AttentionProblem:
         rows = self.batch * self.heads * self.queries
         return rows * self.keys * (self.head_size + self.value_size)
 
+    def cache_bytes(self) -> int:
+        """Return the bytes of K and V, of 16 bits an element."""
+        return 2 * self.batch * self.kv_heads * self.keys * (self.head_size + self.value_size)
+
     def to_json(self) -> str:
         """Return the problem as JSON."""
         return json.dumps({**dataclasses.asdict(self), "causal": self.causal.value})
@@ -110,3 +114,10 @@ def problem_of(func: tirx.PrimFunc) -> AttentionProblem | None:
     """Return the problem that ``func`` computes; None without :data:`ATTENTION_ATTR`."""
     text = (func.attrs or {}).get(ATTENTION_ATTR)
     return None if text is None else AttentionProblem.from_json(str(text))
+
+
+def causal_offset(problem: AttentionProblem) -> int:
+    """Return the number of keys that the first query sees, minus one."""
+    if problem.causal is MaskedBy.LAST_KEY:
+        return problem.keys - problem.queries
+    return 0

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvmopt.kernels.cuda.intrinsics.async_copy import ASYNC_COPY
 from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 
 #: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
@@ -30,21 +31,6 @@ TILE = 16
 _COMMON = """
 #ifndef TVMOPT_INT4_COMMON
 #define TVMOPT_INT4_COMMON
-// 16 bytes from global to shared memory, without waiting; zeros where not inside.
-__device__ __forceinline__ void tvmopt_copy16(unsigned int to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               :: "r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void tvmopt_copy4(unsigned int to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void tvmopt_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int left>  // until all but the last so many commits' copies are there
-__device__ __forceinline__ void tvmopt_wait() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");
-}
 // Four bits at 0 and 16 of a register, or at 4 and 20, less an offset, as two float16.
 __device__ __forceinline__ unsigned int tvmopt_even(unsigned int word, unsigned int less) {
   unsigned int bits;
@@ -257,7 +243,7 @@ def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tu
         wait=f"\n  {WAIT_STATEMENT}" if waits else "",
         **numbers,
     )
-    return name, _COMMON + text
+    return name, ASYNC_COPY + _COMMON + text
 
 
 def _twice(value: int) -> str:

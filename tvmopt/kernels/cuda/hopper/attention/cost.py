@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy, causal_offset
+from tvmopt.kernels.cuda.common.attention_traffic import dram_cycles
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import padded_size
-from tvmopt.kernels.cuda.hopper.attention.tiles import causal_offset
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
 
 # A warp's exponential occupies the MUFU of its scheduler for this many cycles (16 lanes an SM).
@@ -80,7 +80,8 @@ def attention_cost(problem: AttentionProblem, config: HopperAttentionConfig) -> 
     waves = tiles / c.arch.sms if causal else ceil_div(tiles, c.arch.sms)
     each_tile = blocks / tiles * block + ends
     longest = ceil_div(p.keys, c.tile_keys) * block + ends
-    total = max(waves * each_tile, longest) + _LAUNCH_CYCLES
+    # A few queries over many keys take the time of DRAM.
+    total = max(waves * each_tile, longest, dram_cycles(p, c.arch)) + _LAUNCH_CYCLES
     return AttentionCost(total, block, blocks / c.arch.sms)
 
 

@@ -8,12 +8,9 @@ from tvm import tirx
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.attention.problem import ATTENTION_KIND, AttentionProblem, problem_of
+from tvmopt.kernels.cuda.common.attention_limits import why_not_fused
 from tvmopt.kernels.cuda.hopper.attention.attention import fused_attention
-from tvmopt.kernels.cuda.hopper.attention.config import (
-    ATTENTION,
-    HopperAttentionConfig,
-    why_not_fused,
-)
+from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.space import attention_configs
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
@@ -28,7 +25,7 @@ class HopperAttention(Family[AttentionProblem, HopperAttentionConfig]):
     name = ATTENTION
     config_type = HopperAttentionConfig
     kind = ATTENTION_KIND
-    exclusive = True
+    share = 2
 
     def match(self, workload: Workload, arch: CudaArch) -> AttentionProblem | Refusal:
         """Return the problem that the function's attribute holds."""

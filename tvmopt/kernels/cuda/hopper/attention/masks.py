@@ -14,9 +14,9 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
-from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy, causal_offset
 from tvmopt.kernels.cuda.hopper.attention.softmax import LOG2_E
-from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile, causal_offset
+from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile
 from tvmopt.kernels.cuda.hopper.emit import (
     Threads,
     const,

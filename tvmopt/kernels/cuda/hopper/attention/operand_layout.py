@@ -19,8 +19,6 @@ import dataclasses
 
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE, OperandLayout, layout_of_blocks
 
-#: Head sizes: the bounds, and the unit that TMA's strides of 16 bytes ask for.
-LEAST_SIZE, MOST_SIZE, SIZE_UNIT = 32, 256, 8
 _BYTES = 2  # of an element
 
 

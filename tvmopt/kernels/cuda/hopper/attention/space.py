@@ -8,11 +8,8 @@ from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.attention.problem import AttentionProblem
-from tvmopt.kernels.cuda.hopper.attention.config import (
-    ATTENTION,
-    HopperAttentionConfig,
-    why_not_fused,
-)
+from tvmopt.kernels.cuda.common.attention_limits import why_not_fused
+from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.cost import attention_cost
 from tvmopt.kernels.ranked import Ranked
 

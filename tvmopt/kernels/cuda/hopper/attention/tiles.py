@@ -20,13 +20,11 @@ from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy, causal_offset
+from tvmopt.kernels.cuda.common.head_groups import heads_of_group
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.emit import Scalar, Threads, const, held, quotient, remainder
 from tvmopt.kernels.cuda.hopper.problem import ceil_div
-
-# Tiles of a group of heads, per SM, with which snake order balances the SMs.
-_WAVES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,29 +121,12 @@ class QueryTileScheduler:
 
 
 def group_of_heads(problem: AttentionProblem, config: HopperAttentionConfig, across: int) -> int:
-    """Return the heads (of all batches) whose tiles follow each other in LPT order.
-
-    With no more heads than SMs, neighbouring SMs read the K and V of one head at the same time, and
-    one group balances best. Otherwise each length of tiles would read K and V of all heads from
-    DRAM again. A group's K and V take half of L2 at most, unless it has too few tiles.
+    """Return the heads of Q (of all batches) whose tiles follow each other in LPT order.
 
     Args:
         problem: The problem.
         config: Supplies the GPU.
         across: Tiles of queries of a head.
     """
-    p, arch = problem, config.arch
-    rows = p.heads * p.batch
-    if rows <= arch.sms:
-        return rows
-    bytes_of_all = 2 * p.batch * p.kv_heads * p.keys * (p.head_size + p.value_size)
-    fit = rows * (arch.l2_bytes // 2) // bytes_of_all
-    size = min(rows, max(1, fit, ceil_div(_WAVES * arch.sms, across)))
-    return ceil_div(rows, ceil_div(rows, size))
-
-
-def causal_offset(problem: AttentionProblem) -> int:
-    """Return the number of keys that the first query sees, minus one."""
-    if problem.causal is MaskedBy.LAST_KEY:
-        return problem.keys - problem.queries
-    return 0
+    p = problem
+    return heads_of_group(p.heads * p.batch, p.cache_bytes(), across, config.arch)

@@ -1,4 +1,4 @@
-"""Attention of a graph on Hopper: one function, one kernel of ours, and its numbers."""
+"""Attention of a graph on GPUs: one function, one kernel of ours, and its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.emulator.cuda import run
 from tests.transform.attention.graphs import bert, module
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.attention.problem import ATTENTION_ATTR, problem_of
-from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION
+from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION as HOPPER
+from tvmopt.kernels.cuda.mma.attention.config import ATTENTION as MMA
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.lower import lower
@@ -28,12 +29,16 @@ def _lowered(gpu: str, dtype: str) -> list[tirx.PrimFunc]:
     return [func for _, func in functions if isinstance(func, tirx.PrimFunc)]
 
 
-def test_its_numbers() -> None:
-    [func] = _lowered("nvidia-h200", "float16")
+@pytest.mark.parametrize(
+    ("gpu", "family"),
+    [("nvidia-h200", HOPPER), ("nvidia-a100", MMA), ("nvidia-l4", MMA), ("nvidia-a10", MMA)],
+)
+def test_its_numbers(gpu: str, family: str) -> None:
+    [func] = _lowered(gpu, "float16")
     problem = problem_of(func)
     assert problem is not None and problem.scale == 0.25
-    hint = policy_of(func, GPUS["nvidia-h200"]).ranked[0].hint
-    assert hint.template == ATTENTION
+    hint = policy_of(func, GPUS[gpu]).ranked[0].hint
+    assert hint.template == family
     kernel = emit(func, hint)
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=_QKV).astype("float16") for _ in range(3))
@@ -43,11 +48,11 @@ def test_its_numbers() -> None:
     weights /= weights.sum(-1, keepdims=True)
     want = np.einsum("bhqk,bkhd->bqhd", weights, v.astype("float32"))
     empty = np.full(_QKV, np.nan, "float16")
-    [got] = run(kernel, [q, k, v, mask], [empty], GPUS["nvidia-h200"])
+    [got] = run(kernel, [q, k, v, mask], [empty], GPUS[gpu])
     np.testing.assert_allclose(got.astype("float32"), want, rtol=3e-3, atol=3e-3)
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [("nvidia-h200", "float32"), ("nvidia-a100", "float16")])
+@pytest.mark.parametrize(("gpu", "dtype"), [("nvidia-h200", "float32"), ("nvidia-t4", "float16")])
 def test_separate_operators_stay_where_no_kernel_takes_it(gpu: str, dtype: str) -> None:
     functions = _lowered(gpu, dtype)
     assert len(functions) > 1
