@@ -197,7 +197,9 @@ def _conv2d(
     def reference(torch: Any, x: list[Any]) -> Any:
         return call(torch, [tensor.float() for tensor in x])
 
-    return te.create_prim_func([a, b, y]), call, reference
+    # topi marks the weight as constant, but here it is an argument.
+    func = te.create_prim_func([a, b, y]).without_attr("layout_free_buffers")
+    return func, call, reference
 
 
 def _gemv(dtype: str, n: int, k: int) -> _Made:
