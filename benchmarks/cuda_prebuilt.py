@@ -3,12 +3,14 @@
 Usage, in two steps, so that no time on the GPU is spent on nvcc::
 
     python -m benchmarks.cuda_prebuilt build --out DIR [--rows ROW,..] [--topk K] [--gpu NAME]
+        [--variants FIELD=VALUE;FIELD=VALUE ..]
     python -m benchmarks.cuda_prebuilt run --in DIR [--json FILE]
 
 ``build`` needs nvcc and no GPU; ``run`` needs the GPU and PyTorch, and no nvcc. Rows are named as
 in :mod:`.cuda_rows`; ``--rows tf32`` and ``--rows float32`` are lists of rows. Rows of dtype
 ``tf32`` let PyTorch use TF32, too, and time its exact float32 beside it. Contenders of a row are
-timed interleaved, as CUDA graphs.
+timed interleaved, as CUDA graphs. ``--variants`` adds the top-1 with other values of some fields,
+such as ``'stages=3;async_copy=true'``, to sweep what the ranking does not hold.
 """
 
 from __future__ import annotations
@@ -69,12 +71,37 @@ def build_kernel(row: str, config: dict[str, Any], path: str) -> None:
         build_kernels({"main": kernel}, hint.arch).export_library(path, **link_options())
 
 
-def build(names: Sequence[str], topk: int, gpu: str, folder: Path) -> int:
-    """Build the top-k kernels of all rows into ``folder``; return the number of failures."""
+def varied(config: Any, text: str) -> Any:
+    """Return ``config`` with the fields that ``text`` names; None where it has no such fields.
+
+    Args:
+        config: A configuration.
+        text: Fields and their values in JSON, such as ``"tile=[64,128];stages=3"``.
+    """
+    fields = dict(part.split("=") for part in text.split(";"))
+    values = {key: json.loads(value) for key, value in fields.items()}
+    data = config.to_dict()
+    return hint_from_dict(data | values) if values.keys() <= data.keys() else None
+
+
+def build(
+    names: Sequence[str], topk: int, gpu: str, folder: Path, variants: Sequence[str] = ()
+) -> int:
+    """Build the kernels of all rows into ``folder``; return the number of failures.
+
+    Args:
+        names: Names of the rows.
+        topk: Configurations of each row.
+        gpu: Name of the GPU.
+        folder: Folder for the libraries and their index.
+        variants: Variants of each row's top-1, as of :func:`varied`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     jobs, index = [], []
     for name in names:
         configs: Any = policy_of(row_of(name).func, GPUS[gpu]).emit_config(topk)
+        more = (varied(configs[0], text) for text in variants)
+        configs += [one for one in more if one is not None and one not in configs]
         for number_, config in enumerate(configs):
             library = f"{name}-{number_}.so"
             index.append({"row": name, "library": library, "config": str(config)})
@@ -164,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in", dest="folder", default="prebuilt-kernels", help="folder to run")
     parser.add_argument("--rows", default="tf32", help="rows or lists of rows, with commas between")
     parser.add_argument("--topk", type=int, default=4, help="configurations of each row")
+    parser.add_argument("--variants", nargs="*", default=[], help="like 'stages=3;async_copy=true'")
     parser.add_argument("--gpu", default="nvidia-h200", choices=GPUS, help="GPU to build for")
     parser.add_argument("--json", default="", help="file to write the results to")
     args = parser.parse_args(arguments)
@@ -175,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row_of(name)
     except ValueError as error:
         parser.error(str(error))
-    return int(build(names, args.topk, args.gpu, Path(args.out)) > 0)
+    return int(build(names, args.topk, args.gpu, Path(args.out), args.variants) > 0)
 
 
 if __name__ == "__main__":

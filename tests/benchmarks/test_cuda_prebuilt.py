@@ -7,8 +7,10 @@ import shutil
 
 import pytest
 
-from benchmarks.cuda_prebuilt import LISTS, cells, main, rows
+from benchmarks.cuda_prebuilt import LISTS, cells, main, rows, varied
 from benchmarks.cuda_rows import row
+from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.tf32 import allows_tf32
 
 
@@ -36,6 +38,16 @@ def test_kernels_are_built_without_a_gpu(tmp_path) -> None:
     assert main(["build", "--rows", name, "--topk", "1", "--out", str(tmp_path)]) == 0
     [entry] = json.loads((tmp_path / "index.json").read_text())
     assert entry["row"] == name and (tmp_path / entry["library"]).stat().st_size > 0
+
+
+def test_a_variant_changes_the_fields_it_names() -> None:
+    config = (
+        policy_of(row("matmul_nt-256-256-256-float32").func, GPUS["nvidia-h200"]).ranked[0].hint
+    )
+    other = varied(config, "tile=[64,128];stages=3;async_copy=true")
+    assert (other.tile, other.stages, other.async_copy) == ((64, 128), 3, True)
+    assert other.k_block == config.k_block
+    assert varied(config, "cluster_m=2") is None
 
 
 def test_the_table_compares_the_top_1_and_the_best_with_pytorch() -> None:

@@ -75,6 +75,7 @@ def test_the_cost_model_prefers_it_for_many_channels(name, arch) -> None:
     assert policy.ranked[0].hint.template == CONV_NAME
     chosen = policy.emit_config(20)
     assert any(hint.template == CONV_NAME and hint.m == 4 for hint in chosen)
+    assert any(hint.template == "simt_matmul" for hint in chosen)
     emit_kernel(row(name).func, chosen[0])
 
 
