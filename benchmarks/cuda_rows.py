@@ -13,6 +13,9 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
+from tvmopt.device.dtypes import TF32
+from tvmopt.kernels.tf32 import allow_tf32
+
 #: Quantisation group size of the int4 rows: weights along K that share one scale.
 GROUP = 128
 _ACCUMULATE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "int8": "int32"}
@@ -28,6 +31,7 @@ class CudaRow:
         call: ``call(torch, inputs) -> output`` by PyTorch's fastest operator, on GPU tensors.
         reference: The same computation in float64 or float32.
         seconds: Tuning seconds in the proposal; 0 for a row that the proposal lacks.
+        allow_tf32: Whether ours and PyTorch may round float32 operands to TF32.
     """
 
     name: str
@@ -35,13 +39,15 @@ class CudaRow:
     call: Callable[[Any, list[Any]], Any]
     reference: Callable[[Any, list[Any]], Any]
     seconds: float = 0.0
+    allow_tf32: bool = False
 
     @property
     def group(self) -> str:
         """Group of operators with one mean: ``"matmul"``, ``"conv"``, ``"memory"``, ..."""
         kind = self.name.partition("-")[0]
         if kind.startswith("matmul"):
-            return "matmul float32" if self.name.endswith("float32") else "matmul"
+            wide = self.name.rpartition("-")[2] in ("float32", TF32.name)
+            return f"matmul {self.name.rpartition('-')[2]}" if wide else "matmul"
         return "conv" if kind == "conv2d" else "gemv int4" if kind == "gemv_i4" else "memory"
 
 
@@ -74,7 +80,7 @@ SEED_ROWS = {
 
 
 def row(name: str) -> CudaRow:
-    """Return the row of a name.
+    """Return the row of a name; the dtype ``tf32`` is float32 with TF32 allowed.
 
     Raises:
         ValueError: When the name is malformed or its kind or dtype is unknown.
@@ -82,14 +88,17 @@ def row(name: str) -> CudaRow:
     kind, *parts = name.split("-")
     try:
         *numbers, dtype = parts
+        is_tf32 = dtype == TF32.name
+        dtype = "float32" if is_tf32 else dtype
         _ACCUMULATE[dtype]
-        made = _KINDS[kind](dtype, *map(int, numbers))
+        func, call, reference = _KINDS[kind](dtype, *map(int, numbers))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a row must be named like {', '.join(list(SEED_ROWS)[:3])}, of {', '.join(_KINDS)}, "
             f"but got {name!r}"
         ) from error
-    return CudaRow(name, *made, seconds=SEED_ROWS.get(name, 0.0))
+    func = allow_tf32(func) if is_tf32 else func
+    return CudaRow(name, func, call, reference, SEED_ROWS.get(name, 0.0), is_tf32)
 
 
 _Made = tuple[tirx.PrimFunc, Callable[[Any, list[Any]], Any], Callable[[Any, list[Any]], Any]]
@@ -188,7 +197,9 @@ def _conv2d(
     def reference(torch: Any, x: list[Any]) -> Any:
         return call(torch, [tensor.float() for tensor in x])
 
-    return te.create_prim_func([a, b, y]), call, reference
+    # topi marks the weight as constant, but here it is an argument.
+    func = te.create_prim_func([a, b, y]).without_attr("layout_free_buffers")
+    return func, call, reference
 
 
 def _gemv(dtype: str, n: int, k: int) -> _Made:
@@ -265,6 +276,7 @@ _KINDS: dict[str, Callable[..., _Made]] = {
     "matmul_nt": _matmul("nt"),
     "matmul_nn": _matmul("nn"),
     "matmul_tn": _matmul("tn"),
+    "matmul_tt": _matmul("tt"),
     "conv2d": _conv2d,
     "gemv": _gemv,
     "gemv_i4": _gemv_i4,

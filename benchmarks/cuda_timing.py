@@ -167,6 +167,16 @@ def build_default(row: str, arch: dict[str, Any], path: str) -> None:
         build_kernels({"main": kernel}, gpu).export_library(path, **link_options())
 
 
+def allow_tf32(torch: Any, allowed: bool) -> None:
+    """Set whether PyTorch's matmuls and convolutions may use TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
+def _call(torch: Any, row: Any, inputs: list[Any], allowed: bool) -> Any:
+    allow_tf32(torch, allowed)
+    return row.call(torch, inputs)
+
+
 def measure(
     row: str, arguments: list[list[Any]], kernels: dict[str, tuple[str, str]]
 ) -> dict[str, Any]:
@@ -182,8 +192,7 @@ def measure(
 
     from benchmarks.cuda_rows import row as row_of
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    allow_tf32(torch, False)
     torch.backends.cudnn.benchmark = True
     torch.cuda.empty_cache()
     of = row_of(row)
@@ -213,10 +222,13 @@ def measure(
         result["errors"][name] = error_of(torch, out, expected)
         runs[name] = functools.partial(kernel, *ours, target)
     try:
+        allow_tf32(torch, of.allow_tf32)
         got = of.call(torch, inputs)
         if not row.startswith("gemv_i4"):  # PyTorch multiplies its own random weights there
             result["errors"]["torch"] = error_of(torch, got, expected)
-        runs["torch"] = lambda: of.call(torch, inputs)
+        runs["torch"] = functools.partial(_call, torch, of, inputs, of.allow_tf32)
+        if of.allow_tf32:
+            runs["torch float32"] = functools.partial(_call, torch, of, inputs, False)
     except Exception as error:
         result["problems"]["torch"] = last_line(error, 200)
     del expected

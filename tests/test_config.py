@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.parameters import ENTRY_POINTS, Parameter
 
@@ -51,6 +52,24 @@ def test_round_trip_through_json(config):
 def test_rules(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["haswell", "t4"])
+def test_tf32_needs_tensor_cores_of_ampere_or_newer(name):
+    target = resolve_target(name, 1)
+    with pytest.raises(ConfigError, match=f"allow_tf32 must be false for {target.device}") as error:
+        ConvertConfig("x:1x3", target.to_dict(), allow_tf32=True)
+    assert "\n" not in str(error.value) and "8.0 (Ampere)" in str(error.value)
+
+
+def test_allowed_tf32_is_what_float32_layers_multiply_in():
+    target = resolve_target("a100").to_dict()
+    exact, allowed = (ConvertConfig("x:1x3", target, allow_tf32=a) for a in (False, True))
+    assert (exact.computed_dtype, allowed.computed_dtype) == ("float32", "tf32")
+    assert allowed.may_lose_accuracy and not exact.may_lose_accuracy
+    assert ConvertConfig("x:1x3", target, dtype="int8", allow_tf32=True).computed_dtype == "int8"
+    assert "allow_tf32" not in exact.to_dict()  # the digest of exact float32 stays as it was
+    assert ConvertConfig.from_dict(allowed.to_dict()) == allowed != exact
 
 
 def test_a_parameter_that_the_strategy_does_not_use_changes_no_configuration():

@@ -31,6 +31,7 @@ InputShapes = Mapping[str, Sequence[Extent] | int | Set[int] | str] | str
 
 _GROUPS: tuple[type[Group], ...] = (
     groups.ConversionParameters,
+    groups.Tf32Parameters,
     groups.QuantizationParameters,
     groups.CalibrationParameters,
     groups.SensitivityLimitParameters,
@@ -134,7 +135,10 @@ class _Stages:
         """Run the stages; return the folder with library, metadata and golden outputs."""
         from tvmopt.stages.build import BUNDLE_DIR
 
-        conversion = self._values[groups.ConversionParameters]
+        conversion = {
+            **self._values[groups.ConversionParameters],
+            **self._values[groups.Tf32Parameters],
+        }
         tuning = self._values[groups.TuningParameters]
         convert = configs.ConvertConfig(
             self._shapes, self._target, self._quantization, **conversion

@@ -19,6 +19,7 @@ from tvmopt.choices import (
     at_least,
     one_of,
 )
+from tvmopt.device.dtypes import TF32
 from tvmopt.errors import ConfigError
 from tvmopt.parameters.groups import (
     AccuracyParameters,
@@ -27,6 +28,7 @@ from tvmopt.parameters.groups import (
     MeasurementParameters,
     MetricParameters,
     SensitivityLimitParameters,
+    Tf32Parameters,
     TuningParameters,
 )
 from tvmopt.remote.board import Board
@@ -34,8 +36,10 @@ from tvmopt.skip_layers import SkipLayers
 
 # Further sizes of a model that are tuned in the time of the largest one.
 _SIZES_AS_ONE = 10
-# Left out of a digest when empty, so that digests of local measurements stay equal.
 _RPC = ("rpc_tracker", "rpc_key")
+# Left out of a digest when empty, so that digests of local measurements, and of exact float32, stay
+# equal.
+_ONLY_IF_SET = (*_RPC, "allow_tf32")
 
 _C = TypeVar("_C", bound="StageConfig")
 
@@ -48,7 +52,7 @@ class StageConfig:
         """JSON-able form; :meth:`from_dict` reverses it."""
         data = dataclasses.asdict(self)
         text = {name: str(value) for name, value in data.items() if isinstance(value, SkipLayers)}
-        return {name: v for name, v in (data | text).items() if v or name not in _RPC}
+        return {name: v for name, v in (data | text).items() if v or name not in _ONLY_IF_SET}
 
     @classmethod
     def from_dict(cls: type[_C], data: dict[str, Any]) -> _C:
@@ -110,7 +114,7 @@ class SensitivityConfig(
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertConfig(StageConfig, ConversionParameters):
+class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
     """Configuration of the convert stage: ONNX to Relax in a layout and a dtype.
 
     Attributes:
@@ -129,11 +133,18 @@ class ConvertConfig(StageConfig, ConversionParameters):
         super().__post_init__()
         parse_given_sizes(self.input_shapes)  # raises where it cannot be read
         one_of("quantization", self.quantization, QUANTIZATIONS)
+        if self.allow_tf32:
+            _check_has_tf32(self.target)
 
     @property
     def may_lose_accuracy(self) -> bool:
         """Return whether numbers may be rounded more than in the model."""
-        return self.dtype != "float32" or self.thresholds != EXACT_THRESHOLDS
+        return self.computed_dtype != "float32" or self.thresholds != EXACT_THRESHOLDS
+
+    @property
+    def computed_dtype(self) -> str:
+        """Return the dtype that layers multiply in: ``"tf32"`` where float32 may be rounded."""
+        return TF32.name if self.allow_tf32 and self.dtype == "float32" else self.dtype
 
     @property
     def may_quantise(self) -> bool:
@@ -144,6 +155,17 @@ class ConvertConfig(StageConfig, ConversionParameters):
     def needs_analysis(self) -> bool:
         """Return whether the sensitivity stage must propose something: an ``auto`` value."""
         return self.dtype == AUTO or (self.skip_layers.auto and self.dtype != "float32")
+
+
+def _check_has_tf32(data: dict[str, Any]) -> None:
+    from tvmopt.device.target import TargetSpec
+
+    target = TargetSpec.from_dict(data)
+    if target.gpu is None or not target.gpu.has_tf32:
+        raise ConfigError(
+            f"allow_tf32 must be false for {target.device}, but got true: only the tensor cores of "
+            "GPUs from compute capability 8.0 (Ampere) on multiply TF32"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

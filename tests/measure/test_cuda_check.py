@@ -33,7 +33,8 @@ def compare():
         monkey = pytest.MonkeyPatch()
         monkey.setattr(tvm.runtime, "cuda", lambda index: device)
         try:
-            check_equal(built[dtype], tvm.runtime.tensor(got), tvm.runtime.tensor(wanted), dtype)
+            tensors = (tvm.runtime.tensor(got), tvm.runtime.tensor(wanted))
+            check_equal(built[dtype], *tensors, dtype_of(dtype).kernel_tolerance)
         finally:
             monkey.undo()
 

@@ -103,6 +103,30 @@ def test_dtypes_come_in_the_order_of_their_rates(target: str, dtypes: tuple) -> 
     assert choose_dtypes(Declared(), roofline_of(resolve_target(target)), False) == dtypes
 
 
+def test_tf32_is_a_dtype_only_where_it_is_allowed() -> None:
+    h200 = roofline_of(resolve_target("h200"))
+    assert choose_dtypes(Declared(), h200, False, allow_tf32=True)[:2] == ("float32", "tf32")
+    assert "tf32" not in choose_dtypes(Declared(), h200, False)
+    declared = Declared(dtypes=("float16", "float32"))
+    found = choose_dtypes(declared, h200, False, allow_tf32=True)
+    assert found == ("float16", "float32", "tf32")
+    assert choose_dtypes(Declared(dtypes=("int8",)), h200, False, allow_tf32=True) == ("int8",)
+    assert choose_dtypes(Declared(), h200, True, allow_tf32=True) == ("float32",)
+
+
+def test_a_choice_of_tf32_converts_to_float32_with_tf32_allowed() -> None:
+    space = generate_space(Declared(), ("float32", "tf32", "float16"), 3, None, on_gpu=True)
+    assert "tf32" in space.describe()
+    assert Space.from_dict(space.to_dict()) == space
+    for variant in space.variants():
+        choice = Choice(variant, space.efforts[0])
+        settings_ = choice.settings()
+        assert settings_["allow_tf32"] == (variant.dtype == "tf32")
+        assert settings_["dtype"] == ("float32" if variant.dtype == "tf32" else variant.dtype)
+        assert variant.dtype == "float16" or not variant.skip_layers
+        assert choice.params()["dtype"] == variant.dtype
+
+
 def test_the_space_of_a_gpu_holds_what_it_has_kernels_for() -> None:
     space = generate_space(Declared(), ("float32",), 3, None, on_gpu=True)
     assert space.layouts == ("NHWC", "NCHW")

@@ -13,6 +13,7 @@ import tvm
 
 from tvmopt.config import BuildConfig, ConvertConfig, EvaluateConfig, TuneConfig
 from tvmopt.device import cuda_runtime
+from tvmopt.device.dtypes import TF32
 from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.measure.cuda_gpu import CudaGpu
 from tvmopt.measure.measurer import Measured
@@ -23,6 +24,7 @@ from tvmopt.stages.build import build
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
 from tvmopt.stages.convert import convert
 from tvmopt.stages.evaluate import evaluate
+from tvmopt.stages.signature import Signature
 from tvmopt.stages.tune import tune
 from tvmopt.tune import fast
 
@@ -39,13 +41,13 @@ def quiet(done: int, total: int, text: str) -> None:
 def stages(conv_model, tmp_path):
     """Convert, tune and build the session model for a target; return the results by stage."""
 
-    def run(name: str, dtype: str, strategy: str = "fast"):
+    def run(name: str, dtype: str, strategy: str = "fast", allow_tf32: bool = False):
         target = resolve_target(name).to_dict()
         onnx.save(conv_model, str(tmp_path / "model.onnx"))
         folders = {stage: tmp_path / stage for stage in ("convert", "tune", "build")}
         for folder in folders.values():
             folder.mkdir()
-        asked = ConvertConfig("", target, dtype=dtype)
+        asked = ConvertConfig("", target, dtype=dtype, allow_tf32=allow_tf32)
         results = [convert(asked, tmp_path / "model.onnx", folders["convert"], quiet)]
         asked = TuneConfig(target, strategy=strategy, topk=4)
         results.append(tune(asked, folders["convert"], folders["tune"], quiet))
@@ -90,6 +92,18 @@ def test_a_gpu_elsewhere_is_built_for(stages, tmp_path, strategy: str) -> None:
     measured = evaluate(EvaluateConfig(1), folders["convert"], bundles, out, quiet)
     assert set(measured.metrics) == {"library_bytes"}
     assert measured.tags["tvmopt.unmeasured.accuracy"] == lacks
+
+
+@no_gpu
+@needs_nvcc
+def test_allowed_tf32_reaches_the_kernels_and_the_tags(stages) -> None:
+    results, folders = stages("nvidia-a100", "float32", "default", allow_tf32=True)
+    assert results["convert"].tags["tvmopt.dtype"] == "tf32"
+    assert any("may round to TF32" in line for line in results["convert"].changed)
+    assert "tvmopt.allow_tf32" in (folders["tune"] / "lowered.py").read_text()
+    signature = Signature.read(folders["convert"])
+    assert signature.dtype == "tf32" and signature.is_rounded
+    assert signature.tolerance.limit == TF32.model_tolerance
 
 
 class Pretended:

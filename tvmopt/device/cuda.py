@@ -103,7 +103,10 @@ class CudaArch(Arch):
         return self.sm >= 80
 
     def tensor_shape(self, dtype: str) -> tuple[int, int, int] | None:
-        """Return the mma.sync shape (m, n, k) for ``dtype`` inputs; None if not supported."""
+        """Return the mma.sync shape (m, n, k) for ``dtype`` inputs; None if not supported.
+
+        ``"tf32"`` is a dtype here: float32 itself is for tensor cores none.
+        """
         row = dtypes.dtype(dtype)
         if not row.tensor_core_sm or self.sm < row.tensor_core_sm:
             return None
@@ -115,6 +118,11 @@ class CudaArch(Arch):
         if self.tensor_fma and self.tensor_shape(dtype):
             return self.tensor_fma * 2.0 / dtypes.itemsize(dtype)
         return self.fp32_fma * {"float64": 0.5, "int8": 4.0, "uint8": 4.0}.get(dtype, 1.0)
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether the tensor cores multiply TF32 (Ampere and newer)."""
+        return self.tensor_shape(dtypes.TF32.name) is not None
 
     @property
     def dram_bytes_cycle(self) -> float:

@@ -227,18 +227,30 @@ _TABLE = (
 
 #: All dtypes by name.
 DTYPES = {row.name: row for row in _TABLE}
+#: TensorFloat-32: what tensor cores read float32 operands as, with 10 bits of the mantissa. No
+#: tensor has this dtype, so it is not in :data:`DTYPES`.
+TF32 = DType(
+    "tf32", 32, "float", "float32", mantissa_bits=10, ptx="tf32", tvm_mma="tf32",
+    tensor_core_sm=80, kernel_tolerance=1e-2, model_tolerance=2e-2, min_cosine=0.999,
+    cosine_loss=1e-3,
+)  # fmt: skip
+
+
+def tensor_core_operand(name: str) -> DType:
+    """Return the dtype that tensor cores read an operand as: TF32 for float32, else its own."""
+    return TF32 if name == "float32" else dtype(name)
 
 
 def dtype(name: str) -> DType:
     """Return the row of a dtype.
 
     Args:
-        name: TVM's name, without lanes: ``"float32"``, not ``"float32x4"``.
+        name: TVM's name, without lanes: ``"float32"``, not ``"float32x4"``; or ``"tf32"``.
 
     Raises:
         ConfigError: When the table has no such dtype.
     """
-    found = DTYPES.get(name)
+    found = TF32 if name == TF32.name else DTYPES.get(name)
     if found is None:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, but got {name!r}")
     return found

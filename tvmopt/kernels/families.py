@@ -33,6 +33,7 @@ _CUDA_COMPUTE_BOUND = (
     "cuda.hopper.family.HopperGemm",
     "cuda.hopper.family.HopperConv",
     "cuda.mma.family.MmaMatmul",
+    "cuda.winograd.conv_family.WinogradConvolution",
     "cuda.simt.family.SimtMatmul",
 )
 _CUDA_MEMORY_BOUND = (

@@ -84,17 +84,17 @@ def _is_nan(value: tirx.Expr) -> tirx.Expr:
     return (bits & tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
 
 
-def check_equal(compare: object, got: object, wanted: object, dtype: str) -> None:
+def check_equal(compare: object, got: object, wanted: object, tolerance: float) -> None:
     """Raise :class:`WrongResultError` unless two GPU arrays are equal within tolerance.
 
     Args:
         compare: The built kernel of :func:`difference`.
         got: The result to check, flat.
         wanted: The expected result, flat.
-        dtype: Their dtype.
+        tolerance: Largest difference, relative to the largest finite magnitude of ``wanted``.
     """
     worst, largest = _worst(compare, got, wanted)
-    allowed = dtypes.dtype(dtype).kernel_tolerance * max(largest, 1e-6)
+    allowed = tolerance * max(largest, 1e-6)
     if not worst <= allowed:
         raise WrongResultError(f"wrong result: off by {worst:.3g}, allowed {allowed:.3g}")
 

@@ -145,6 +145,8 @@ class _CudaChecker:
         self._compare = module["compare"]
         self._shape, self._dtype = arguments[-1]
         self._count = math.prod(self._shape)
+        own = dtypes.dtype(self._dtype).kernel_tolerance
+        self._tolerance = own if inputs.tolerance is None else inputs.tolerance
         # Signed inputs exercise both sides of an activation. Their logarithm is NaN, which would
         # match any other NaN, so fall back to positive inputs.
         for positive in (False, True):
@@ -196,7 +198,7 @@ class _CudaChecker:
         flat = (self._count,)
         got = self._got._create_view(flat)
         self._launch(function, self._inputs, timer)
-        check_equal(self._compare, got, self._wanted._create_view(flat), self._dtype)
+        check_equal(self._compare, got, self._wanted._create_view(flat), self._tolerance)
         for inputs, wanted in self._cases:
             self._launch(function, inputs, timer)
             if self._spreads:

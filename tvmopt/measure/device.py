@@ -41,6 +41,8 @@ class Inputs:
         planted: :class:`tvmopt.measure.planted.Planting` of the function; None checks random inputs
             only.
         weight_bytes: Size in bytes of the network's weights, including this function's.
+        tolerance: Largest difference from the reference, relative to the largest reference value;
+            None for that of the output's dtype. Only GPUs have others (TF32).
     """
 
     arguments: list[list[Any]]
@@ -48,6 +50,7 @@ class Inputs:
     seed: int = 0
     planted: dict[str, Any] | None = None
     weight_bytes: int = 0
+    tolerance: float | None = None
 
     @property
     def shapes(self) -> list[tuple[tuple[int, ...], str]]:

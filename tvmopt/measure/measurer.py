@@ -20,6 +20,7 @@ from tvmopt import host
 from tvmopt.device import dtypes
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of
+from tvmopt.kernels.tf32 import tf32_tolerance
 from tvmopt.measure.device import Device
 from tvmopt.measure.interleave import ROUNDS
 from tvmopt.measure.planted import planting
@@ -290,6 +291,7 @@ class Measurer:
                 planting(group.func, weights), spreads=_spreads(group)
             ).to_dict(),
             "weight_bytes": group.weight_bytes,
+            "tolerance": tf32_tolerance(group.func),
         }
 
 

@@ -23,6 +23,7 @@ class MainCommand(StageCommand):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
@@ -51,6 +52,7 @@ class ConvertCommand(StageCommand):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
@@ -63,6 +65,7 @@ class TuneCommand(StageCommand):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
@@ -78,6 +81,7 @@ class BuildCommand(StageCommand):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
@@ -92,6 +96,7 @@ class EvaluateCommand(StageCommand):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     accuracy: groups.AccuracyParameters
@@ -107,6 +112,7 @@ class SearchCommand(Command):
 
     model: groups.ModelParameters
     space: groups.SearchSpaceParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     sensitivity_limit: groups.SensitivityLimitParameters

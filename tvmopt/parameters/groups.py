@@ -116,6 +116,17 @@ class ConversionParameters(Group):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Tf32Parameters(Group):
+    """Whether float32 may be rounded to TF32."""
+
+    allow_tf32: bool = parameter(
+        False,
+        "true: float32 matmuls and convolutions may round their operands to TF32, 10 bits of the "
+        "mantissa, in the tensor cores of a GPU (Ampere or newer); search tries dtype tf32, too",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationParameters(Group):
     """How int8 is quantised."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvmopt.choices import GPU_LAYOUTS, GPU_STRATEGIES, GRANULARITIES, LOW_DTYPES, MEASURING
-from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.device.dtypes import HALF_FLOATS, TF32
 from tvmopt.errors import ConfigError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.report import BALANCED, ranked
@@ -21,7 +21,9 @@ _MOST_SKIP_SETS = 5
 _PARTS = (8, 4, 2)
 
 
-def choose_dtypes(declared: Declared, peaks: LayerRoofline, quantised: bool) -> tuple[str, ...]:
+def choose_dtypes(
+    declared: Declared, peaks: LayerRoofline, quantised: bool, allow_tf32: bool = False
+) -> tuple[str, ...]:
     """Return the dtypes of the space: float32, and those with a higher peak rate, highest first.
 
     Trials come in this order, so that a short search has seen the fastest dtypes. A 16-bit float of
@@ -31,6 +33,7 @@ def choose_dtypes(declared: Declared, peaks: LayerRoofline, quantised: bool) -> 
         declared: The user's restrictions.
         peaks: Peaks of the target.
         quantised: Whether the model came quantised; it keeps its own dtypes then.
+        allow_tf32: Whether float32 may be rounded to TF32, which is a dtype of the space then.
 
     Raises:
         ConfigError: When a dtype is declared that a quantised model cannot take.
@@ -43,11 +46,13 @@ def choose_dtypes(declared: Declared, peaks: LayerRoofline, quantised: bool) -> 
             )
         return (FLOAT,)
     if declared.dtypes:
-        return tuple(dict.fromkeys(declared.dtypes))
+        tf32 = (TF32.name,) if allow_tf32 and FLOAT in declared.dtypes else ()
+        return tuple(dict.fromkeys((*declared.dtypes, *tf32)))
     best = max(peaks.faster[dtype] for dtype in HALF_FLOATS)
     slow = {dtype for dtype in HALF_FLOATS if peaks.faster[dtype] < best / 2}
     low = [dtype for dtype in LOW_DTYPES if peaks.faster[dtype] > 1 and dtype not in slow]
-    return (FLOAT, *sorted(low, key=lambda dtype: -peaks.faster[dtype]))
+    tf32 = (TF32.name,) if allow_tf32 else ()
+    return (FLOAT, *tf32, *sorted(low, key=lambda dtype: -peaks.faster[dtype]))
 
 
 def choose_layouts(declared: Declared, convolutions: int, on_gpu: bool = False) -> tuple[str, ...]:

@@ -30,10 +30,11 @@ from tvmopt.choices import (
     is_layout,
     one_of,
 )
+from tvmopt.device.dtypes import TF32
 from tvmopt.errors import ConfigError
 from tvmopt.nncf_import import require_nncf
 from tvmopt.printable import shown
-from tvmopt.search.choose import choose_efforts, choose_layouts, choose_skips
+from tvmopt.search.choose import FLOAT, choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.dimension import Dimension, SearchedModel, Values
 from tvmopt.search.effort import Effort
 from tvmopt.search.yaml_values import listed, skip_set, whole, word, words
@@ -50,6 +51,11 @@ class DtypeDimension(Dimension):
     def values(self, declared: Declared, model: SearchedModel) -> Values:
         """Return the dtypes, which are chosen before the sensitivity of layers is measured."""
         return model.dtypes
+
+    def settings(self, value: str) -> dict[str, Any]:
+        """Return the dtype; ``tf32`` is float32 that may be rounded, any other dtype is exact."""
+        is_tf32 = value == TF32.name
+        return {"dtype": FLOAT if is_tf32 else value, "allow_tf32": is_tf32}
 
 
 class LayoutDimension(Dimension):

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tvmopt.choices import AUTO
+from tvmopt.device.dtypes import TF32
 from tvmopt.errors import ConfigError
 from tvmopt.search.choose import FLOAT
 from tvmopt.search.dimension import Dimension
 from tvmopt.search.dimensions import DIMENSIONS, VARIANT
 from tvmopt.search.effort import Effort
+
+_WITHOUT_SKIPS = (FLOAT, TF32.name, AUTO)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -134,8 +137,8 @@ class Space:
         return cls(**{key: values[key] for key in own}, further=further)
 
     def skips_of(self, dtype: str) -> tuple[str, ...]:
-        """Skip sets to combine with ``dtype``; none for float32 and for a dtype per layer."""
-        return ("",) if dtype in (FLOAT, AUTO) else tuple(self.skip_layers.get(dtype, ()))
+        """Skip sets to combine with ``dtype``; none for float32, tf32 and a dtype per layer."""
+        return ("",) if dtype in _WITHOUT_SKIPS else tuple(self.skip_layers.get(dtype, ()))
 
     def options(self, dimension: Dimension, chosen: Mapping[str, str]) -> list[str]:
         """Return the values that a dimension may take; none where it does not apply.
@@ -213,7 +216,7 @@ class Space:
     def describe(self) -> str:
         """Return the values of the dimensions, and the number of choices, in one line."""
         dtypes = [
-            dtype if dtype in (FLOAT, AUTO) else f"{dtype} ({len(self.skips_of(dtype))} skip sets)"
+            dtype if dtype in _WITHOUT_SKIPS else f"{dtype} ({len(self.skips_of(dtype))} skip sets)"
             for dtype in self.dtypes
         ]
         efforts = " -> ".join(map(str, self.efforts))

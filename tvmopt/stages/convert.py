@@ -176,7 +176,7 @@ def _convert_size(
     )
     parted, config = made.parted, made.config
     converted = made.conversions(config.layout)
-    tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.dtype}
+    tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.computed_dtype}
     non_finite: NonFinite | None = None
     unproven = _unproven(import_, made, target)
     if unproven:
@@ -221,7 +221,7 @@ def _checked(
     """
     made = converted_module(config, import_, source, skipped, target, progress, keep_in)
     layout = made.config.layout
-    check = Check(read, source, config.dtype, layout, has_halves=bool(skipped.halves))
+    check = Check(read, source, config.computed_dtype, layout, has_halves=bool(skipped.halves))
     if made.run is None or import_.checked_on is None:
         return made, check, None
     progress(4, 5, "check")

@@ -30,7 +30,7 @@ class Check:
         model: The float model.
         source: The ONNX model that was imported: the float model, or its quantised form, or with
             rounded thresholds.
-        dtype: dtype of the conversion.
+        dtype: dtype in which layers multiply, such as ``"tf32"``.
         layout: Layout of the conversion.
         has_halves: Whether some layers of an int8 conversion compute in a 16-bit float.
     """
@@ -145,7 +145,7 @@ def _criteria(
     plain = dtype == "float32" and layout == "NCHW"
     name = "the import" if plain else f"the conversion to {dtype} in {layout}"
     # An int8 conversion rounds the weights of recurrent layers, which stay float32 in ``source``.
-    rounds = has_halves or dtype in dtypes.HALF_FLOATS
+    rounds = has_halves or dtype in (*dtypes.HALF_FLOATS, dtypes.TF32.name)
     rounds = rounds or (dtype == "int8" and _is_recurrent(source))
     tolerance = None if rounds else tolerance_for(source)
     return Criteria(name, tolerance, min_cosine)

@@ -72,10 +72,14 @@ class Conversions:
         imported: The imported module.
         dtype: The dtype.
         skipped: Layers to leave alone.
+        allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
     """
 
-    def __init__(self, imported: tvm.IRModule, dtype: str, skipped: Skipped) -> None:
+    def __init__(
+        self, imported: tvm.IRModule, dtype: str, skipped: Skipped, allow_tf32: bool = False
+    ) -> None:
         self._imported, self._dtype, self._skipped = imported, dtype, skipped
+        self._allow_tf32 = allow_tf32
         self._by_layout: dict[str, Conversion] = {}
 
     def __call__(self, layout: str) -> Conversion:
@@ -94,6 +98,7 @@ class Conversions:
                 skip_layers=self._skipped.by_user,
                 keep_dtype=self._skipped.for_accuracy,
                 halves=self._skipped.halves,
+                allow_tf32=self._allow_tf32,
             )
 
     def free_layouts(self) -> None:
@@ -219,7 +224,7 @@ def converted_module(
     try:
         parted = import_(source)
         progress(2, 5, "convert")
-        conversions = Conversions(parted.mod, config.dtype, skipped)
+        conversions = Conversions(parted.mod, config.dtype, skipped, config.allow_tf32)
         chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)

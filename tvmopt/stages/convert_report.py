@@ -80,6 +80,8 @@ def conversion_lines(
         counts = Counter(row.dtype for row in rows)
         counted = [f"{d}: {counts[d]}" for d in LOW_DTYPES if counts[d] or d == config.dtype]
         lines.append(f"{', '.join(counted)} of {len(rows)} layers")
+    if config.allow_tf32:
+        lines.append("float32 matmuls and convolutions may round to TF32")
     if config.thresholds != EXACT_THRESHOLDS and has_trees(model.prepared.model):
         lines.append(f"thresholds of trees: {config.thresholds}")
     if config.layout != "NCHW":

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import tvm
 
 from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.transform.allow_tf32 import module_allowing_tf32
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
@@ -47,6 +48,7 @@ def convert_module(
     skip_layers: Iterable[int] = (),
     keep_dtype: Iterable[int] = (),
     halves: Mapping[int, str] = MappingProxyType({}),
+    allow_tf32: bool = False,
 ) -> Conversion:
     """Convert an imported module to a dtype and a layout.
 
@@ -60,6 +62,7 @@ def convert_module(
         skip_layers: Indices of layers that keep dtype and layout.
         keep_dtype: Indices of layers that keep only their dtype.
         halves: In an int8 module, the layers that compute in a 16-bit float, by index.
+        allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
     """
     skip = sorted(set(skip_layers))
     same_dtype = sorted({*skip, *keep_dtype})
@@ -96,4 +99,5 @@ def convert_module(
         mod, changes = laid_out.mod, laid_out.changes
         keep("layout", laid_out.skipped)
     kept = {index: "; ".join(why) for index, why in sorted(reasons.items())}
-    return Conversion(simplify(mod), kept, changes)
+    mod = simplify(mod)
+    return Conversion(module_allowing_tf32(mod) if allow_tf32 else mod, kept, changes)

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
+from tvmopt.transform.allow_tf32 import AllowTf32, module_allows_tf32
 from tvmopt.transform.attention import FuseAttention
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.finish_kernels import FinishKernels
@@ -41,6 +42,7 @@ def lower_passes(
     target: tvm.target.Target | None = None,
     legalize: Mapping[str, Legalize] | None = None,
     attention: bool = True,
+    allow_tf32: bool = False,
 ) -> list[tvm.transform.Pass]:
     """Return the passes of :func:`lower`, in order.
 
@@ -49,6 +51,7 @@ def lower_passes(
         target: Target to compile for; the passes are target-independent without.
         legalize: ``customize_legalize_map`` of ``LegalizeOps``, instead of the common one.
         attention: Whether attention becomes one function where a kernel of ours computes it.
+        allow_tf32: Whether float32 GEMMs and convolutions may round to TF32; for a GPU.
     """
     special = passes_of(target)
     return [
@@ -85,7 +88,8 @@ def lower_passes(
         relax.transform.FuseTIR(),
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DeadCodeElimination(["main"]),
-        # 4. Mark weights as layout-free: a schedule may prepack them.
+        # 4. Mark what may round to TF32, and weights as layout-free: a schedule may prepack them.
+        *([AllowTf32()] if allow_tf32 else []),
         relax.transform.AttachAttrLayoutFreeBuffers(),
         # 5. On a GPU, reshapes become views.
         *special.last(),
@@ -118,15 +122,22 @@ def lower(
     _refuse_int4(mod)
     special = passes_of(target)
     rule = special.winograd_rule(target)
+    is_gpu = target.kind.name == CudaArch.kind
+    allow_tf32 = is_gpu and module_allows_tf32(mod)
+    if allow_tf32:
+        # Direct convolution on tensor cores is faster than Winograd's on CUDA cores, and Winograd's
+        # transformed tiles would lose more accuracy to TF32.
+        rule = None
     if plan:
         mod = planned(mod, plan, winograd, rule)
     if plan or not winograd:
         rule = None
-    legalize = special.legalize(target, rule)
+    legalize = special.legalize(target, rule, allow_tf32)
     with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(lower_passes(None, target, legalize, winograd))(mod)
+        passes = lower_passes(None, target, legalize, winograd, allow_tf32)
+        lowered = tvm.transform.Sequential(passes)(mod)
     check_lowered(lowered)
-    if target.kind.name == CudaArch.kind:
+    if is_gpu:
         _refuse_cpu_kernels(lowered)
     return lowered
 

@@ -49,7 +49,7 @@ class TargetPasses:
         attention: Returns a function of attention problems that gives the kernel of each; None
             where separate matmuls and softmax are faster, or no kernel takes the problem.
         legalize: Returns the ``customize_legalize_map`` of ``LegalizeOps`` for a target and a
-            Winograd rule.
+            Winograd rule; the third argument is whether TF32 is allowed.
     """
 
     first: Callable[[], _Passes]
@@ -59,7 +59,7 @@ class TargetPasses:
     last: Callable[[], _Passes]
     winograd_rule: Callable[[Target], WinogradRule | None]
     attention: Callable[[Target], AttentionKernel]
-    legalize: Callable[[Target, WinogradRule | None], _LegalizeMap]
+    legalize: Callable[[Target, WinogradRule | None, bool], _LegalizeMap]
 
 
 def _views() -> _Passes:
@@ -70,10 +70,12 @@ def _views() -> _Passes:
     return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
-def _cuda_legalize(target: Target, winograd: WinogradRule | None) -> _LegalizeMap:
+def _cuda_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bool) -> _LegalizeMap:
     """Return Hopper's map where the GPU has wgmma, which restricts operand layouts."""
     has_wgmma = str(target.attrs["arch"]) == "sm_90a"
-    return hopper_legalize_map(winograd) if has_wgmma else legalize_map(winograd)
+    if has_wgmma:
+        return hopper_legalize_map(winograd, allow_tf32)
+    return legalize_map(winograd)
 
 
 _CPU = TargetPasses(
@@ -84,7 +86,7 @@ _CPU = TargetPasses(
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
     attention=attention_on_cpu,
-    legalize=lambda target, winograd: legalize_map(winograd),
+    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd),
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],

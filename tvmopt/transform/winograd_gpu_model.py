@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.winograd.sizes import grid_of, sizes_of, why_not_tiles
 
 # Fraction of peak multiply-adds that a GEMM reaches, measured at 4096^3 (52 of 59 TFLOP/s on an
 # H200), and prologue plus epilogue of a tile, in elements of K.
@@ -27,9 +28,6 @@ _KERNEL_US = 2.5
 # Time ratio against direct convolution from which the exact direct algorithm is kept, and time
 # ratio from which the smaller tile is kept, which has smaller rounding errors.
 _WORTHWHILE, _NEARLY = 0.9, 0.9
-# Limit of 32-bit indices in elements, and the fraction of device memory that the transformed data
-# and the GEMM results may occupy together.
-_MOST_ELEMENTS, _MOST_MEMORY = 2**31, 0.125
 _FLOAT = 4
 # Minimum input and output channels; below, other kernels are faster than a plain GEMM.
 _LEAST_CHANNELS = 16
@@ -66,31 +64,6 @@ def choose_gpu_tile(
     return best if costs[best] < _WORTHWHILE * direct else 0
 
 
-def grid_of(positions: tuple[int, int, int], m: int) -> tuple[int, int, int]:
-    """Return images, tiles along y and tiles along x for ``positions`` (images, height, width)."""
-    batch, height, width = positions
-    return batch, math.ceil(height / m), math.ceil(width / m)
-
-
-def why_not_tiles(
-    m: int,
-    positions: tuple[int, int, int],
-    channels: int,
-    outputs: int,
-    image: int,
-    arch: CudaArch,
-) -> str:
-    """Return why tiles of ``m`` are impossible; empty when they are possible."""
-    transformed, gemm_output, weight = _sizes(m, positions, channels, outputs)
-    largest = max(transformed, gemm_output, weight, image, math.prod(positions) * outputs)
-    if largest >= _MOST_ELEMENTS:
-        return f"an array of {largest} elements, where 32-bit indices reach {_MOST_ELEMENTS - 1}"
-    taken = (transformed + gemm_output) * _FLOAT
-    if taken > _MOST_MEMORY * arch.memory_bytes:
-        return f"{taken} bytes between the kernels, of {arch.memory_bytes} of the GPU"
-    return ""
-
-
 def direct_us(
     positions: tuple[int, int, int], channels: int, outputs: int, image: int, arch: CudaArch
 ) -> float:
@@ -110,21 +83,13 @@ def winograd_us(
 ) -> float:
     """Return microseconds of the Winograd convolution with tile size ``m``: three kernels."""
     points, tiles = (m + 2) ** 2, math.prod(grid_of(positions, m))
-    transformed, gemm_output, weight = _sizes(m, positions, channels, outputs)
+    transformed, gemm_output, weight = sizes_of(m, positions, channels, outputs)
     between = (transformed + gemm_output + weight) * _FLOAT
     gemm = _gemm_us((points, tiles, outputs, channels), between, arch)
     # Each tile reads its own (m + 2)^2 inputs; the overlap with its neighbours hits the cache.
     there = _moved_us((image + transformed) * _FLOAT, 2 * transformed * _FLOAT, arch)
     back = (gemm_output + math.prod(positions) * outputs) * _FLOAT
     return gemm + there + _moved_us(back, back, arch)
-
-
-def _sizes(
-    m: int, positions: tuple[int, int, int], channels: int, outputs: int
-) -> tuple[int, int, int]:
-    """Return element counts of transformed data, GEMM results and transformed weight."""
-    points, tiles = (m + 2) ** 2, math.prod(grid_of(positions, m))
-    return points * tiles * channels, points * tiles * outputs, points * channels * outputs
 
 
 def _moved_us(moved: float, cached: float, arch: CudaArch) -> float:

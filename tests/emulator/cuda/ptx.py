@@ -9,7 +9,7 @@ from tvmopt.errors import ConfigError
 
 _REG = r"(%\d+|\d+)"
 _LIST = r"\{([^{}]*)\}"
-_TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8")
+_TYPES = ("f16", "bf16", "e4m3", "e5m2", "s8", "u8", "tf32")
 _STORED = {"f32": "float", "u32": "uint32_t", "s32": "int", "b32": "uint32_t"}
 _AREA = rf"\[{_REG}, {_LIST}\]"
 

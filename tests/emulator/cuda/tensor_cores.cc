@@ -7,6 +7,11 @@ struct BF16 { using In = uint16_t; using Out = float; static float of(In v) { re
 struct E4M3 { using In = uint8_t; using Out = float; static float of(In v) { return of_e4m3(v); } };
 struct E5M2 { using In = uint8_t; using Out = float; static float of(In v) { return of_e5m2(v); } };
 struct S8 { using In = int8_t; using Out = int; static int of(In v) { return v; } };
+struct TF32 {  // drops the 13 lowest bits of a float32
+  using In = uint32_t;
+  using Out = float;
+  static float of(In v) { return bits<float>(v & ~0x1fffu); }
+};
 struct U8 { using In = uint8_t; using Out = int; static int of(In v) { return v; } };
 // Calls ``act`` with the dtype of each operand.
 template <class Act>
@@ -22,6 +27,7 @@ void with_types(Type a, Type b, const Act& act) {
   else if (equal(Type::S8, Type::U8)) act(S8{}, U8{});
   else if (equal(Type::U8, Type::S8)) act(U8{}, S8{});
   else if (equal(Type::U8, Type::U8)) act(U8{}, U8{});
+  else if (equal(Type::TF32, Type::TF32)) act(TF32{}, TF32{});
   else fault("MMA of these dtypes is not emulated");
 }
 

@@ -4,7 +4,7 @@
 #include "memory.h"
 
 namespace emu {
-enum class Type { F16, BF16, E4M3, E5M2, S8, U8 };  // of the operands
+enum class Type { F16, BF16, E4M3, E5M2, S8, U8, TF32 };  // of the operands
 
 // wgmma: D += A B with M = 64, N = ``columns``, K of 32 bytes; A and B by matrix descriptors, or A in
 // four registers of each thread (``fragment``), read when the instruction is issued.

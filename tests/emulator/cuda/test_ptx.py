@@ -47,8 +47,8 @@ def test_an_unknown_instruction_is_refused(text: str) -> None:
 
 
 def test_mma_of_other_dtypes_is_refused() -> None:
-    text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"
-    with pytest.raises(ConfigError, match="to be emulated, but got tf32"):
+    text = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0}, {%1}, {%1}, {%0};"
+    with pytest.raises(ConfigError, match="to be emulated, but got f64"):
         call_of(text, ["x", "y"])
 
 

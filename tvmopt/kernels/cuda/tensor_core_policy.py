@@ -22,6 +22,7 @@ from tvmopt.kernels.cuda.common.gemm_form import gemm_form
 from tvmopt.kernels.cuda.intrinsics.mma import ACCUMULATORS
 from tvmopt.kernels.cuda.mma.family import MmaMatmul
 from tvmopt.kernels.policies import Policy
+from tvmopt.kernels.tf32 import why_not_tensor_cores
 from tvmopt.kernels.workload import Refusal
 
 _TAGS = ("tensorcore_config", "pipeline_stage", "use_async_copy")
@@ -73,7 +74,10 @@ def get_tensorized_func_and_tags(
     gemm = gemm_form(func) if sm >= 80 else Refusal("no mma.sync with cp.async")
     if isinstance(gemm, Refusal):
         return func, None
-    if any((operand.dtype, gemm.accumulator) not in _TYPES for operand in gemm.operands):
+    dtypes = [operand.dtype for operand in gemm.operands]
+    if any((dtype, gemm.accumulator) not in _TYPES for dtype in dtypes):
+        return func, None
+    if any(why_not_tensor_cores(dtype, gemm.allow_tf32) for dtype in dtypes):
         return func, None
     tags = {"tensorcore_config": [1, 2], "pipeline_stage": 4, "use_async_copy": 1}
     return gemm.sch.mod["main"], tags

@@ -158,7 +158,7 @@ def register_built(
         "strategy": request.tune.strategy,
         "granularity": request.tune.granularity,
         "layout": request.convert.layout,
-        "dtype": request.convert.dtype,
+        "dtype": request.convert.computed_dtype,
         "skip_layers": str(request.convert.skip_layers),
         "keep_dtype": str(request.convert.keep_dtype),
         "build_run": built.run_id,

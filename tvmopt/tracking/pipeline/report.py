@@ -20,7 +20,9 @@ from tvmopt.tracking.store.stage_run import Session, StageOutput
 def variant_of(request: Request) -> str:
     """Return the label of the compiled model in tables."""
     tune, convert = request.tune, request.convert
-    return sentences.variant_words(tune.strategy, tune.granularity, convert.dtype, convert.layout)
+    return sentences.variant_words(
+        tune.strategy, tune.granularity, convert.computed_dtype, convert.layout
+    )
 
 
 def log_comparison(session: Session, measured: StageOutput, table: Sequence[Sequence[str]]) -> None:

@@ -55,6 +55,7 @@ class Asked(Command):
 
     model: groups.ModelParameters
     conversion: groups.ConversionParameters
+    tf32: groups.Tf32Parameters
     quantization: groups.QuantizationParameters
     calibration: groups.CalibrationParameters
     analysis: groups.AnalysisParameters
@@ -169,7 +170,7 @@ class Request:
     @functools.cached_property
     def convert(self) -> ConvertConfig:
         """Return the configuration of the convert stage."""
-        asked = self.asked.conversion.values()
+        asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
         config = ConvertConfig(self.input_shapes, self.target.to_dict(), **asked)
         if not config.may_quantise:
             return config

@@ -308,7 +308,9 @@ def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
     source = request.interface
     if source is not None and source.flavor != "pytorch" and not declared.dtypes:
         return (FLOAT,)
-    return choose_dtypes(declared, roofline_of(request.target), request.quantised)
+    return choose_dtypes(
+        declared, roofline_of(request.target), request.quantised, request.convert.allow_tf32
+    )
 
 
 def _space(session: Session, request: Request, declared: Declared, budget: Budget) -> Space:

@@ -51,6 +51,7 @@ def facts_of(
         "objectives": list(objectives),
         "declared": declared.to_dict(),
         "code": code_digest(),
+        **({"allow_tf32": True} if request.convert.allow_tf32 else {}),
         **_gpu_facts(request),
     }
 

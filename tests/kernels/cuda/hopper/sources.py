@@ -11,7 +11,14 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.hopper.config import CONV, GEMM, HopperConfig, HopperConvConfig
+from tvmopt.kernels.cuda.hopper.config import (
+    CONV,
+    GEMM,
+    K_BLOCK_BYTES,
+    HopperConfig,
+    HopperConvConfig,
+)
+from tvmopt.kernels.cuda.hopper.problem import BYTES
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower_passes
 
@@ -25,7 +32,7 @@ def gemm_config(**fields: Any) -> HopperConfig:
 
 def fitted(config: HopperConfig, dtype: str) -> HopperConfig:
     """``config`` with the K block of another operand dtype."""
-    return dataclasses.replace(config, tile_k={"int8": 128, "float8_e4m3fn": 128}.get(dtype, 64))
+    return dataclasses.replace(config, tile_k=K_BLOCK_BYTES // BYTES[dtype])
 
 
 def conv_config(

@@ -50,7 +50,7 @@ def test_instructions(weight, tmp_path):
         ({"weight": "OIHW"}, "must be OHWI or HWIO"),
         ({"height": 2}, "larger than the padded input"),
         ({"stride": (9, 9)}, "stride is at most 8"),
-        ({"dtype": "float32"}, "no pair of types"),
+        ({"dtype": "float64"}, "no pair of types"),
     ],
 )
 def test_refused(fields, reason):

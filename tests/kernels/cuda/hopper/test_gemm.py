@@ -36,6 +36,7 @@ def test_instructions_of_a_gemm():
         ({"dtype": "int8", "out": "int32"}, SMALL, ["s32.s8.s8", "k32"]),
         ({"dtype": "float8_e4m3fn", "out": "bfloat16"}, SMALL, ["f32.e4m3.e4m3"]),
         ({"out": "float32"}, SMALL, ["store_pair_float32"]),
+        ({"dtype": "float32", "out": "float32"}, SMALL, ["m64n64k8.f32.tf32.tf32"]),
         ({"batch": 3}, SMALL, ["cp.async.bulk.tensor.3d.shared", "tensor.3d.global"]),
         ({"n": 1001}, SMEM_STORE, ["copy_4", "bar.sync"]),
         (
@@ -112,7 +113,7 @@ def test_every_column_is_stored_by_one_thread_block(columns, split):
     [
         ({"k": 100, "dynamic": True}, "A has rows of 200, and their number is dynamic"),
         ({"m": 2**26, "n": 8, "k": 33}, "a copy of an operand has more than 2**31 - 1"),
-        ({"dtype": "float32"}, "inputs must be of"),
+        ({"dtype": "float64"}, "inputs must be of"),
         ({"out": "int32"}, "output of float16 must be of"),
         ({"m": 0}, "at least 1"),
         ({"m": 65536, "n": 32768}, "more than 2**31 - 1"),

@@ -132,7 +132,7 @@ def conv_problem(stride, channels=24, layout="OHWI"):
     )
 
 
-def _run(func, inputs, shape, dtype, device):
+def run_kernel(func, inputs, shape, dtype, device):
     empty = np.full(shape, 77 if "int" in dtype else np.nan, dtype)
     if device is None:
         return _emulated(func, inputs, empty)
@@ -168,7 +168,7 @@ def test_gemms(fields, config, device):
         np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turned else x
         for x, turned in ((a, p.trans_a), (b, p.trans_b))
     ]
-    got = _run(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
+    got = run_kernel(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
     if p.dtype == "int8":
         np.testing.assert_array_equal(got, want.astype(p.out))  # int8 output keeps the low bits
     else:
@@ -189,7 +189,7 @@ def test_epilogue(config, device):
     )
     a, b, bias, residual = _matrix(m, k), _matrix(n, k), _matrix(n), _matrix(m, n)
     problem = GemmProblem(m, n, k, epilogue=epilogue)
-    got = _run(gemm(problem, config), [a, b, bias, residual], (m, n), "float16", device)
+    got = run_kernel(gemm(problem, config), [a, b, bias, residual], (m, n), "float16", device)
     want = np.maximum(a.astype("f8") @ b.astype("f8").T + bias, 0) + residual
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
@@ -218,5 +218,5 @@ def _check_conv(config, stride, channels, layout, device):
             want += part[:, :high, :wide] @ w[:, r, s].astype("f8").T
     if layout == "HWIO":
         w = np.ascontiguousarray(w.transpose(1, 2, 3, 0))
-    got = _run(conv(p, conv_config(config)), [x, w], want.shape, "float16", device)
+    got = run_kernel(conv(p, conv_config(config)), [x, w], want.shape, "float16", device)
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)

@@ -34,6 +34,7 @@ from tvmopt.kernels.cuda.common.gemm_operand import (
     stores,
 )
 from tvmopt.kernels.cuda.common.traffic import size_of
+from tvmopt.kernels.tf32 import allows_tf32
 from tvmopt.kernels.workload import Refusal, Workload
 
 
@@ -52,6 +53,7 @@ class GemmForm:
         out_run: Length of aligned contiguous runs of the output along ``j``: a power of two.
         epilogue_bytes: Bytes that the epilogue reads besides the accumulator.
         operand_bytes: Bytes of each operand in memory; a convolution reads its image many times.
+        allow_tf32: Whether tensor cores may read float32 operands as TF32.
     """
 
     sch: s_tir.Schedule
@@ -64,6 +66,7 @@ class GemmForm:
     out_run: int
     epilogue_bytes: int
     operand_bytes: tuple[int, int]
+    allow_tf32: bool = False
 
     def ragged(self, operand: GemmOperand, tile: int, step: int) -> bool:
         """Whether tiles of ``operand`` exceed its extents.
@@ -170,6 +173,7 @@ def normalise(func: tirx.PrimFunc) -> GemmForm | Refusal:
         out_run=run,
         epilogue_bytes=epilogue_bytes,
         operand_bytes=(sizes[a.index], sizes[b.index]),
+        allow_tf32=allows_tf32(func),
     )
 
 

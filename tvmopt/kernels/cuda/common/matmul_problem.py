@@ -78,7 +78,10 @@ def matmul_problem(gemm: GemmForm) -> MatmulProblem:
 
 
 def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulProblem:
-    """Return ``problem`` with the operands ``which`` packed; 8-bit operands become K-major."""
+    """Return ``problem`` with the operands ``which`` packed.
+
+    They become K-major unless they have 16 bits, which ldmatrix can transpose.
+    """
     size = itemsize(problem.dtype)
 
     def both(new: Any, old: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -87,7 +90,7 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
     return dataclasses.replace(
         problem,
         sizes=both(size, problem.sizes),
-        k_major=both(True, problem.k_major) if size == 1 else problem.k_major,
+        k_major=both(True, problem.k_major) if size != 2 else problem.k_major,
         runs=both(int(16 / size), problem.runs),
         plain=both(True, problem.plain),
         packed=which,

@@ -10,7 +10,13 @@ from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
-from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import (
+    BYTES,
+    MOST_ELEMENTS,
+    OUTPUTS,
+    ceil_div,
+    needs_k_major,
+)
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
 from tvmopt.kernels.workload import Refusal
 
@@ -95,7 +101,7 @@ class ConvProblem:
     @property
     def weight_k_major(self) -> bool:
         """Whether the weight is K-major when wgmma reads it."""
-        return self.weight == "OHWI" or BYTES[self.dtype] == 1
+        return self.weight == "OHWI" or needs_k_major(self.dtype)
 
     @functools.cached_property
     def few_channels(self) -> FewChannelsProblem | None:

@@ -29,6 +29,7 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.match_conv import convolution, few_channels_convolution
 from tvmopt.kernels.cuda.hopper.match_gemm import Roles, regroup
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem, KernelSignature
+from tvmopt.kernels.tf32 import allows_tf32, why_not_tensor_cores
 from tvmopt.kernels.workload import Refusal
 
 # Accumulation dtypes of floating-point reductions.
@@ -165,6 +166,8 @@ class _Matcher:
         if len(names) > 1:
             raise NotThisForm(f"factors of different dtypes: {', '.join(sorted(names))}")
         [name] = names
+        if reason := why_not_tensor_cores(name, allows_tf32(self.func)):
+            raise _RefusedError(reason.reason)
         return name
 
     # -- epilogue ----------------------------------------------------------------------------

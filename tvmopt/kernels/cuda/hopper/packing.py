@@ -1,9 +1,9 @@
 """Packing kernel: copy operands into a workspace that TMA and wgmma can read.
 
-TMA needs rows that begin at multiples of 16 bytes, and wgmma needs K-major 8-bit operands. Where an
-operand has another layout, a first kernel packs it, zero-padded, into a workspace of the same
-PrimFunc. It also packs images of few channels and their weight (:mod:`.few_channels_problem`).
-One launch packs all operands.
+TMA needs rows that begin at multiples of 16 bytes, and wgmma needs K-major operands where they are
+not 16 bits wide. Where an operand has another layout, a first kernel packs it, zero-padded, into a
+workspace of the same PrimFunc. It also packs images of few channels and their weight
+(:mod:`.few_channels_problem`). One launch packs all operands.
 
 TVM takes the workspace from a pool that later calls reuse. A function that needs more may move the
 pool: a CUDA graph of such a function must not outlive the first call of a larger one.

@@ -13,12 +13,13 @@ from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.workload import Refusal
 
-#: Output dtypes, by operand dtype.
+#: Output dtypes, by operand dtype. float32 operands are multiplied as TF32.
 OUTPUTS = {
     "float16": ("float16", "float32", "int8"),
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("int32", "int8", "float16", "float32"),
     "float8_e4m3fn": ("float16", "bfloat16", "float32"),
+    "float32": ("float32", "float16", "bfloat16"),
 }
 #: Bytes of an element, for every operand and output dtype.
 BYTES = {
@@ -29,6 +30,11 @@ BYTES = {
 
 #: Most elements of an output: kernels index with int32.
 MOST_ELEMENTS = 2**31 - 1
+
+
+def needs_k_major(dtype: str) -> bool:
+    """Return whether wgmma reads operands of ``dtype`` K-major only: all but 16-bit ones."""
+    return BYTES[dtype] != 2
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -115,9 +121,9 @@ class GemmProblem:
 
     @property
     def transposed(self) -> tuple[bool, bool]:
-        """Whether A, and B, are transposed first: wgmma needs K-major 8-bit operands."""
-        narrow = BYTES[self.dtype] == 1
-        return narrow and self.trans_a, narrow and not self.trans_b
+        """Whether A, and B, are transposed first, because wgmma reads them K-major only."""
+        needed = needs_k_major(self.dtype)
+        return needed and self.trans_a, needed and not self.trans_b
 
     @property
     def k_major(self) -> tuple[bool, bool]:

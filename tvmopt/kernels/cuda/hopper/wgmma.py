@@ -87,7 +87,7 @@ class Mma:
     def _multiply(self, slot: Expr, accumulate: Expr) -> None:
         c, dtype = self._config, self._loader.dtype
         size, per_atom = BYTES[dtype], c.tile_n // 2
-        row = dtypes.dtype(dtype)
+        row = dtypes.tensor_core_operand(dtype)
         types = f"{dtypes.dtype(row.accumulator).ptx}.{row.ptx}.{row.ptx}"
         name = f"wgmma.mma_async.sync.aligned.m64n{c.tile_n}k{32 // size}.{types}"
         rows, columns = self._loader.left_layout, self._loader.right_layout

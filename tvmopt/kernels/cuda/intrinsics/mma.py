@@ -29,10 +29,15 @@ ROWS = COLUMNS = 16
 LANES = 32
 _LOCAL = ROWS * COLUMNS // LANES  # accumulators of a lane
 _ROW_BYTES = 16  # one row of an 8 x 8 matrix of 16-bit elements: the unit of ldmatrix
-#: Operand dtypes, each with the accumulator dtypes of mma.sync.
+#: Operand dtypes, each with the accumulator dtypes of mma.sync, which reads float32 as TF32.
 ACCUMULATORS = {
-    name: (dtypes.dtype(name).accumulator,) for name in (*HALF_FLOATS, *BYTE_INTEGERS)
+    name: (dtypes.dtype(name).accumulator,) for name in (*HALF_FLOATS, *BYTE_INTEGERS, "float32")
 } | {"float16": ("float32", "float16")}
+
+
+def ldmatrix_transposes(dtype: str) -> bool:
+    """Return whether ldmatrix can transpose elements of ``dtype``: 16-bit ones only."""
+    return dtypes.itemsize(dtype) == 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,7 @@ class MmaIntrinsic:
         dtype: Dtype of ``a``, and of ``b`` unless ``other`` is set: a key of
             :data:`ACCUMULATORS`.
         accumulator: Accumulator dtype: ``"float32"``, ``"float16"`` (for float16) or ``"int32"``.
+            float32 operands are read as TF32.
         a_along_k: Whether ``a`` is K-major in shared memory (``[i][k]``), else ``[k][i]``.
         b_along_k: Whether ``b`` is K-major (``[j][k]``), else ``[k][j]``, which needs 16 bits.
         swapped: Whether the multiplication is written ``b * a``, which TVM tells apart.
@@ -66,8 +72,8 @@ class MmaIntrinsic:
             )
         if self.weight != self.dtype and not {self.dtype, self.weight} <= set(BYTE_INTEGERS):
             raise ValueError(f"only bytes differ in type, but got {self.dtype} and {self.weight}")
-        if self.dtype in BYTE_INTEGERS and not (self.a_along_k and self.b_along_k):
-            raise ValueError("bytes must lie along k: ldmatrix transposes 16 bits only")
+        if not ldmatrix_transposes(self.dtype) and not (self.a_along_k and self.b_along_k):
+            raise ValueError(f"{self.dtype} must lie along k: ldmatrix transposes 16 bits only")
 
     @property
     def weight(self) -> str:
@@ -257,7 +263,9 @@ def _multiply(mma: MmaIntrinsic) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     place_x, place_y = (place_b, place_a) if swapped else (place_a, place_b)
     type_x, type_y = by_role(mma.dtype, mma.weight)
     instruction, short_acc = f"m16n8k{depth}", dtypes.dtype(acc).tvm_mma
-    short_a, short_b = (dtypes.dtype(name).tvm_mma for name in (mma.dtype, mma.weight))
+    short_a, short_b = (
+        dtypes.tensor_core_operand(name).tvm_mma for name in (mma.dtype, mma.weight)
+    )
 
     def product(A: Any, B: Any, C: Any, half: int) -> Any:  # noqa: N803
         """Return the call of one m16n8 instruction, for 8 of the 16 columns."""
@@ -385,4 +393,5 @@ _ALL = (
         for b in BYTE_INTEGERS
         for swapped in (False, True)
     ),
+    *(MmaIntrinsic("float32", "float32", swapped=swapped) for swapped in (False, True)),
 )

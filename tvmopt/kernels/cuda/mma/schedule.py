@@ -15,15 +15,22 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.device.dtypes import itemsize
+from tvmopt.device.dtypes import itemsize, tensor_core_operand
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm, normalise
 from tvmopt.kernels.cuda.common.gemm_inlining import inline_consumers, inline_producers
 from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed
 from tvmopt.kernels.cuda.common.split_k import schedule_split_k_reduction, split_k_reduction
-from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
+from tvmopt.kernels.cuda.intrinsics.mma import (
+    COLUMNS,
+    LANES,
+    ROWS,
+    MmaIntrinsic,
+    ldmatrix_transposes,
+)
 from tvmopt.kernels.cuda.mma.config import MmaConfig
+from tvmopt.kernels.tf32 import why_not_tensor_cores
 from tvmopt.kernels.workload import Refusal
 
 NAME = "mma_matmul"
@@ -78,11 +85,14 @@ def emit(func: tirx.PrimFunc, config: MmaConfig) -> s_tir.Schedule | Refusal:
 def mma_of(gemm: GemmForm, arch: CudaArch) -> MmaIntrinsic | Refusal:
     """Return the MMA intrinsic for the operands of ``gemm``."""
     a, b = gemm.operands
-    if arch.tensor_shape(a.dtype) is None or arch.sm < 80:
-        return Refusal(f"{arch.name} has no mma.sync of {a.dtype} with ldmatrix and cp.async")
-    # ldmatrix transposes 16-bit elements only: 8-bit operands are transposed by the copy.
-    is_byte = itemsize(a.dtype) == 1
-    a_along, b_along = (is_byte or x.contiguous != "x" for x in gemm.operands)
+    if (refusal := why_not_tensor_cores(a.dtype, gemm.allow_tf32)) is not None:
+        return refusal
+    read_as = tensor_core_operand(a.dtype).name
+    if arch.tensor_shape(read_as) is None or arch.sm < 80:
+        return Refusal(f"{arch.name} has no mma.sync of {read_as} with ldmatrix and cp.async")
+    # The copy to shared memory transposes what ldmatrix cannot.
+    by_copy = not ldmatrix_transposes(a.dtype)
+    a_along, b_along = (by_copy or x.contiguous != "x" for x in gemm.operands)
     swapped = a.index > b.index
     try:
         return MmaIntrinsic(a.dtype, gemm.accumulator, a_along, b_along, swapped, b.dtype)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.device.dtypes import itemsize
+from tvmopt.device.dtypes import itemsize, tensor_core_operand
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 from tvmopt.kernels.cuda.common.matmul_problem import (
     MatmulProblem,
@@ -19,6 +19,7 @@ from tvmopt.kernels.cuda.common.matmul_problem import (
     resident_blocks,
     split_k_cycles,
 )
+from tvmopt.kernels.cuda.intrinsics.mma import ldmatrix_transposes
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.schedule import NAME, mma_of, why_not_mma
 from tvmopt.kernels.ranked import Ranked
@@ -61,7 +62,7 @@ def _packings(gemm: GemmForm) -> Iterator[MatmulProblem]:
     # Operands that 16-byte copies cannot move unchanged, or not asynchronously.
     slow = [
         operand.run * size < 16 or operand.size != size or not operand.plain
-        or (size == 1 and operand.contiguous != "k")
+        or (operand.contiguous != "k" and not ldmatrix_transposes(problem.dtype))
         for operand in gemm.operands
     ]  # fmt: skip
     if any(slow):
@@ -155,7 +156,8 @@ def shared_bytes(problem: MatmulProblem, config: MmaConfig) -> int:
     (bm, bn), step = config.tile, config.k_block
     in_flight = 0.0
     for edge, along in zip((bm, bn), problem.k_major, strict=True):
-        rows, width = (edge, step) if along or itemsize(problem.dtype) == 1 else (step, edge)
+        along = along or not ldmatrix_transposes(problem.dtype)
+        rows, width = (edge, step) if along else (step, edge)
         in_flight += rows * (width + pad) * size
     row = bn * itemsize(problem.accumulator)
     return int(max(config.stages * in_flight, bm * (row + (32 - row) % 128)))
@@ -185,7 +187,8 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     rate = costs.hopper_mma_sync_rate if arch.has_wgmma else costs.mma_sync_rate
     # Fewer warps than tensor cores leave some idle.
     busy = min(1.0, warps * tiles.concurrent / arch.partitions)
-    multiply = bm * bn * step / (arch.fma(problem.dtype) * rate * busy)
+    peak = arch.fma(tensor_core_operand(problem.dtype).name)
+    multiply = bm * bn * step / (peak * rate * busy)
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
     copies = sum(_copies(problem, config, n, warps * arch.warp) for n in range(2))
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
@@ -223,6 +226,6 @@ def _copies(problem: MatmulProblem, config: MmaConfig, n: int, threads: int) -> 
     """Return the copy instructions of a thread in a K block for operand ``n``."""
     size = itemsize(problem.dtype)
     vector = min(problem.runs[n], int(16 / max(size, problem.sizes[n])))
-    if itemsize(problem.dtype) == 1 and not problem.k_major[n]:
+    if not (problem.k_major[n] or ldmatrix_transposes(problem.dtype)):
         vector = 1
     return config.k_block * config.tile[n] / threads / max(1, vector)

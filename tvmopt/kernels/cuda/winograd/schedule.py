@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, why_not_schedulable
 from tvmopt.kernels.cuda.common.inlining import inline_all
 from tvmopt.kernels.cuda.common.loops import fuse_all, split_threads
@@ -32,6 +33,8 @@ from tvmopt.kernels.workload import Refusal
 #: tile size m.
 WINOGRAD_DATA = "tvmopt.winograd_data"
 WINOGRAD_OUT = "tvmopt.winograd_out"
+# Vector of a thread, and warps of a block, of the weight transform.
+_WEIGHT_VECTOR, _WEIGHT_WARPS = 4, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +205,44 @@ def emit_out(func: tirx.PrimFunc, config: WinogradTransformConfig) -> s_tir.Sche
     if store is not None:
         store_at(sch, store, column)
     _straight(sch, [tile, row, column, lane])
+    return sch
+
+
+def emit_weight(func: tirx.PrimFunc, arch: CudaArch) -> s_tir.Schedule:
+    """Schedule the weight transform ``func``: a thread transforms a vector of outputs.
+
+    Before -> after, for tiles of 2 x 2 and vectors of 4 outputs::
+
+        for i, j, c, o: H[i, j, c, o] = (g W)[i, j]
+        for i, j, c, o: T[i, j, c, o] = (H g.T)[i, j]
+        for p, c, o: U[p, c, o] = T[p // 4, p % 4, c, o]
+
+        for block in blockIdx.x, t in threadIdx.x:
+            for i, j in unrolled(3, 3): W_local[i, j, 0:4] = W[i, j, c, o:o + 4]
+            for i, j in unrolled(4, 3): for o in unrolled(4): H_local[i, j, o] = ...
+            for i, j in unrolled(4, 4):
+                for o in unrolled(4): U_local[o] = ...
+                U[i * 4 + j, c, o:o + 4] = U_local[0:4]
+    """
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    half, whole = sch.get_sblock("winograd_weight_rows"), sch.get_sblock("winograd_weight")
+    [flat] = sch.get_consumers(whole)
+    sch.reverse_compute_inline(flat)
+    store, load = sch.cache_write(whole, 0, "local"), sch.cache_read(half, 0, "local")
+    i, j, c, o = sch.get_loops(whole)
+    outputs = int(sch.get(o).extent)
+    vector = math.gcd(outputs, _WEIGHT_VECTOR)
+    o, lane = sch.split(o, [None, vector])
+    sch.reorder(c, o, i, j, lane)
+    thread = _bind(sch, [c, o], _WEIGHT_WARPS * arch.warp)
+    sch.set_scope(half, 0, "local")
+    for block in (half, load):
+        sch.compute_at(block, thread, preserve_unit_loops=True)
+    sch.reverse_compute_at(store, j, preserve_unit_loops=True)
+    _straight(sch, sch.get_loops(load)[2:], vector)
+    _straight(sch, sch.get_loops(half)[2:])
+    _straight(sch, sch.get_loops(store)[4:], vector)
+    _straight(sch, [i, j, lane])
     return sch
 
 
