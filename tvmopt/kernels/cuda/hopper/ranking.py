@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import (
@@ -57,14 +59,13 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
         or _padding(problem.m) >= COSTS.swap_min_padding
         or problem.k_major == (True, False)
     )
-    plain = tiled_configs(
-        base, problem.out, swap=swap, fine=problem.n <= _FINE_MAX_N, whole=_has_residual(problem)
-    )
+    fine, whole = problem.n <= _FINE_MAX_N, _has_residual(problem)
+    plain = _tiled_with_bases(base, problem.out, swap, fine, whole)
+    split = _with_bases(workspace_configs(base, problem, swap))
     best: dict[HopperConfig, HopperCost] = {}
     least_l2 = COSTS.multicast_min_l2_over_compute
-    for config in (*plain, *workspace_configs(base, problem, swap)):
+    for config, key in (*plain, *split):
         # Keep multicast only where the model predicts a gain or nearly no loss.
-        key = dataclasses.replace(config, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)
         before = best.get(key) if config.multicast_size > 1 else None
         if before is not None and before.l2 < least_l2 * before.compute:
             continue
@@ -76,6 +77,23 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
             if cost.cycles < least:
                 best[key] = cost
     return _in_order(problem, sorted(found, key=lambda pair: pair[0].cycles), arch)
+
+
+_WithBases: TypeAlias = tuple[tuple[HopperConfig, HopperConfig], ...]
+
+
+@functools.lru_cache(maxsize=8)  # some thousand configurations each; they depend on no extent
+def _tiled_with_bases(
+    base: HopperConfig, out: str, swap: bool, fine: bool, whole: bool
+) -> _WithBases:
+    """Return :func:`tiled_configs`, each with its base."""
+    return _with_bases(tiled_configs(base, out, swap=swap, fine=fine, whole=whole))
+
+
+def _with_bases(configs: Iterable[HopperConfig]) -> _WithBases:
+    """Pair each configuration with its base: the same one without multicast."""
+    replace = dataclasses.replace
+    return tuple((c, replace(c, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)) for c in configs)
 
 
 def _in_order(
