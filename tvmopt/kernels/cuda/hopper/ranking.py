@@ -60,8 +60,8 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
         or problem.k_major == (True, False)
     )
     fine, whole = problem.n <= _FINE_MAX_N, _has_residual(problem)
-    plain = _tiled_with_bases(base, problem.out, swap, fine, whole)
-    split = _with_bases(workspace_configs(base, problem, swap))
+    plain = _tiled_with_bases(base, problem.dtype, problem.out, swap, fine, whole)
+    split = _with_bases(workspace_configs(base, problem, swap), problem.dtype)
     best: dict[HopperConfig, HopperCost] = {}
     least_l2 = COSTS.multicast_min_l2_over_compute
     for config, key in (*plain, *split):
@@ -69,7 +69,7 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
         before = best.get(key) if config.multicast_size > 1 else None
         if before is not None and before.l2 < least_l2 * before.compute:
             continue
-        if config.why_not(problem) is None:
+        if config.why_not_problem(problem) is None:
             cost = gemm_cost(problem, config)
             least = math.inf if before is None else before.cycles
             if cost.cycles < COSTS.multicast_max_cycles_ratio * least:
@@ -84,16 +84,20 @@ _WithBases: TypeAlias = tuple[tuple[HopperConfig, HopperConfig], ...]
 
 @functools.lru_cache(maxsize=8)  # some thousand configurations each; they depend on no extent
 def _tiled_with_bases(
-    base: HopperConfig, out: str, swap: bool, fine: bool, whole: bool
+    base: HopperConfig, dtype: str, out: str, swap: bool, fine: bool, whole: bool
 ) -> _WithBases:
-    """Return :func:`tiled_configs`, each with its base."""
-    return _with_bases(tiled_configs(base, out, swap=swap, fine=fine, whole=whole))
+    """Return the :func:`tiled_configs` that fit operands of ``dtype``, each with its base."""
+    return _with_bases(tiled_configs(base, out, swap=swap, fine=fine, whole=whole), dtype)
 
 
-def _with_bases(configs: Iterable[HopperConfig]) -> _WithBases:
-    """Pair each configuration with its base: the same one without multicast."""
+def _with_bases(configs: Iterable[HopperConfig], dtype: str) -> _WithBases:
+    """Pair each configuration that fits ``dtype`` with its base: the same without multicast."""
     replace = dataclasses.replace
-    return tuple((c, replace(c, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)) for c in configs)
+    return tuple(
+        (c, replace(c, cluster_m=1, cluster_n=1, wgmma_wait_depth=1))
+        for c in configs
+        if c.why_not_dtype(dtype) is None
+    )
 
 
 def _in_order(
@@ -104,10 +108,16 @@ def _in_order(
     Problems larger than L2 get the largest raster groups, so that all SMs share more of L2.
     """
     far = exceeds_l2(moved_bytes(problem), arch)
+    known: dict[tuple[object, ...], tuple[int, ...]] = {}
     ranked = []
     for number, (cost, config) in enumerate(found):
         rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-        groups = RASTER_GROUPS[:1] if far else ranked_raster_groups(config, rows, columns)
+        tiling = config.tile_m, config.tile_n, config.swap_ab, config.cluster_size
+        if tiling not in known:
+            known[tiling] = (
+                RASTER_GROUPS[:1] if far else ranked_raster_groups(config, rows, columns)
+            )
+        groups = known[tiling]
         for place, group in enumerate(groups[: None if number < _RASTERED else 1]):
             ordered = dataclasses.replace(config, raster_group=group)
             ranked.append(
