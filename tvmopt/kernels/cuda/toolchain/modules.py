@@ -1,8 +1,8 @@
 """Embed cubins, not CUDA source, in compiled libraries.
 
 TVM embeds source and compiles it when the library is loaded: slowly, one kernel after the other,
-and only where a compiler is installed. Here each kernel module is compiled at build time, its kernels on all cores
-(:mod:`.split_source`).
+and only where a compiler is installed. Here each kernel module is compiled at build time, on all
+cores (:mod:`.split_source`).
 
 TVM's CUDA runtime writes such modules, but does not load without a driver, as on a machine that
 cross-compiles. It calls the driver only when a kernel runs, so there a stub driver library, whose
@@ -75,9 +75,7 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
             remove_global_func(_CREATE)
 
 
-def _compiled(
-    parts: Sequence[SourcePart], arch: CudaArch
-) -> Iterator[tuple[SourcePart, bytes]]:
+def _compiled(parts: Sequence[SourcePart], arch: CudaArch) -> Iterator[tuple[SourcePart, bytes]]:
     """Yield each part with its cubin, in order; compile as many at once as there are cores."""
     if len(parts) == 1:
         yield parts[0], compile_cubin(parts[0].source, arch)
