@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tvmopt.transform.attention.decompose import DecomposeAttention
 from tvmopt.transform.attention.fuse import FuseAttention
 from tvmopt.transform.attention.views import ViewsBesideAttention
 
-__all__ = ["FuseAttention", "ViewsBesideAttention"]
+__all__ = ["DecomposeAttention", "FuseAttention", "ViewsBesideAttention"]
