@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvmopt.transform.attention.decompose import DecomposeAttention
 from tvmopt.transform.attention.fuse import FuseAttention
+from tvmopt.transform.attention.split_projection import SplitProjections
 from tvmopt.transform.attention.views import ViewsBesideAttention
 
-__all__ = ["DecomposeAttention", "FuseAttention", "ViewsBesideAttention"]
+__all__ = ["DecomposeAttention", "FuseAttention", "SplitProjections", "ViewsBesideAttention"]
