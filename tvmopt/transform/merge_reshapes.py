@@ -39,5 +39,6 @@ class _Merge(PyExprMutator):
 
 
 def _is_reshape(expr: relax.Expr | None) -> bool:
-    is_operator = isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
-    return is_operator and expr.op.name in _RESHAPES
+    if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
+        return False
+    return expr.op.name in _RESHAPES

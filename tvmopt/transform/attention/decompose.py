@@ -59,11 +59,11 @@ class _Decompose(PyExprMutator):
         call = self.visit_expr_post_order(op)
         if not _is_attention(call) or call.attrs.window_size is not None:
             return call
-        shapes = [static_shape(arg) for arg in call.args[:3]]
-        if any(shape is None or len(shape) != 4 for shape in shapes):
+        of_q, of_k = (static_shape(arg) for arg in call.args[:2])
+        if of_q is None or of_k is None:
             return call
         self.count += 1
-        return self._decomposed(call, *shapes[:2])
+        return self._decomposed(call, of_q, of_k)
 
     def _decomposed(
         self, call: relax.Call, of_q: tuple[int, ...], of_k: tuple[int, ...]

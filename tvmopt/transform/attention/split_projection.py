@@ -60,14 +60,14 @@ class SplitProjections:
         }
         if not found:
             return mod
-        layers = {a.var.name: (a.name, a.index) for a in anchors(mod)}
+        sections = {packed.matmul: len(packed.bounds) - 1 for packed in found.values()}
+        layers = [a for a in anchors(mod) for _ in range(sections.get(a.var, 1))]
         rewrite = _Split(mod, found, graph)
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
         out = relax.transform.CanonicalizeBindings()(rewrite.builder_.get())
         out = relax.transform.DeadCodeElimination(["main"])(out)
-        of = [layers[rewrite.made.get(a.var.name, a.var.name)] for a in anchors(out)]
-        return with_layers(out, [name for name, _ in of], [index for _, index in of])
+        return with_layers(out, [a.name for a in layers], [a.index for a in layers])
 
 
 def _packed(var: relax.Var, graph: Producers) -> _Packed | None:
@@ -153,21 +153,24 @@ class _Split(PyExprMutator):
     ) -> None:
         super().__init__(mod)
         self._found, self._graph = found, graph
-        self._packed: _Packed | None = None
-        #: The name of the matmul that each new one is a part of, by the new one's name.
-        self.made: dict[str, str] = {}
+        self._starts = {packed.matmul: packed for packed in found.values()}
+        self._parts: dict[relax.Var, list[relax.Expr]] = {}
+        self._var: relax.Var | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._packed = self._found.get(binding.var)
+        packed = self._starts.get(binding.var)
+        if packed is not None:  # in place of the whole, so that layers keep their order
+            self._parts[binding.var] = [
+                self._part(packed, *bounds) for bounds in itertools.pairwise(packed.bounds)
+            ]
+        self._var = binding.var
         super().visit_var_binding_(binding)
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
-        packed, self._packed = self._packed, None
-        if packed is None:
-            return self.visit_expr_post_order(op)
-        return relax.Tuple(
-            [self._part(packed, *bounds) for bounds in itertools.pairwise(packed.bounds)]
-        )
+        var, self._var = self._var, None
+        if var in self._found:
+            return relax.Tuple(self._parts[self._found[var].matmul])
+        return self.visit_expr_post_order(op)
 
     def _part(self, packed: _Packed, start: int, stop: int) -> relax.Expr:
         emit, op = self.builder_.emit, relax.op
@@ -181,7 +184,6 @@ class _Split(PyExprMutator):
                 out_dtype=str(matmul.ty.dtype),
             )
         )
-        self.made[made.name] = packed.matmul.name
         for step in packed.steps:
             name = step.op.name.removeprefix("relax.")
             if name == "add":
