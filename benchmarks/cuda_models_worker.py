@@ -141,7 +141,9 @@ class Contenders:
 
     def _torch(self) -> tuple[Any, Any]:
         kind = getattr(self.torch, self.network.dtype)
-        module, image = self.network.module().cuda().to(kind), self.image.to(kind)
+        module, image = self.network.module().cuda().to(kind), self.image
+        if image.is_floating_point():
+            image = image.to(kind)
         if self.network.images:
             last = self.torch.channels_last
             module, image = module.to(memory_format=last), image.to(memory_format=last)

@@ -1,4 +1,4 @@
-"""Networks of the GPU benchmarks in PyTorch: an MLP, ResNet-18, ResNet-50 and MiniLM's encoder.
+"""Networks of the GPU benchmarks in PyTorch: an MLP, ResNets, transformers.
 
 Weights are random (He initialisation, seed 0). The networks have no BatchNorm, because every
 compiler folds it into the preceding convolution.
@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from benchmarks.cuda_transformers import BertBase, VitB16
 
 
 class Mlp(nn.Module):
@@ -129,6 +131,7 @@ class Network:
         shape: Shape of the input.
         dtype: Dtype to run in.
         images: Whether the input is images; PyTorch then runs in channels-last layout.
+        tokens: Number of tokens of the vocabulary, if the input is tokens; else 0.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Network:
     shape: tuple[int, ...]
     dtype: str
     images: bool = False
+    tokens: int = 0
 
     def module(self) -> nn.Module:
         """Return the module on the CPU in float32, with weights of seed 0."""
@@ -149,8 +153,11 @@ class Network:
         return made.requires_grad_(False)
 
     def example(self) -> torch.Tensor:
-        """Return a random input on the CPU in float32, of seed 1."""
-        return torch.randn(self.shape, generator=torch.Generator().manual_seed(1))
+        """Return a random input on the CPU in float32 or int64, of seed 1."""
+        seeded = torch.Generator().manual_seed(1)
+        if self.tokens:
+            return torch.randint(self.tokens, self.shape, generator=seeded)
+        return torch.randn(self.shape, generator=seeded)
 
 
 def _resnet18() -> nn.Module:
@@ -172,7 +179,17 @@ NETWORKS: dict[str, Network] = {
         Network("resnet18-128-float16", _resnet18, (128, *_IMAGE), "float16", images=True),
         Network("resnet50-128-float16", _resnet50, (128, *_IMAGE), "float16", images=True),
         Network("resnet50-1-float16", _resnet50, (1, *_IMAGE), "float16", images=True),
+        Network("resnet50-64-float16", _resnet50, (64, *_IMAGE), "float16", images=True),
         Network("minilm-32-float16", Encoder, (32, 128, 384), "float16"),
+        Network("minilm-1-float16", Encoder, (1, 128, 384), "float16"),
+        *(
+            Network(f"vit_b16-{batch}-float16", VitB16, (batch, *_IMAGE), "float16", images=True)
+            for batch in (1, 8, 32)
+        ),
+        *(
+            Network(f"bert_base-{batch}-float16", BertBase, (batch, 128), "float16", tokens=30522)
+            for batch in (1, 8, 32)
+        ),
     )
 }
 

@@ -64,6 +64,8 @@ def torch_module(model: onnx.ModelProto) -> Any | None:
 
     for node in model.graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Resize":  # its scales are no tensor in PyTorch
+            values.update((name, constants[name].tolist()) for name in node.input[2:3])
         arguments = tuple(operand(name) for name in node.input)
         values[node.output[0]] = graph.call_function(operators[node.op_type], arguments, attributes)
     graph.output(tuple(values[output.name] for output in model.graph.output))
@@ -109,7 +111,31 @@ def _torch_operators() -> dict[str, Callable[..., Any]]:
         out = alpha * torch.matmul(a.T if transA else a, b.T if transB else b)
         return out if c is None else out + beta * c
 
+    def conv_transpose(
+        x: Any, w: Any, b: Any = None, *, kernel_shape: Any = None, strides: Any = 1,
+        pads: Any = (0, 0, 0, 0), dilations: Any = 1, group: int = 1, auto_pad: bytes = b"NOTSET",
+    ) -> Any:  # fmt: skip
+        if auto_pad != b"NOTSET" or any(pads):
+            raise NotImplementedError("padding of a transposed convolution")
+        return functional.conv_transpose2d(x, w, b, strides, 0, 0, group, dilations)
+
+    def resize(x: Any, _roi: Any, scales: Any, *, mode: bytes, **attributes: Any) -> Any:
+        at = attributes["coordinate_transformation_mode"], attributes["nearest_mode"]
+        if mode != b"nearest" or at != (b"asymmetric", b"floor"):
+            raise NotImplementedError("interpolation")
+        return functional.interpolate(x, scale_factor=scales[2:], mode="nearest")
+
+    def batch_norm(
+        x: Any, scale: Any, bias: Any, mean: Any, variance: Any, *, epsilon: float = 1e-5,
+        **_training: Any,
+    ) -> Any:  # fmt: skip
+        return functional.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
+
     return {
+        "BatchNormalization": batch_norm,
+        "Concat": lambda *tensors, axis: torch.cat(tensors, axis),
+        "ConvTranspose": conv_transpose,
+        "Resize": resize,
         "Conv": conv,
         "MaxPool": max_pool,
         "Gemm": gemm,

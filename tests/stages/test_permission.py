@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tvm
 
 from tvmopt import host
 from tvmopt.device.target import TargetSpec
-from tvmopt.quantize import latency
+from tvmopt.quantize.layer_builder import build_layer
 from tvmopt.quantize.layer_timer import layer_timer
 from tvmopt.stages import check, network_timing
 
@@ -44,8 +46,8 @@ def _layer(target):
     import onnx.parser
 
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-    with layer_timer(target) as timer:
-        latency._seconds(onnx.parser.parse_model(text), "float32", target, timer)
+    with layer_timer(target):
+        build_layer(onnx.parser.parse_model(text), "float32", target, Path("layer.so"))
 
 
 @pytest.mark.parametrize("run", [_check, _layouts, _layer])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import types
 from pathlib import Path
@@ -73,7 +74,14 @@ def module(monkeypatch) -> FakeModule:
         cuda=types.SimpleNamespace(Event=FakeEvent, synchronize=lambda: None),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(exporter, "source_module", lambda source, folder: made)
+    inductor = types.SimpleNamespace(max_autotune_conv_backends="ATEN,TRITON")
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", inductor)
+
+    def source_module(source: SourceModel, folder: Path, device: str) -> FakeModule:
+        assert device == "cuda"
+        return made
+
+    monkeypatch.setattr(exporter, "source_module", source_module)
     return made
 
 
@@ -99,3 +107,17 @@ def test_a_dtype_that_fails_leaves_the_reason(tmp_path: Path, monkeypatch) -> No
     samples, missing = torch_peer.time_torch_compile(tmp_path / "source.json", inputs)
     assert samples == {"torch_compile_fp32": [0.5, 0.25]}
     assert missing == {"torch_compile_fp16": "RuntimeError: CUDA: out of memory"}
+
+
+def test_what_the_graph_creates_lies_on_the_device(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch (the extra 'pytorch') is not installed")
+
+    class Positions(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.arange(x.shape[1])
+
+    program = torch.export.export(Positions(), (torch.zeros(2, 3),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    source = dataclasses.replace(SOURCE, file="model.pt2", format="pt2")
+    made = exporter.source_module(source, tmp_path, "meta")
+    assert made(torch.zeros(2, 3, device="meta")).device.type == "meta"

@@ -256,6 +256,7 @@ def dtype(name: str) -> DType:
     return found
 
 
+@functools.cache  # cost models ask a million times for one network
 def itemsize(name: str) -> float:
     """Return the bytes of one element; 0.5 for int4."""
     return dtype(name).itemsize

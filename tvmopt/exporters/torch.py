@@ -61,18 +61,24 @@ def export_torch(source: SourceModel, folder: Path, dtype: str) -> Exported:
     return Exported(graph, columns, TENSOR, _OUTPUT, None, predict)
 
 
-def source_module(source: SourceModel, folder: Path) -> Any:
-    """Return the module of a saved model, on the CPU.
+def source_module(source: SourceModel, folder: Path, device: str) -> Any:
+    """Return the module of a saved model.
 
     Args:
         source: Its description.
         folder: The saved model.
+        device: Where its weights, and the tensors that its graph creates, lie: ``"cuda"``.
 
     Raises:
         ConfigError: When its file is not trusted.
         ModelError: When it cannot be read.
     """
-    return _loaded(source, folder)[1]
+    program, module = _loaded(source, folder)
+    if program is not None:
+        from torch.export.passes import move_to_device_pass
+
+        module = move_to_device_pass(program, device).module()
+    return module.to(device)
 
 
 def _loaded(source: SourceModel, folder: Path) -> tuple[Any, Any]:

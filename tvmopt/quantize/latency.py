@@ -6,18 +6,18 @@ neighbouring layers: good for comparing dtypes, not for adding up.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 
 from tvmopt.device.target import TargetSpec, set_thread_environment
-from tvmopt.errors import TvmoptError
 from tvmopt.quantize.downstream import part_of, value_info
 from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.layer_builder import LAYER_ERRORS, LayerBuilder, layer_builder
 from tvmopt.quantize.layer_timer import LayerTimer, layer_timer
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.quantizer import quantize_model
@@ -39,7 +39,7 @@ def layer_seconds(
         jobs: Layers and dtypes, most important first.
         scheme: Quantization scheme of int8.
         target: CPU or GPU of this machine, to compile for.
-        deadline: No new layer starts after it.
+        deadline: No new layer starts after it. On a GPU all cores start a layer each.
 
     Returns:
         Median seconds by node name and dtype. Layers that do not compile, or that time did not
@@ -47,22 +47,41 @@ def layer_seconds(
     """
     graph = Graph(model.graph)
     set_thread_environment(target.threads)
-    known: dict[tuple[object, ...], float | None] = {}
-    found: dict[tuple[str, str], float] = {}
-    with layer_timer(target) as timer:
-        for node, dtype in jobs:
-            key = (dtype, *_shape_of(graph, node))
-            if key not in known:
-                if time.monotonic() >= deadline:
-                    continue
-                try:
-                    alone = _alone(model, graph, node, dtype, scheme)
-                    known[key] = _seconds(alone, dtype, target, timer)
-                except (TvmoptError, ValueError, RuntimeError, TypeError, AttributeError):
-                    known[key] = None  # not every layer compiles in every dtype
-            seconds = known[key]
-            if seconds is not None:
-                found[node.name, dtype] = seconds
+    keys: dict[tuple[str, str], tuple[object, ...]] = {}
+    distinct: dict[tuple[object, ...], tuple[onnx.NodeProto, str]] = {}
+    for node, dtype in jobs:
+        key = keys[node.name, dtype] = (dtype, *_shape_of(graph, node))
+        distinct.setdefault(key, (node, dtype))
+    waiting = [*distinct.items()]
+    known: dict[tuple[object, ...], float] = {}
+    with layer_builder(target) as builder, layer_timer(target) as timer:
+        while waiting and time.monotonic() < deadline:
+            some, waiting = waiting[: builder.at_once], waiting[builder.at_once :]
+            known |= _timed(model, graph, some, scheme, builder, timer)
+    return {layer: known[key] for layer, key in keys.items() if key in known}
+
+
+_Keyed: TypeAlias = tuple[tuple[object, ...], tuple[onnx.NodeProto, str]]
+
+
+def _timed(
+    model: onnx.ModelProto,
+    graph: Graph,
+    layers: Sequence[_Keyed],
+    scheme: Scheme,
+    builder: LayerBuilder,
+    timer: LayerTimer,
+) -> dict[tuple[object, ...], float]:
+    """Return the median seconds by key; layers that do not compile or run are missing."""
+    alone = {}
+    for key, (node, dtype) in layers:
+        with contextlib.suppress(*LAYER_ERRORS):
+            alone[key] = _alone(model, graph, node, dtype, scheme), dtype
+    found = {}
+    for key, built in zip(alone, builder.build([*alone.values()]), strict=True) if alone else ():
+        if built is not None:
+            with contextlib.suppress(*LAYER_ERRORS):
+                found[key] = timer.seconds(built.library, built.inputs, native=built.native)
     return found
 
 
@@ -127,22 +146,3 @@ def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
     result.name = f"{result.name}.quantised"
     result.type.tensor_type.elem_type = kind
     return out
-
-
-def _seconds(model: onnx.ModelProto, dtype: str, target: TargetSpec, timer: LayerTimer) -> float:
-
-    from tvmopt.build import build_library
-    from tvmopt.frontend import import_onnx
-    from tvmopt.transform import convert_module
-    from tvmopt.transform.lower import lower
-
-    layout = target.arch().layout or "NCHW"
-    converted = convert_module(import_onnx(model), dtype=dtype, layout=layout)
-    inputs = []
-    for value in model.graph.input:
-        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        inputs.append(([d.dim_value for d in value.type.tensor_type.shape.dim], kind.name))
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        path = Path(folder) / "layer.so"
-        built = build_library(lower(converted.mod, target.to_tvm()), target, path)
-        return timer.seconds(path, inputs, native=built.native)

@@ -6,6 +6,7 @@ CUDA fault makes every later call of its process fail.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -81,10 +82,13 @@ def torch_seconds(file: str, array: str, dtype: str) -> list[float]:
     from tvmopt.exporters.torch import source_module
 
     said: dict[str, Any] = json.loads(Path(file).read_text())
-    module = source_module(SourceModel.from_dict(said["source"]), Path(said["folder"]))
+    module = source_module(SourceModel.from_dict(said["source"]), Path(said["folder"]), "cuda")
     tensor = torch.from_numpy(np.load(array)).cuda()
     half = getattr(torch, dtype)
-    module = module.cuda().to(half)
+    module = module.to(half)
+    # Triton's convolutions lose to cuDNN after minutes of autotuning; the rest is autotuned.
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    inductor.max_autotune_conv_backends = "ATEN"
     if tensor.is_floating_point():
         tensor = tensor.to(half)
     compiled = torch.compile(module, mode=_MODE)

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.transform.anchors import Anchor, anchors
-from tvmopt.transform.attention import FuseAttention
+from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower import check_lowered, lower_passes
 from tvmopt.transform.plan import LAYER_ATTR, Plan, PlanWinograd, in_planned_layouts
@@ -44,8 +44,8 @@ def lower_by_layer(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> 
         target: Target to compile for.
         plan: As for ``lower``.
     """
-    fuse = FuseAttention(passes_of(target).attention(target))
-    mod = tvm.transform.Sequential([fuse])(in_planned_layouts(simplify(mod), plan))
+    fuse = [SplitProjections(), FuseAttention(passes_of(target).attention(target))]
+    mod = tvm.transform.Sequential(fuse)(in_planned_layouts(simplify(mod), plan))
     use_winograd = PlanWinograd(plan, mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
     passes = lower_passes(None, target, marks.legalize_map(), attention=False)

@@ -16,11 +16,12 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.transform.allow_tf32 import AllowTf32, module_allows_tf32
-from tvmopt.transform.attention import FuseAttention
+from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.finish_kernels import FinishKernels
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
+from tvmopt.transform.merge_reshapes import MergeReshapes
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
@@ -31,7 +32,7 @@ from tvmopt.transform.safe_division import GuardDivision
 from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
-from tvmopt.transform.target_passes import passes_of
+from tvmopt.transform.target_passes import TargetPasses, passes_of
 from tvmopt.transform.tile_rows import FillTileRows
 from tvmopt.transform.wide_sums import WidenLongMeans
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
@@ -61,7 +62,8 @@ def lower_passes(
         LowerRecurrences(target),
         WidenLongMeans(),
         *simplify_passes(),
-        *([FuseAttention(special.attention(target))] if attention and target is not None else []),
+        *(_fuse_attention(target, special) if attention and target is not None else []),
+        MergeReshapes(),
         GuardIndices(),
         GuardDivision(),
         MultiplyByReciprocal(),
@@ -96,6 +98,10 @@ def lower_passes(
         # 6. Kernels that no schedule makes.
         FinishKernels(target),
     ]
+
+
+def _fuse_attention(target: tvm.target.Target, special: TargetPasses) -> list[tvm.transform.Pass]:
+    return [SplitProjections(), FuseAttention(special.attention(target))]
 
 
 def lower(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from tvmopt.transform.attention.decompose import DecomposeAttention
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
 from tvmopt.transform.pairwise_extrema import PairwiseExtrema
 from tvmopt.transform.raise_softmax import RaiseSoftmax
@@ -15,6 +16,7 @@ def simplify_passes() -> list[tvm.transform.Pass]:
     """Return passes that raise TensorIR, decompose for inference, and fold constants."""
     return [
         RaiseTensorIR(),
+        DecomposeAttention(),
         PairwiseExtrema(),
         RaiseSoftmax(),
         relax.transform.DecomposeOpsForInference(),

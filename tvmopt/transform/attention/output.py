@@ -25,13 +25,13 @@ class AttentionOutput:
 
 
 def output_of(found: FoundAttention, graph: Producers) -> AttentionOutput:
-    """Return the result of ``found``, or its transpose if nothing else reads it."""
-    users = graph.users(found.result)
+    """Return the result of ``found``, or its last transpose if nothing else reads it."""
     axes, var = found.axes, found.result
-    if len(users) == 1 and users[0] is not None:
+    while len(users := graph.users(var)) == 1 and users[0] is not None:
         turned = graph.call(users[0], "permute_dims")
-        if turned is not None:
-            var, order = users[0], turned.attrs.axes
-            places = map(int, order) if order is not None else reversed(range(len(axes)))
-            axes = "".join(axes[place] for place in places)
+        if turned is None:
+            break
+        var, order = users[0], turned.attrs.axes
+        places = map(int, order) if order is not None else reversed(range(len(axes)))
+        axes = "".join(axes[place] for place in places)
     return AttentionOutput(var, "".join(letter for letter in AXES if letter not in axes) + axes)

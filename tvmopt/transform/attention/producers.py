@@ -41,6 +41,10 @@ class Producers:
             return made
         return None
 
+    def is_item(self, expr: relax.Expr) -> bool:
+        """Return whether ``expr`` is an element of a tuple."""
+        return isinstance(self._made.get(expr), relax.TupleGetItem)
+
     def constant(self, expr: relax.Expr) -> np.ndarray | None:
         """Return the values of a constant; None for others."""
         made = self._made.get(expr, expr) if isinstance(expr, relax.Var) else expr

@@ -255,8 +255,10 @@ class HopperConfig(CudaHint):
 
     def why_not(self, problem: GemmProblem) -> Refusal | None:
         """Return why this cannot compute ``problem``; None where it can."""
-        if reason := problem.refusal or self.why_not_dtype(problem.dtype):
-            return reason
+        return problem.refusal or self.why_not_dtype(problem.dtype) or self.why_not_problem(problem)
+
+    def why_not_problem(self, problem: GemmProblem) -> Refusal | None:
+        """Return why this cannot compute a ``problem`` whose dtype it fits; None where it can."""
         _, right = self.k_major(problem)
         if not right and self.tile_n % 64:
             return Refusal("tile_n of an MN-major right operand is a multiple of 64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -47,14 +48,14 @@ class Epilogue:
             values[axis] = index if str(index.ty.dtype) == dtype else tirx.Cast(dtype, index)
         return substitute(self.expr, values, buffers)
 
-    @property
+    @functools.cached_property
     def has_place(self) -> bool:
         """Whether the expression depends on the output indices or reads inputs."""
         used: set[tirx.Var] = set()
         tvm_ffi.structural_walk(self.expr, (tirx.Var, used.add), order="post")
         return bool(self.inputs) or any(axis in used for axis in self.axes)
 
-    @property
+    @functools.cached_property
     def work(self) -> float:
         """Approximate number of instructions for one element."""
         total = 0.0
@@ -73,7 +74,7 @@ class Epilogue:
         tvm_ffi.structural_walk(self.expr, (ir.Expr, count), order="post")
         return total
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[tuple[tirx.Buffer, tuple[bool, ...]], ...]:
         """All loads: pairs of the buffer and, for each output axis, whether the index uses it."""
         found: list[ir.TensorLoad] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import (
@@ -57,18 +59,17 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
         or _padding(problem.m) >= COSTS.swap_min_padding
         or problem.k_major == (True, False)
     )
-    plain = tiled_configs(
-        base, problem.out, swap=swap, fine=problem.n <= _FINE_MAX_N, whole=_has_residual(problem)
-    )
+    fine, whole = problem.n <= _FINE_MAX_N, _has_residual(problem)
+    plain = _tiled_with_bases(base, problem.dtype, problem.out, swap, fine, whole)
+    split = _with_bases(workspace_configs(base, problem, swap), problem.dtype)
     best: dict[HopperConfig, HopperCost] = {}
     least_l2 = COSTS.multicast_min_l2_over_compute
-    for config in (*plain, *workspace_configs(base, problem, swap)):
+    for config, key in (*plain, *split):
         # Keep multicast only where the model predicts a gain or nearly no loss.
-        key = dataclasses.replace(config, cluster_m=1, cluster_n=1, wgmma_wait_depth=1)
         before = best.get(key) if config.multicast_size > 1 else None
         if before is not None and before.l2 < least_l2 * before.compute:
             continue
-        if config.why_not(problem) is None:
+        if config.why_not_problem(problem) is None:
             cost = gemm_cost(problem, config)
             least = math.inf if before is None else before.cycles
             if cost.cycles < COSTS.multicast_max_cycles_ratio * least:
@@ -76,6 +77,27 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
             if cost.cycles < least:
                 best[key] = cost
     return _in_order(problem, sorted(found, key=lambda pair: pair[0].cycles), arch)
+
+
+_WithBases: TypeAlias = tuple[tuple[HopperConfig, HopperConfig], ...]
+
+
+@functools.lru_cache(maxsize=8)  # some thousand configurations each; they depend on no extent
+def _tiled_with_bases(
+    base: HopperConfig, dtype: str, out: str, swap: bool, fine: bool, whole: bool
+) -> _WithBases:
+    """Return the :func:`tiled_configs` that fit operands of ``dtype``, each with its base."""
+    return _with_bases(tiled_configs(base, out, swap=swap, fine=fine, whole=whole), dtype)
+
+
+def _with_bases(configs: Iterable[HopperConfig], dtype: str) -> _WithBases:
+    """Pair each configuration that fits ``dtype`` with its base: the same without multicast."""
+    replace = dataclasses.replace
+    return tuple(
+        (c, replace(c, cluster_m=1, cluster_n=1, wgmma_wait_depth=1))
+        for c in configs
+        if c.why_not_dtype(dtype) is None
+    )
 
 
 def _in_order(
@@ -86,10 +108,16 @@ def _in_order(
     Problems larger than L2 get the largest raster groups, so that all SMs share more of L2.
     """
     far = exceeds_l2(moved_bytes(problem), arch)
+    known: dict[tuple[object, ...], tuple[int, ...]] = {}
     ranked = []
     for number, (cost, config) in enumerate(found):
         rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-        groups = RASTER_GROUPS[:1] if far else ranked_raster_groups(config, rows, columns)
+        tiling = config.tile_m, config.tile_n, config.swap_ab, config.cluster_size
+        if tiling not in known:
+            known[tiling] = (
+                RASTER_GROUPS[:1] if far else ranked_raster_groups(config, rows, columns)
+            )
+        groups = known[tiling]
         for place, group in enumerate(groups[: None if number < _RASTERED else 1]):
             ordered = dataclasses.replace(config, raster_group=group)
             ranked.append(

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
@@ -79,7 +80,7 @@ def _has_nvrtc() -> bool:
 
 
 def compile_cubin(source: str, arch: CudaArch) -> bytes:
-    """Compile ``source`` to a cubin.
+    """Compile ``source`` to a cubin; several threads may do so at once.
 
     Args:
         source: CUDA source, as TVM generates it.
@@ -102,7 +103,7 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
         with contextlib.suppress(LeanError):  # nvcc below reports the error, if there is one
             return lean.cubin(source)
     try:
-        with arch.to_tvm(), _exact_functions():
+        with _ENVIRONMENT, arch.to_tvm(), _exact_functions():
             code = compile_cuda(
                 source,
                 target_format="cubin",
@@ -118,6 +119,7 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
 # functions err by 5e-4 (tanh), and its powers fail for negative bases.
 _FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
 _NO_FAST_MATH = "TVM_CUDA_NVCC_NO_FAST_MATH"
+_ENVIRONMENT = threading.Lock()  # kernels are compiled by several threads
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ class LeanCompiler:
         self._held = tempfile.TemporaryDirectory(prefix="tvmopt-nvcc-")
         self._folder = Path(self._held.name)
         self._preludes: dict[tuple[str, ...], Path] = {}
-        self._one = threading.Lock()  # all kernels use the same file names
+        self._one = threading.Lock()  # makes each prelude once
         command = [
             "nvcc", "--dryrun", "-w", "--keep", "--keep-dir", str(self._folder), "--cubin",
             *options, str(self._folder / f"{_NAME}.cu"), "-o", str(self._folder / f"{_NAME}.cubin"),
@@ -108,20 +108,23 @@ class LeanCompiler:
         (self._folder / f"{_NAME}.cubin").unlink(missing_ok=True)
 
     def cubin(self, source: str) -> bytes:
-        """Compile ``source`` to a cubin.
+        """Compile ``source`` to a cubin; several threads may do so at once.
 
         Raises:
             LeanError: When a step fails.
         """
         text, headers = lean_source(source)
-        result = self._folder / f"{_NAME}.cubin"
         with self._one:
-            Path(self._text).write_text(f'#include "{self._prelude(headers)}"\n{text}')
-            _run(self._compile, self._environment)
-            _run(self._assemble, self._environment)
-            code = result.read_bytes()
-            result.unlink()  # a failing step must not leave a stale cubin
-        return code
+            prelude = self._prelude(headers)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+
+            def moved(argument: str) -> str:
+                return argument.replace(str(self._folder / _NAME), str(Path(folder) / _NAME))
+
+            Path(moved(self._text)).write_text(f'#include "{prelude}"\n{text}')
+            for command in (self._compile, self._assemble):
+                _run([moved(argument) for argument in command], self._environment)
+            return (Path(folder) / f"{_NAME}.cubin").read_bytes()
 
     def _prelude(self, headers: tuple[str, ...]) -> Path:
         """Return the preprocessed prelude for ``headers``; make it once."""

@@ -1,7 +1,8 @@
 """Embed cubins, not CUDA source, in compiled libraries.
 
 TVM embeds source and compiles it when the library is loaded: slowly, one kernel after the other,
-and only where a compiler is installed. Here each kernel module is compiled at build time.
+and only where a compiler is installed. Here each kernel module is compiled at build time, on all
+cores (:mod:`.split_source`).
 
 TVM's CUDA runtime writes such modules, but does not load without a driver, as on a machine that
 cross-compiles. It calls the driver only when a kernel runs, so there a stub driver library, whose
@@ -10,13 +11,15 @@ every function fails, suffices.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tvmopt.device import cuda_runtime
 from tvmopt.device.cuda import CudaArch
 from tvmopt.errors import EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain.compiler import compile_cubin, compiler
+from tvmopt.kernels.cuda.toolchain.split_source import SourcePart, split_source
 
 _CREATE = "ffi.Module.create.cuda"
 # Driver functions that TVM's CUDA runtime links.
@@ -49,11 +53,17 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
     before = tvm.get_global_func(_CREATE, allow_missing=True)
     original = before or _create_function()
 
-    def create(code: Any, form: str, *rest: Any) -> Any:
+    def create(code: Any, form: str, functions: Any, *rest: Any) -> Any:
         if str(form) != "cuda":
-            return original(code, form, *rest)
+            return original(code, form, functions, *rest)
         source = code if isinstance(code, str) else bytes(code).decode()
-        return original(compile_cubin(source, arch), "cubin", *rest)
+        first, *others = (
+            original(cubin, "cubin", {name: functions[name] for name in part.kernels}, *rest)
+            for part, cubin in _compiled(split_source(source, list(functions)), arch)
+        )
+        for other in others:  # a library finds the kernels of imported modules, too
+            first.import_module(other)
+        return first
 
     register_global_func(_CREATE, create, override=True)
     try:
@@ -63,6 +73,17 @@ def embed_cubins(arch: CudaArch) -> Iterator[None]:
             register_global_func(_CREATE, before, override=True)
         else:  # other builds in this process embed source, as before
             remove_global_func(_CREATE)
+
+
+def _compiled(parts: Sequence[SourcePart], arch: CudaArch) -> Iterator[tuple[SourcePart, bytes]]:
+    """Yield each part with its cubin, in order; compile as many at once as there are cores."""
+    if len(parts) == 1:
+        yield parts[0], compile_cubin(parts[0].source, arch)
+        return
+    cores = len(os.sched_getaffinity(0))
+    with concurrent.futures.ThreadPoolExecutor(min(cores, len(parts))) as threads:
+        cubins = threads.map(lambda part: compile_cubin(part.source, arch), parts)
+        yield from zip(parts, cubins, strict=True)
 
 
 def check_tools() -> None:
