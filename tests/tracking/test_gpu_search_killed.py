@@ -66,4 +66,4 @@ def test_a_killed_search_on_a_gpu_goes_on(
         for run in finished
     )
     assert set(choices.values()) == {1}, choices
-    assert len(finished) == _TRIALS
+    assert len(finished) >= _TRIALS

@@ -31,7 +31,7 @@ _VIEWS = ("permute_dims", "reshape", "squeeze", "expand_dims", "astype", "multip
 
 
 @dataclasses.dataclass(frozen=True)
-class _Packed:
+class _PackedMatmul:
     """A matmul whose columns a split divides.
 
     Attributes:
@@ -62,7 +62,7 @@ class SplitProjections:
             return mod
         sections = {packed.matmul: len(packed.bounds) - 1 for packed in found.values()}
         layers = [a for a in anchors(mod) for _ in range(sections.get(a.var, 1))]
-        rewrite = _Split(mod, found, graph)
+        rewrite = _SplitMatmuls(mod, found, graph)
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
         out = relax.transform.CanonicalizeBindings()(rewrite.builder_.get())
@@ -70,7 +70,7 @@ class SplitProjections:
         return with_layers(out, [a.name for a in layers], [a.index for a in layers])
 
 
-def _packed(var: relax.Var, graph: Producers) -> _Packed | None:
+def _packed(var: relax.Var, graph: Producers) -> _PackedMatmul | None:
     """Return the matmul behind the split ``var``; None for other variables."""
     split = graph.call(var, "split")
     if split is None or not _feeds_attention(var, graph):
@@ -89,7 +89,7 @@ def _packed(var: relax.Var, graph: Producers) -> _Packed | None:
             if not last or weights is None or weights.ndim != 2:
                 return None
             bounds = _bounds(split, int(extent[_axis_of(split)]), shape[-1])
-            return None if bounds is None else _Packed(expr, tuple(steps[::-1]), bounds)
+            return None if bounds is None else _PackedMatmul(expr, tuple(steps[::-1]), bounds)
         if name == "add":
             bias = graph.constant(call.args[1])
             if not last or bias is None or bias.size != shape[-1] != 1:
@@ -147,9 +147,9 @@ def _feeds_attention(split: relax.Var, graph: Producers) -> bool:
 
 
 @mutator
-class _Split(PyExprMutator):
+class _SplitMatmuls(PyExprMutator):
     def __init__(
-        self, mod: tvm.IRModule, found: dict[relax.Var, _Packed], graph: Producers
+        self, mod: tvm.IRModule, found: dict[relax.Var, _PackedMatmul], graph: Producers
     ) -> None:
         super().__init__(mod)
         self._found, self._graph = found, graph
@@ -172,7 +172,7 @@ class _Split(PyExprMutator):
             return relax.Tuple(self._parts[self._found[var].matmul])
         return self.visit_expr_post_order(op)
 
-    def _part(self, packed: _Packed, start: int, stop: int) -> relax.Expr:
+    def _part(self, packed: _PackedMatmul, start: int, stop: int) -> relax.Expr:
         emit, op = self.builder_.emit, relax.op
         matmul = self._graph.call(packed.matmul, "matmul")
         assert matmul is not None
