@@ -152,3 +152,38 @@ def test_rows_of_few_samples_do_not_count(samples, rows_each, counts):
     rows = samples * rows_each
     assert BAR.counts(rows, samples) is counts
     assert BAR.holds(MeasuredAccuracy(same, rows, drops=(0.0,) * samples), "int8") is counts
+
+
+def test_a_proposed_set_that_fails_on_all_samples_is_replaced():
+    """Nothing was skipped, judged by few samples; on all of them layer 3 is too much."""
+    layers = [(1e-5, 0.1)] * 6
+    ladder, _, _ = _ladder(layers)
+
+    def judge(converted, dtype, deadline, bar=None, patient=False):
+        loss = 0.2 if 3 in converted else 1e-5
+        accuracy = _accuracy(loss)
+        holds = (bar or BAR).holds(MeasuredAccuracy(accuracy, 4), dtype)
+        return JointVerdict(accuracy, holds, (loss,))
+
+    ladder._judge = judge
+    few = JointVerdict(_accuracy(1e-5), True)
+    ladder.climb(few, FOREVER)
+    assert best(ladder.sets).layers == ()
+    assert best(ladder.sets).mean_loss is None
+    ladder.confirm(time.monotonic() + 5)
+    assert 3 in best(ladder.sets).layers
+
+
+def test_a_proposed_set_that_fails_on_all_samples_at_the_deadline_leaves_the_float_model():
+    layers = [(1e-5, 0.1)] * 3
+    ladder, _, _ = _ladder(layers)
+    deadline = time.monotonic() + 0.2
+
+    def judge(converted, dtype, deadline, bar=None, patient=False):
+        time.sleep(0.3)
+        return JointVerdict(_accuracy(0.2), False)
+
+    ladder._judge = judge
+    ladder.climb(JointVerdict(_accuracy(1e-5), True), deadline)
+    ladder.confirm(deadline)
+    assert best(ladder.sets).layers == (0, 1, 2)

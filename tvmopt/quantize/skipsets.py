@@ -142,7 +142,10 @@ class Ladder:
             self._measure(skipped, deadline)
 
     def confirm(self, deadline: float) -> None:
-        """Measure the proposed set on all samples, where only the worst ones were measured."""
+        """Measure the proposed set on all samples, where only the worst ones were measured.
+
+        If it fails there and no other set holds, smaller ones are searched again.
+        """
         while time.monotonic() < deadline:
             found = best(self.sets)
             if found.source == "exact" or found.mean_loss is not None:
@@ -150,6 +153,8 @@ class Ladder:
             self.sets.remove(found)
             model = self._convert([self._costs[index].name for index in found.layers])
             self._add(found.layers, self._judge(model, self._dtype, deadline, patient=True))
+            if not any(s.holds for s in self.sets):
+                self._climb(self._orders[0], deadline)
 
     def _fastest(self) -> SkipSet:
         return max((s for s in self.sets if s.holds), key=lambda s: (s.gain, -len(s.layers)))

@@ -120,7 +120,7 @@ def test_float32_matches_only_where_tf32_is_allowed() -> None:
 )
 def test_the_cost_model_prefers_tensor_cores_where_allowed(case, family) -> None:
     exact, allowed = policy_of(case.func(), H200), policy_of(allow_tf32(case.func()), H200)
-    assert exact.ranked[0].hint.template == "simt_matmul"
+    assert exact.ranked[0].hint.template in ("simt_matmul", "gpu_winograd_conv")
     assert allowed.ranked[0].hint.template == family
     assert allowed.cycles < exact.cycles / 3
 
