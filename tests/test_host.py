@@ -186,3 +186,13 @@ def test_the_question_is_one_that_linux_answers():
     granted = host._syscall(*host._REQUEST_AMX) == 0
     assert granted == ("amx_tile" in host.cpu_flags())
     assert host._syscall(39) == os.getpid()  # arguments and result are passed on
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [(8, {"TVM_NUM_THREADS": "3"}), (2, {"TVM_NUM_THREADS": "3", "TVM_BIND_THREADS": "0"})],
+)
+def test_workers_are_not_bound_to_cores_where_the_process_is(monkeypatch, allowed, expected):
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(allowed)))
+    monkeypatch.setattr(host.os, "cpu_count", lambda: 8)
+    assert host.thread_environment(3) == expected

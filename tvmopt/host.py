@@ -95,6 +95,19 @@ def usable_cores() -> int:
     return cores or 1
 
 
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment variables for TVM's thread pool of ``threads``, to be set before it starts.
+
+    By default TVM assumes hyper-threading and uses half of the logical CPUs. It binds its workers
+    to the first cores of the machine; where this process is bound to some cores, several such
+    processes would share these, so workers are not bound there.
+    """
+    found = {"TVM_NUM_THREADS": str(threads)}
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+        found["TVM_BIND_THREADS"] = "0"
+    return found
+
+
 @functools.cache
 def cache_bytes() -> dict[str, int]:
     """Sizes in bytes of the caches that core 0 sees: keys ``l1``, ``l2``, ``l3`` where known."""

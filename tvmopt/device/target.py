@@ -290,8 +290,5 @@ def _host_cpu() -> str:
 
 
 def set_thread_environment(threads: int) -> None:
-    """Set the size of TVM's thread pool; call it before the pool starts.
-
-    By default TVM assumes hyper-threading and uses half of the logical CPUs.
-    """
-    os.environ["TVM_NUM_THREADS"] = str(threads)
+    """Set the size of TVM's thread pool; call it before the pool starts."""
+    os.environ.update(host.thread_environment(threads))

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import tvmopt
+from tvmopt import host
 from tvmopt.errors import TuneError
 
 _START_TIMEOUT_S = 120.0
@@ -158,7 +159,7 @@ def worker_environment(threads: int, scratch: Path) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     package_root = str(Path(tvmopt.__file__).resolve().parent.parent)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, env.get("PYTHONPATH")]))
-    env["TVM_NUM_THREADS"] = str(threads)
+    env |= host.thread_environment(threads)
     env["TMPDIR"] = str(scratch)
     return env
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.host import usable_cores
+from tvmopt.host import thread_environment, usable_cores
 from tvmopt.runtime.bound import BoundCall
 from tvmopt.runtime.executor import Executor
 from tvmopt.runtime.fallback import fallback, holds_nan
@@ -219,7 +219,8 @@ def _executor(library: Any, metadata: ModelMetadata) -> Executor:
     if not metadata.native:
         require_tvm()
         # Only the first user of TVM's thread pool in a process can set its size by this.
-        os.environ.setdefault("TVM_NUM_THREADS", str(metadata.threads))
+        for name, value in thread_environment(metadata.threads).items():
+            os.environ.setdefault(name, value)
         import tvm
 
         device = tvm.cuda() if metadata.gpu else tvm.cpu()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tvmopt import errors
+from tvmopt import errors, host
 from tvmopt.errors import LimitError, StageFailedError, TvmoptError, last_line
 from tvmopt.scratch import scratch_folder
 from tvmopt.stages.child import ERROR_FILE, PROGRESS_MARK, RESULT_FILE
@@ -87,7 +87,7 @@ def _environment(control: Path, threads: int) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in unwanted},
         "TMPDIR": str(control),
-        "TVM_NUM_THREADS": str(threads),
+        **host.thread_environment(threads),
         "PYTHONUNBUFFERED": "1",
         # The package may run from a source tree that is not installed.
         "PYTHONPATH": os.pathsep.join(
