@@ -4,7 +4,7 @@ Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--thre
 [--samples N] [--steps search,auto,compare] [--out FOLDER]``
 
 For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
-``dtype=auto``, of which the wall time is printed; then :mod:`benchmarks.search_champion` of both.
+``dtype=auto`` and ``strategy=default``, of which the wall time is printed; then :mod:`benchmarks.search_champion` of both.
 Each model has a tracking store and logs of its own under ``--out``. Several processes with distinct
 ``--only``, each bound to cores of its own, may run side by side; so may the steps ``search`` and
 ``auto`` of one model, with the same ``--out`` and distinct cores, once the first has made the
@@ -89,7 +89,7 @@ def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence
     also = ("--data", str(data), "--threads", str(threads))
     commands = {
         "search": ("flows.search", *given, *budget, "--name", "searched"),
-        "auto": ("flows.main", *given, "--dtype", "auto", "--name", "auto"),
+        "auto": ("flows.main", *given, "--dtype=auto", "--strategy=default", "--name", "auto"),
         "compare": ("benchmarks.search_champion", "--name", "searched", "--beside", "auto", *also),
     }
     done = [run(step, *commands[step]) is not None for step in STEPS if step in steps]

@@ -12,13 +12,11 @@ from tvmopt.kernels.cuda.common.attention_limits import why_not_fused
 from tvmopt.kernels.cuda.mma.attention.config import ATTENTION, MmaAttentionConfig
 from tvmopt.kernels.cuda.mma.attention.kernel import mma_attention
 from tvmopt.kernels.cuda.mma.attention.space import mma_attention_configs
-from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
 _NO_ATTENTION = Refusal("not marked as attention")
-# Factor on its predicted cycles beside the wgmma kernel, whose cost model is fitted; an estimate.
-_NOT_FITTED = 1.25
 
 
 class MmaAttention(Family[AttentionProblem, MmaAttentionConfig]):
@@ -42,10 +40,6 @@ class MmaAttention(Family[AttentionProblem, MmaAttentionConfig]):
     def rank(self, form: AttentionProblem, arch: CudaArch) -> Sequence[Ranked[MmaAttentionConfig]]:
         """Return the configurations, fastest predicted first."""
         return mma_attention_configs(form, arch)
-
-    def weight(self, form: AttentionProblem, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return the factor on predicted cycles; 1 where no wgmma kernel competes."""
-        return _NOT_FITTED if arch.has_wgmma else 1.0
 
     def emit(self, func: tirx.PrimFunc, hint: MmaAttentionConfig) -> tirx.PrimFunc | Refusal:
         """Emit the kernel in place of ``func``."""
