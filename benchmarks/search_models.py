@@ -4,11 +4,12 @@ Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--thre
 [--samples N] [--steps search,auto,compare] [--out FOLDER]``
 
 For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
-``dtype=auto`` and ``strategy=default``, of which the wall time is printed; then :mod:`benchmarks.search_champion` of both.
-Each model has a tracking store and logs of its own under ``--out``. Several processes with distinct
-``--only``, each bound to cores of its own, may run side by side; so may the steps ``search`` and
-``auto`` of one model, with the same ``--out`` and distinct cores, once the first has made the
-tracking store. A comparison that fails with ``auto`` is made without it.
+``dtype=auto`` and ``strategy=default``, of which the wall time is printed; then
+:mod:`benchmarks.search_champion` of both. Each model has a tracking store and logs of its own under
+``--out``. Several processes with distinct ``--only``, each bound to cores of its own, may run side
+by side; so may the steps ``search`` and ``auto`` of one model, with the same ``--out`` and distinct
+cores, once the first has made the tracking store. A comparison that fails with ``auto`` is made
+without it.
 """
 
 from __future__ import annotations
