@@ -207,6 +207,7 @@ PRODUCTS: dict[str, _Make] = {
     "dilated": convolution((11, 11), padding=(2, 2, 2, 2), dilation=(2, 2), epilogue=2),
     "padded on two sides": convolution((8, 8), padding=(0, 0, 1, 2), kernel=(2, 3)),
     "ragged channels": convolution(channels=18, outputs=40, padding=PAD, epilogue=4),
+    "one tile block and a half": convolution(kernel=(1, 1), channels=64, outputs=48, epilogue=4),
     "few channels, odd outputs": convolution(channels=5, outputs=19, epilogue=2),
     "two images": convolution(batch=2, padding=PAD, epilogue=3),
     "weight of another call": convolution(constant=False, padding=PAD),

@@ -20,7 +20,7 @@ _MOST_ROWS, _COLUMNS = 16, 16
 # Cache lines of 64 bytes that tile loads read per cycle; cycles of overhead per reduction step.
 _LINES, _STEP = 2.0, 4.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
-# can be loaded ahead. Fit to 99 products of seven networks on an Emerald Rapids, 2 threads, see
+# can be loaded ahead. Fit to 99 GEMMs and convolutions on an Emerald Rapids, 2 threads, see
 # benchmarks/results/2026-11-28-amx-ranking.md.
 _RELATIVE = {(1, 1): 1.0, (1, 2): 0.8, (2, 1): 0.9, (2, 2): 1.0}
 

@@ -27,7 +27,7 @@ from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functio
 #: Annotation of a root block: round bfloat16 vectors with the CPU's instruction.
 NATIVE = "tvmopt.native_bfloat16"
 _FEATURE = "avx512bf16"
-# Shortest vector, and unit of longer ones: the conversion's shortest with a register of its own.
+# Shortest vector, and unit of longer ones: half a register of float32.
 _LANES = 8
 
 
