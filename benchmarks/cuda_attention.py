@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention_rows import rows
+from benchmarks.prebuilt import build_libraries, export_configured
 from benchmarks.report import markdown
 from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
 from tvmopt.measure.workers import Job, WorkerPool
@@ -83,46 +84,25 @@ def configs_of(
     return found
 
 
-def build_kernel(row: str, config: dict[str, Any], path: str) -> str:
+def build_kernel(row: str, config: dict[str, Any], path: str) -> None:
     """Build the kernel of a row and a configuration, as ``main`` of the library ``path``."""
     from tvmopt.kernels.attention.function import attention_function
-    from tvmopt.kernels.cuda.build import build_kernels
-    from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-    from tvmopt.kernels.emit import emit_kernel, hint_from_dict
-    from tvmopt.link import link_options
 
-    hint = hint_from_dict(config)
-    kernel = emit_kernel(attention_function(rows()[row]), hint)
-    with embed_cubins(hint.arch):
-        build_kernels({"main": kernel}, hint.arch).export_library(path, **link_options())
-    return str(hint)
+    export_configured(attention_function(rows()[row]), config, path)
 
 
 def build(
     names: Sequence[str], count: int, texts: Sequence[str], folder: Path, family: str, device: str
 ) -> int:
     """Build all kernels into ``folder``, with an index; return the number of failures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs, index = [], []
+    kernels = []
     for name in names:
         for config in configs_of(rows()[name], count, texts, family, device):
             library = f"{name}-{config.config_id}.so"
             shown = {"family": config.template, **config.shown()}
-            index.append({"row": name, "library": library, "config": shown})
-            values = {
-                "row": name, "config": config.to_dict(), "path": str((folder / library).resolve())
-            }  # fmt: skip
-            jobs.append(Job("benchmarks.cuda_attention:build_kernel", values, _BUILD_S))
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as scratch, WorkerPool(2, 1, Path(scratch), "build") as pool:
-        outcomes = pool.run(jobs)
-    built = [one for one, outcome in zip(index, outcomes, strict=True) if outcome.error is None]
-    for one, outcome in zip(index, outcomes, strict=True):
-        if outcome.error is not None:
-            print(f"{one['row']} {one['config']}: {outcome.error}", file=sys.stderr)
-    (folder / "index.json").write_text(json.dumps(built, indent=1))
-    print(f"{len(built)} of {len(jobs)} kernels built in {time.perf_counter() - start:.0f} s")
-    return len(jobs) - len(built)
+            entry = {"row": name, "library": library, "config": shown}
+            kernels.append((entry, config.to_dict()))
+    return build_libraries("benchmarks.cuda_attention:build_kernel", kernels, folder, _BUILD_S)
 
 
 # -- jobs on the GPU ---------------------------------------------------------------------------

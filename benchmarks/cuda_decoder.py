@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import pickle
 import statistics
 import sys
 from collections import Counter
@@ -112,7 +111,7 @@ def build(sizes: DecoderSizes, block: int, folder: Path) -> None:
     """Build both versions into ``folder``."""
     import dataclasses
 
-    from benchmarks.decoder_weights import compressed, inputs_of, reference
+    from benchmarks.decoder_weights import inputs_of, reference, write_constants
     from tvmopt.codegen import code_generator
     from tvmopt.device.target import resolve_target
 
@@ -123,8 +122,7 @@ def build(sizes: DecoderSizes, block: int, folder: Path) -> None:
         mod, sources = scheduled(step(sizes, version, block))
         mod, constants = without_constants(mod)
         code_generator(target, target.to_tvm(), True).compile(mod, folder / f"{version}.so")
-        stored = [compressed(array) for array in constants]
-        (folder / f"{version}.constants").write_bytes(pickle.dumps(stored))
+        write_constants(folder / f"{version}.npz", constants)
         calls = kernel_calls(mod)
         index[version] = {"sources": sources, "calls": calls}
         families = Counter(sources[call["kernel"]] for call in calls)
@@ -143,13 +141,12 @@ def load(version: str, folder: Path, inputs: Sequence[np.ndarray]) -> Any:
     """Return the recorded run of a version."""
     import tvm
 
-    from benchmarks.decoder_weights import decompressed
+    from benchmarks.decoder_weights import read_constants
     from tvmopt.runtime.library import open_library
     from tvmopt.runtime.network import network
 
     device = tvm.cuda()
-    stored = pickle.loads((folder / f"{version}.constants").read_bytes())
-    given = [*inputs, *(decompressed(one) for one in stored)]
+    given = [*inputs, *read_constants(folder / f"{version}.npz")]
     executor = open_library(
         str((folder / f"{version}.so").resolve()), threads=0, native=False, device=device
     )

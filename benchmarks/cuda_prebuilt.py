@@ -19,15 +19,15 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cuda_rows import row as row_of
+from benchmarks.prebuilt import build_libraries, export_configured
 from benchmarks.report import markdown, number
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.emit import emit_kernel, hint_from_dict
+from tvmopt.kernels.emit import hint_from_dict
 from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.measurer import argument_types
 from tvmopt.measure.workers import Job, WorkerPool
@@ -61,14 +61,7 @@ def rows(text: str) -> list[str]:
 
 def build_kernel(row: str, config: dict[str, Any], path: str) -> None:
     """Build the kernel of a row and a configuration, as ``main`` of the library ``path``."""
-    from tvmopt.kernels.cuda.build import build_kernels
-    from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-    from tvmopt.link import link_options
-
-    hint = hint_from_dict(config)
-    kernel = emit_kernel(row_of(row).func, hint)
-    with embed_cubins(hint.arch):
-        build_kernels({"main": kernel}, hint.arch).export_library(path, **link_options())
+    export_configured(row_of(row).func, config, path)
 
 
 def varied(config: Any, text: str) -> Any:
@@ -96,31 +89,16 @@ def build(
         folder: Folder for the libraries and their index.
         variants: Variants of each row's top-1, as of :func:`varied`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs, index = [], []
+    kernels = []
     for name in names:
         configs: Any = policy_of(row_of(name).func, GPUS[gpu]).emit_config(topk)
         more = (varied(configs[0], text) for text in variants)
         configs += [one for one in more if one is not None and one not in configs]
         for number_, config in enumerate(configs):
             library = f"{name}-{number_}.so"
-            index.append({"row": name, "library": library, "config": str(config)})
-            values = {
-                "row": name, "config": config.to_dict(), "path": str((folder / library).resolve())
-            }  # fmt: skip
-            jobs.append(Job("benchmarks.cuda_prebuilt:build_kernel", values, _BUILD_S))
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as scratch, WorkerPool(2, 1, Path(scratch), "build") as pool:
-        outcomes = pool.run(jobs)
-    built = [one for one, outcome in zip(index, outcomes, strict=True) if outcome.error is None]
-    for one, outcome in zip(index, outcomes, strict=True):
-        if outcome.error is not None:
-            print(f"{one['row']} {one['config']}: {outcome.error}", file=sys.stderr)
-    (folder / "index.json").write_text(json.dumps(built, indent=1))
-    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-    seconds = time.perf_counter() - start
-    print(f"{len(built)} of {len(jobs)} kernels built in {seconds:.0f} s, {size:.1f} MB")
-    return len(jobs) - len(built)
+            entry = {"row": name, "library": library, "config": str(config)}
+            kernels.append((entry, config.to_dict()))
+    return build_libraries("benchmarks.cuda_prebuilt:build_kernel", kernels, folder, _BUILD_S)
 
 
 def cells(row: str, libraries: dict[str, dict[str, str]], found: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ Usage: ``python -m benchmarks.cuda_search --models FOLDER [--only NAMES] [--seco
 
 For each model: ``tvmopt search`` with ``target=cuda`` and ``time_budget=S`` on drawn samples, then
 torch.compile (max-autotune, CUDA graphs) on the same graph in PyTorch. With several GPUs, one model
-runs on each at a time, on cores of its own. The MiniLM that PyTorch compiles is its encoder,
+runs on each at a time, on separate cores. The MiniLM that PyTorch compiles is its encoder,
 without embeddings and pooling. The script prints one table and the geometric mean of the ratios;
 the exit code is 1 when a model has no champion or no comparison.
 """

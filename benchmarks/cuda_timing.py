@@ -155,16 +155,13 @@ def build_default(row: str, arch: dict[str, Any], path: str) -> None:
     import tvm
 
     from benchmarks.cuda_rows import row as row_of
+    from benchmarks.prebuilt import export_kernel
     from tvmopt.device.cuda import CudaArch
-    from tvmopt.kernels.cuda.build import build_kernels
     from tvmopt.kernels.cuda.default_kernels import default_kernels
-    from tvmopt.kernels.cuda.toolchain.modules import embed_cubins
-    from tvmopt.link import link_options
 
     gpu = CudaArch(**arch)
     kernel = default_kernels(tvm.IRModule({"main": row_of(row).func}), gpu)["main"]
-    with embed_cubins(gpu):
-        build_kernels({"main": kernel}, gpu).export_library(path, **link_options())
+    export_kernel(kernel, gpu, path)
 
 
 def allow_tf32(torch: Any, allowed: bool) -> None:

@@ -152,10 +152,10 @@ class _Graph:
         last = self.constant("last", [3], "int64")
         first = self.add("Slice", [x, cuts[0], cuts[1], last], f"{x}.first")
         second = self.add("Slice", [x, cuts[1], cuts[2], last], f"{x}.second")
-        turned = self.add("Neg", [second], f"{x}.neg")
-        turned = self.add("Concat", [turned, first], f"{x}.turned", axis=3)
+        negated = self.add("Neg", [second], f"{x}.neg")
+        rotated = self.add("Concat", [negated, first], f"{x}.rotated", axis=3)
         one = self.add("Mul", [x, cos], f"{x}.cos")
-        two = self.add("Mul", [turned, sin], f"{x}.sin")
+        two = self.add("Mul", [rotated, sin], f"{x}.sin")
         return self.add("Add", [one, two], f"{x}.rotary")
 
     def repeated(self, x: str) -> str:
@@ -174,14 +174,14 @@ class _Graph:
     def attention(self, at: str, q: str, k: str, v: str) -> str:
         """Append attention with softmax in float32; return (1, 1, heads * head_size)."""
         size = self.sizes.heads * self.sizes.head_size
-        turned = self.add("Transpose", [k], f"{at}.kt", perm=[0, 1, 3, 2])
-        scores = self.add("MatMul", [q, turned], f"{at}.scores")
+        transposed = self.add("Transpose", [k], f"{at}.kt", perm=[0, 1, 3, 2])
+        scores = self.add("MatMul", [q, transposed], f"{at}.scores")
         factor = self.constant("factor", self.sizes.head_size**-0.5)
         scaled = self.add("Mul", [scores, factor], f"{at}.scaled")
         wide = self.add("Cast", [scaled], f"{at}.scores.wide", to=TensorProto.FLOAT)
         soft = self.add("Softmax", [wide], f"{at}.softmax", axis=-1)
         narrow = self.add("Cast", [soft], f"{at}.weights", to=self.kind)
         mixed = self.add("MatMul", [narrow, v], f"{at}.mixed")
-        turned = self.add("Transpose", [mixed], f"{at}.joined", perm=[0, 2, 1, 3])
+        joined = self.add("Transpose", [mixed], f"{at}.joined", perm=[0, 2, 1, 3])
         shape = self.constant("joined.shape", [1, 1, size], "int64")
-        return self.add("Reshape", [turned, shape], f"{at}.attention")
+        return self.add("Reshape", [joined, shape], f"{at}.attention")

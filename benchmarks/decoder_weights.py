@@ -6,8 +6,8 @@ compress to a few hundred kilobytes and can travel to the machine with the GPU.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,13 +102,13 @@ def reference(sizes: DecoderSizes, inputs: Mapping[str, np.ndarray], block: int)
     return x
 
 
-def compressed(array: np.ndarray) -> dict[str, Any]:
-    """Return shape, dtype and compressed bytes of an array."""
-    data = zlib.compress(np.ascontiguousarray(array).tobytes(), 6)
-    return {"shape": array.shape, "dtype": array.dtype.name, "data": data}
+def write_constants(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    """Write arrays, compressed, as an ``.npz`` file."""
+    named: dict[str, Any] = {f"{number}": array for number, array in enumerate(arrays)}
+    np.savez_compressed(path, allow_pickle=False, **named)
 
 
-def decompressed(stored: Mapping[str, Any]) -> np.ndarray:
-    """Return the array of :func:`compressed`."""
-    flat = np.frombuffer(zlib.decompress(stored["data"]), stored["dtype"])
-    return flat.reshape(stored["shape"])
+def read_constants(path: Path) -> list[np.ndarray]:
+    """Return the arrays of :func:`write_constants`, in order."""
+    with np.load(path, allow_pickle=False) as stored:
+        return [stored[f"{number}"] for number in range(len(stored.files))]

@@ -1,12 +1,17 @@
-"""Attention in NumPy, and random operands of a problem."""
+"""Small problems of attention, their operands and outputs in NumPy, and checks of a family."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 
+from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.attention import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention.function import attention_function
 from tvmopt.kernels.attention.problem import AXES
+from tvmopt.kernels.emit import hint_from_dict
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.policies import policy_of
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -47,3 +52,41 @@ def attention(problem: AttentionProblem, inputs: list[np.ndarray]) -> np.ndarray
     total = weights.sum(-1, keepdims=True)
     out = weights @ v / np.where(total > 0, total, 1)
     return out.transpose([AXES.index(a) for a in p.out_axes])
+
+
+def problem(**fields) -> AttentionProblem:
+    """Return a small problem with these ``fields``; V has the head size of Q by default."""
+    default = {
+        "batch": 1, "heads": 2, "kv_heads": 2, "queries": 100, "keys": 150, "head_size": 64,
+        "value_size": fields.get("head_size", 64), "dtype": "float16", "scale": 0.2,
+    }  # fmt: skip
+    return AttentionProblem(**{**default, **fields})
+
+
+def check(problem: AttentionProblem, got: np.ndarray, want: np.ndarray) -> None:
+    """Assert that an output is near the reference, for the dtype of the problem."""
+    close = 2e-2 if problem.dtype == "bfloat16" else 3e-3
+    np.testing.assert_allclose(got.astype("f4"), want, rtol=close, atol=close)
+
+
+def with_masked_row(
+    problem: AttentionProblem, mask_dtype: str
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return operands whose mask hides every key from query 7, and the expected output."""
+    inputs = operands(problem)
+    want = attention(problem, inputs)
+    inputs[3][:, :, 7] = False if mask_dtype == "bool" else np.finfo("f4").min
+    # A boolean mask hides all keys; the lowest float weighs them alike.
+    want[:, :, 7] = 0 if mask_dtype == "bool" else inputs[2].astype("f8").mean(2)
+    return inputs, want
+
+
+def assert_first_choice(problem: AttentionProblem, family: str, gpu: CudaArch) -> None:
+    """Assert that a family is chosen, and that each of eight configurations is usable."""
+    func = attention_function(problem)
+    made = schedule_function(func, gpu)
+    assert made.rule == family and made.func.attrs["tvmopt.kernel"] == family
+    configs = policy_of(func, gpu).emit_config(8)
+    assert len(set(configs)) == 8
+    assert all(hint_from_dict(one.to_dict()) == one for one in configs)
+    assert all(one.why_not(problem) is None for one in configs)

@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.emulator.cuda import ORDERS, run
-from tests.kernels.attention.reference import attention, numpy_dtype, operands
+from tests.kernels.attention.reference import (
+    assert_first_choice,
+    attention,
+    check,
+    numpy_dtype,
+    operands,
+    problem,
+    with_masked_row,
+)
 from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.attention import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention import MaskedBy
 from tvmopt.kernels.attention.function import attention_function
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.mma.attention.config import ATTENTION, MmaAttentionConfig
@@ -22,8 +30,6 @@ from tvmopt.kernels.cuda.mma.attention.cost import mma_attention_cost
 from tvmopt.kernels.cuda.mma.attention.family import MmaAttention
 from tvmopt.kernels.cuda.mma.attention.kernel import mma_attention
 from tvmopt.kernels.cuda.toolchain.compiler import compile_cubin
-from tvmopt.kernels.emit import hint_from_dict
-from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -45,15 +51,6 @@ def device(request):
 def config(arch=A100, **fields) -> MmaAttentionConfig:
     """A configuration for an A100."""
     return MmaAttentionConfig(ATTENTION, arch, **fields)
-
-
-def problem(**fields) -> AttentionProblem:
-    """A small problem with these ``fields``; V has the head size of Q by default."""
-    default = {
-        "batch": 1, "heads": 2, "kv_heads": 2, "queries": 100, "keys": 150, "head_size": 64,
-        "value_size": fields.get("head_size", 64), "dtype": "float16", "scale": 0.2,
-    }  # fmt: skip
-    return AttentionProblem(**{**default, **fields})
 
 
 PLAIN = config()
@@ -110,17 +107,12 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-def _check(p, got, want):
-    close = 2e-2 if p.dtype == "bfloat16" else 3e-3
-    np.testing.assert_allclose(got.astype("f4"), want, rtol=close, atol=close)
-
-
 @pytest.mark.parametrize(("fields", "config"), sampled(CASES, 5))
 def test_attention(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
     [got] = _outputs(p, config, inputs, device)
-    _check(p, got, attention(p, inputs))
+    check(p, got, attention(p, inputs))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +128,7 @@ def test_results_do_not_depend_on_when_copies_complete(c):
     p = problem(causal=LAST, queries=20, keys=300, kv_heads=1)
     inputs = operands(p)
     first, *others = _outputs(p, c, inputs, None, ORDERS)
-    _check(p, first, attention(p, inputs))
+    check(p, first, attention(p, inputs))
     for other in others:
         np.testing.assert_array_equal(other, first)
 
@@ -147,20 +139,16 @@ def test_tiles_that_see_no_key_give_zeros(c):
     inputs = operands(p)
     for got in _outputs(p, c, inputs, None, ORDERS):
         assert not got[:, :, :80].any()
-        _check(p, got, attention(p, inputs))
+        check(p, got, attention(p, inputs))
 
 
 @pytest.mark.parametrize("c", [PLAIN, dataclasses.replace(DECODE, split_k=3)])
 @pytest.mark.parametrize("mask_dtype", ["bool", "float32"])
 def test_masked_rows(mask_dtype, c, device):
     p = problem(mask_shape=(1, 1, 100, 150), mask_dtype=mask_dtype)
-    inputs = operands(p)
-    want = attention(p, inputs)
-    inputs[3][:, :, 7] = False if mask_dtype == "bool" else np.finfo("f4").min
-    # A boolean mask hides all keys; the lowest float weighs them alike.
-    want[:, :, 7] = 0 if mask_dtype == "bool" else inputs[2].astype("f8").mean(2)
+    inputs, want = with_masked_row(p, mask_dtype)
     [got] = _outputs(p, c, inputs, device)
-    _check(p, got, want)
+    check(p, got, want)
 
 
 @settings(max_examples=6, deadline=None)
@@ -184,7 +172,7 @@ def test_any_lengths(queries, keys, size, shared, causal, row_warps, key_warps, 
     )  # fmt: skip
     inputs = operands(p)
     [got] = _outputs(p, c, inputs, None)
-    _check(p, got, attention(p, inputs))
+    check(p, got, attention(p, inputs))
 
 
 @pytest.mark.parametrize("gpu", [A100, L4, H200], ids=lambda gpu: gpu.name)
@@ -211,12 +199,7 @@ def needs_nvcc():
 @pytest.mark.parametrize("gpu", [A100, L4], ids=lambda gpu: gpu.name)
 def test_the_family_is_the_first_choice(gpu):
     p = problem(heads=16, kv_heads=4, queries=512, keys=512)
-    made = schedule_function(attention_function(p), gpu)
-    assert made.rule == ATTENTION and made.func.attrs["tvmopt.kernel"] == ATTENTION
-    configs = policy_of(attention_function(p), gpu).emit_config(8)
-    assert len(set(configs)) == 8
-    assert all(hint_from_dict(one.to_dict()) == one for one in configs)
-    assert all(one.why_not(p) is None for one in configs)
+    assert_first_choice(p, ATTENTION, gpu)
 
 
 @pytest.mark.parametrize("gpu", [A100, L4, H200], ids=lambda gpu: gpu.name)

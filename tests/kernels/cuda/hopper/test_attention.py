@@ -9,18 +9,23 @@ import pytest
 import tvm
 
 from tests.emulator.cuda import ORDERS, run
-from tests.kernels.attention.reference import attention, numpy_dtype, operands
+from tests.kernels.attention.reference import (
+    assert_first_choice,
+    attention,
+    check,
+    numpy_dtype,
+    operands,
+    problem,
+    with_masked_row,
+)
 from tests.kernels.cuda.hopper.sources import H200
 from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.attention import AttentionProblem, MaskedBy
+from tvmopt.kernels.attention import MaskedBy
 from tvmopt.kernels.attention.function import attention_function
 from tvmopt.kernels.cuda.hopper.attention.attention import fused_attention
 from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
 from tvmopt.kernels.cuda.hopper.attention.family import HopperAttention
-from tvmopt.kernels.emit import hint_from_dict
-from tvmopt.kernels.first_choice import schedule_function
-from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.workload import Refusal, Workload
 
 # Few SMs, so that a persistent kernel has several tiles a thread block.
@@ -32,15 +37,6 @@ def config(**fields) -> HopperAttentionConfig:
     """A configuration for a GPU of two SMs."""
     default = {"consumer_warpgroups": 1, "tile_keys": 64}
     return HopperAttentionConfig(ATTENTION, TWO_SMS, **{**default, **fields})
-
-
-def problem(**fields) -> AttentionProblem:
-    """A small problem with these ``fields``; V has the head size of Q by default."""
-    default = {
-        "batch": 1, "heads": 2, "kv_heads": 2, "queries": 100, "keys": 150, "head_size": 64,
-        "value_size": fields.get("head_size", 64), "dtype": "float16", "scale": 0.2,
-    }  # fmt: skip
-    return AttentionProblem(**{**default, **fields})
 
 
 PLAIN, TWO = config(), config(consumer_warpgroups=2, own_output=True)
@@ -84,17 +80,12 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-def _check(p, got, want):
-    close = 2e-2 if p.dtype == "bfloat16" else 3e-3
-    np.testing.assert_allclose(got.astype("f4"), want, rtol=close, atol=close)
-
-
 @pytest.mark.parametrize(("fields", "config"), sampled(CASES, 3))
 def test_attention(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
     [got] = _outputs(p, config, inputs, device)
-    _check(p, got, attention(p, inputs))
+    check(p, got, attention(p, inputs))
 
 
 @pytest.mark.parametrize("own_output", [False, True])
@@ -103,7 +94,7 @@ def test_results_do_not_depend_on_when_copies_complete(own_output):
     inputs = operands(p)
     c = config(consumer_warpgroups=2, own_output=own_output)
     first, *others = _outputs(p, c, inputs, None, ORDERS)
-    _check(p, first, attention(p, inputs))
+    check(p, first, attention(p, inputs))
     for other in others:
         np.testing.assert_array_equal(other, first)
 
@@ -117,29 +108,20 @@ def test_maxima_that_grow_and_negative_scores(lazy, device):
     inputs[1] = (np.abs(inputs[1]) * np.linspace(0.6, -0.6, 150)[:, None]).astype("float16")
     c = config(integer_max=True, lazy_rescale=lazy)
     [got] = _outputs(p, c, inputs, device)
-    _check(p, got, attention(p, inputs))
+    check(p, got, attention(p, inputs))
 
 
 @pytest.mark.parametrize("mask_dtype", ["bool", "float32"])
 def test_masked_rows(mask_dtype, device):
     p = problem(mask_shape=(1, 1, 100, 150), mask_dtype=mask_dtype)
-    inputs = operands(p)
-    want = attention(p, inputs)
-    inputs[3][:, :, 7] = False if mask_dtype == "bool" else np.finfo("f4").min
-    # A boolean mask hides all keys; the lowest float weighs them alike.
-    want[:, :, 7] = 0 if mask_dtype == "bool" else inputs[2].astype("f8").mean(2)
+    inputs, want = with_masked_row(p, mask_dtype)
     [got] = _outputs(p, PLAIN, inputs, device)
-    _check(p, got, want)
+    check(p, got, want)
 
 
 def test_the_family_is_the_first_choice():
     p = problem(heads=16, kv_heads=4, queries=512, keys=512)
-    made = schedule_function(attention_function(p), H200)
-    assert made.rule == ATTENTION and made.func.attrs["tvmopt.kernel"] == ATTENTION
-    configs = policy_of(attention_function(p), H200).emit_config(8)
-    assert len(set(configs)) == 8
-    assert all(hint_from_dict(one.to_dict()) == one for one in configs)
-    assert all(one.why_not(p) is None for one in configs)
+    assert_first_choice(p, ATTENTION, H200)
 
 
 @pytest.mark.parametrize(

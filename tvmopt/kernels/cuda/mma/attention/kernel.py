@@ -8,14 +8,13 @@ from tvm import tirx
 from tvm.backend.cuda.lang import SMEMPool
 from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.attention.problem import AXES, AttentionProblem, MaskedBy, causal_offset
+from tvmopt.kernels.cuda.attention_prim_func import attention_prim_func
 from tvmopt.kernels.cuda.common.head_groups import heads_of_group
 from tvmopt.kernels.cuda.hopper.emit import device_entry
-from tvmopt.kernels.cuda.hopper.parameters import declare, mark
-from tvmopt.kernels.cuda.hopper.problem import KernelSignature
+from tvmopt.kernels.cuda.hopper.parameters import Parameters
 from tvmopt.kernels.cuda.mma.attention.config import (
     ATTENTION,
     REDUCTION_THREADS,
@@ -51,25 +50,18 @@ def mma_attention(
     Returns:
         A TIRx PrimFunc (``tir_pipeline="tirx"``); a refusal where ``config`` does not fit.
     """
-    if reason := config.why_not(problem):
-        return reason
-    with IRBuilder() as builder, build.prim_func(is_private=name is None):
-        build.func_name(name or "main")
-        _body(problem, config, name)
-    return builder.get()
+
+    def emit(of: Parameters, mask: tirx.Buffer | None) -> None:
+        _body(problem, config, of, mask)
+
+    return attention_prim_func(problem, config, ATTENTION, name, emit)
 
 
-def _body(p: AttentionProblem, c: MmaAttentionConfig, name: str | None) -> None:
-    mark(name, ATTENTION)
-    names = ["q", "k", "v", *(["mask"] if p.mask_shape is not None else []), "out"]
-    buffers = tuple(
-        tirx.decl_buffer(shape, dtype, name=name)
-        for name, (shape, dtype) in zip(names, p.shapes(), strict=True)
-    )
-    last = len(buffers) - 1
-    of = declare(KernelSignature(buffers, 0, 1, last, tuple(range(2, last))))
+def _body(
+    p: AttentionProblem, c: MmaAttentionConfig, of: Parameters, mask_buffer: tirx.Buffer | None
+) -> None:
     q, k, v, out = (_start(buffer) for buffer in (of.a, of.b, of.inputs[0], of.out))
-    mask = _start(of.inputs[1]) if p.mask_shape is not None else q
+    mask = q if mask_buffer is None else _start(mask_buffer)
     fields = _fields(p, c)
     lines = p.batch * p.kv_heads * rows_of(p)
     partial = stats = out
