@@ -38,7 +38,7 @@ from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.smem_store import SmemStore
 from tvmopt.kernels.cuda.hopper.tile_scheduler import TileScheduler
 from tvmopt.kernels.cuda.hopper.tma_store import TmaStore
-from tvmopt.kernels.cuda.hopper.wgmma import Mma
+from tvmopt.kernels.cuda.hopper.wgmma import Mma, SplitMma
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
 
@@ -117,9 +117,10 @@ class HopperKernel:
                 first, k_blocks = scheduler.k_range(tile)
                 stage_bytes = held(self.loader.stage_bytes(tile))
                 with build.serial(0, k_blocks) as k:
-                    slot = pipeline.acquire(stage_bytes)
-                    self.loader.load(pipeline, slot, first + k, tile)
-                    pipeline.advance()
+                    for term in range(len(self.loader.terms)):
+                        slot = pipeline.acquire(stage_bytes)
+                        self.loader.load(pipeline, slot, first + k, tile, term)
+                        pipeline.advance()
             pipeline.wait_until_released()
         if self.config.cluster_split_k > 1:  # the consumers' two barriers are of the whole cluster
             cluster_barrier()
@@ -131,19 +132,13 @@ class HopperKernel:
     ) -> None:  # fmt: skip
         """Consumer warpgroups: wgmma over all K blocks of each tile, then reduction and store."""
         set_registers("inc", self.config.registers[1])
-        mma = Mma(self.config, self.loader, pipeline, threads)
+        multiply = Mma if len(self.loader.terms) == 1 else SplitMma
+        mma = multiply(self.config, self.loader, pipeline, threads)
         pipeline.start_consumer()
         store.start()
         with scheduler.tiles() as tile:
             _, k_blocks = scheduler.k_range(tile)
             store.prefetch(tile)
-            with build.serial(0, k_blocks) as k:
-                slot = pipeline.wait_full()
-                mma.issue(slot, accumulate=k > 0)
-                mma.wait(self.config.wgmma_wait_depth)
-                pipeline.release_finished(slot, k)
-                pipeline.advance()
-            mma.wait(0)
-            pipeline.release_last(k_blocks)
+            mma.multiply_tile(k_blocks)
             reduction.reduce_and_store(tile, mma.accumulators, store)
         store.drain()
