@@ -34,6 +34,7 @@ _CUDA_COMPUTE_BOUND = (
     "cuda.hopper.family.HopperConv",
     "cuda.mma.family.MmaMatmul",
     "cuda.winograd.conv_family.WinogradConvolution",
+    "cuda.few_filters.family.FewFilters",
     "cuda.simt.family.SimtMatmul",
 )
 _CUDA_MEMORY_BOUND = (

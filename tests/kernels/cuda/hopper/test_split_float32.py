@@ -140,10 +140,10 @@ def test_refusals(fields, reason) -> None:
     assert dataclasses.replace(problem_of(**fields), split_float32=False).refusal is None
 
 
-def test_a_tile_holds_two_sums() -> None:
-    wide = fitted(gemm_config(tile_n=256, stages=2), "float32")
+def test_a_tile_holds_three_sums() -> None:
+    wide = fitted(gemm_config(tile_n=192, stages=2), "float32")
     refused = wide.why_not(problem_of(m=512, n=512))
-    assert refused.reason == "the sums of a K block and of all exceed a thread's registers"
+    assert refused.reason == "the sums of two K blocks and of all exceed a thread's registers"
     assert wide.why_not(problem_of(m=512, n=512, split_float32=False)) is None
 
 

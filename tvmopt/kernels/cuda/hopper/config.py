@@ -20,6 +20,7 @@ from tvmopt.kernels.cuda.hopper.problem import (
     GemmProblem,
     ceil_div,
 )
+from tvmopt.kernels.cuda.hopper.split_float32 import SUMS
 from tvmopt.kernels.workload import Refusal
 
 #: Names of the families.
@@ -272,8 +273,8 @@ class HopperConfig(CudaHint):
         """Return why this cannot compute a ``problem`` whose dtype it fits; None where it can."""
         if problem.split_float32:
             most = max(self._first_registers, self.registers[1])  # ptxas spills nothing up to here
-            if 2 * self._accumulator_registers + _OTHER_REGISTERS > most:
-                return Refusal("the sums of a K block and of all exceed a thread's registers")
+            if (1 + SUMS) * self._accumulator_registers + _OTHER_REGISTERS > most:
+                return Refusal("the sums of two K blocks and of all exceed a thread's registers")
         _, right = self.k_major(problem)
         if not right and self.tile_n % 64:
             return Refusal("tile_n of an MN-major right operand is a multiple of 64")

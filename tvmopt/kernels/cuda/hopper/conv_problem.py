@@ -100,8 +100,12 @@ class ConvProblem:
 
     @property
     def weight_k_major(self) -> bool:
-        """Whether the weight is K-major when wgmma reads it."""
-        return self.weight == "OHWI" or needs_k_major(self.dtype)
+        """Whether the weight is K-major when wgmma reads it.
+
+        So is that of few filters: TMA is slow at filling an MN-major block of 64 with zeros.
+        """
+        few = self.filters * BYTES[self.dtype] < K_BLOCK_BYTES
+        return self.weight == "OHWI" or needs_k_major(self.dtype) or few
 
     @functools.cached_property
     def few_channels(self) -> FewChannelsProblem | None:

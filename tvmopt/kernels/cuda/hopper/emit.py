@@ -19,6 +19,13 @@ from tvmopt.device import dtypes
 
 _PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
+# Registers of one asm statement.
+_MOST_PINNED = 16
+_PIN = """
+__forceinline__ __device__ void pin_{0}({1}) {{
+  asm volatile("" : {2} : : "memory");
+}}
+"""
 _COPY = """
 __forceinline__ __device__ void copy_{1}(void* to, const void* from) {{
   {0} value = *(const {0}*)from;
@@ -199,6 +206,26 @@ def set_registers(kind: str, count: int) -> None:
     """
     if count:
         build.evaluate(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+
+
+def pin(registers: Sequence[Expr], kind: str = "float") -> None:
+    """Emit an empty ``asm`` that reads and writes registers.
+
+    The compiler knows no wgmma in flight: it may move a read of an accumulator before the wait. It
+    cannot move one across this.
+
+    Args:
+        registers: Elements of a local buffer.
+        kind: CUDA type of the registers, float or unsigned.
+    """
+    letter = {"float": "f", "unsigned": "r"}[kind]
+    for first in range(0, len(registers), _MOST_PINNED):
+        some = registers[first : first + _MOST_PINNED]
+        name = f"{kind}_{len(some)}"
+        parameters = ", ".join(f"{kind}& r{n}" for n in range(len(some)))
+        operands = ", ".join(f'"+{letter}"(r{n})' for n in range(len(some)))
+        source = _PIN.format(name, parameters, operands)
+        build.evaluate(T.cuda.func_call(f"pin_{name}", *some, source_code=source))
 
 
 def sync_threads_of(barrier: Expr | int, threads: int) -> None:

@@ -16,6 +16,7 @@ from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.smem_layout import layout_of
+from tvmopt.kernels.cuda.hopper.split_float32 import GROUP
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map, tma_load
 
@@ -193,7 +194,8 @@ class GemmLoader(Loader):
         """Issue the TMA loads of one K block into stage ``slot``."""
         barrier, cast = pipeline.full.pointer(slot), pipeline.multicast
         left, right = (
-            k_block if len(self.terms) == 1 else k_block * 2 + part for part in self.terms[term]
+            k_block * 2 * GROUP + part if len(self.terms) > 1 else k_block
+            for part in self.terms[term]
         )
         stage, batch = (slot, barrier), tile.operand_batch
         self._left.load(

@@ -18,8 +18,8 @@ class Loader(abc.ABC):
     Attributes:
         dtype: Dtype of the operands.
         k_blocks: K blocks of the whole reduction.
-        terms: Products of each K block: the part of the left and of the right operand that each
-            multiplies; one product of whole operands but for :mod:`.split_float32`.
+        terms: Products of each K block: the block of the left and of the right operand that each
+            multiplies; one product but for :mod:`.split_float32`.
         k_steps: wgmma K steps (32 bytes each) of a K block.
         left_layout: Shared-memory layout of the left operand (tile rows) in a stage.
         right_layout: Shared-memory layout of the right operand (tile columns).

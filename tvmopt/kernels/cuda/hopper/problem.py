@@ -11,7 +11,7 @@ from tvm.ir import Expr
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
-from tvmopt.kernels.cuda.hopper.split_float32 import LEAST_K, TERMS, split_width
+from tvmopt.kernels.cuda.hopper.split_float32 import GROUP, LEAST_K, TERMS, split_width
 from tvmopt.kernels.workload import Refusal
 
 #: Output dtypes, by operand dtype. float32 operands are multiplied as TF32.
@@ -127,17 +127,18 @@ class GemmProblem:
 
     @property
     def k_blocks(self) -> int:
-        """K blocks, each 128 bytes of a row of an operand."""
-        return ceil_div(self.k * BYTES[self.dtype], K_BLOCK_BYTES)
+        """K blocks, each 128 bytes of a row of an operand; with split operands, groups of them."""
+        group = GROUP if self.split_float32 else 1
+        return ceil_div(self.k * BYTES[self.dtype], group * K_BLOCK_BYTES)
 
     @property
     def terms(self) -> tuple[tuple[int, int], ...]:
-        """Parts of A and of B that are multiplied in each K block: one product or three."""
+        """Blocks of A and of B that are multiplied in each of ``k_blocks``."""
         return TERMS if self.split_float32 else TERMS[:1]
 
     @property
     def row_elements(self) -> int:
-        """Elements of a K-major row: K, or the TF32 parts of K whole K blocks."""
+        """Elements of a K-major row: K, or the TF32 parts of it."""
         return split_width(self.k) if self.split_float32 else self.k
 
     @property

@@ -23,11 +23,12 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
-from tvmopt.kernels.cuda.hopper.emit import Threads
+from tvmopt.kernels.cuda.hopper.emit import Threads, pin
 from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.smem_layout import OperandLayout
+from tvmopt.kernels.cuda.hopper.split_float32 import PRODUCTS, SUMS
 
 
 class Accumulators:
@@ -127,33 +128,45 @@ class Mma:
 class SplitMma(Mma):
     """The wgmma of split float32 operands: three products a K block, whose sum is added exactly.
 
-    Tensor cores truncate their sums, so that of one K block goes to registers of its own.
+    Tensor cores truncate their sums, so those of K blocks go to registers of their own, in turns.
     """
 
     def __init__(
         self, config: HopperConfig, loader: Loader, pipeline: Pipeline, threads: Threads
     ) -> None:
         super().__init__(config, loader, pipeline, threads)
-        self._sums = Accumulators(config, self._sums.dtype)
+        self._parts = [Accumulators(config, self.accumulators.dtype) for _ in range(SUMS)]
 
     def multiply_tile(self, k_blocks: Expr) -> None:
-        """Emit the main loop of a tile; a stage is released while the next is multiplied."""
-        pipeline, total, part = self._pipeline, self.accumulators.registers, self._sums.registers
-        count = self._config.m_atoms * self._config.tile_n // 2
-        for i in range(count):
-            build.buffer_store(total, T.float32(0), [i])
+        """Emit the main loop of a tile; a sum is added under the first product of the next."""
+        pipeline = self._pipeline
+        for i in range(self._count):
+            build.buffer_store(self.accumulators.registers, T.float32(0), [i])
         with build.serial(0, k_blocks):
             for term in range(len(self._loader.terms)):
+                block, product = divmod(term, len(PRODUCTS))
+                self._sums = self._parts[block % SUMS]
                 slot = pipeline.wait_full()
-                self.issue(slot, accumulate=tirx.const(term > 0, "bool"))
+                self.issue(slot, accumulate=tirx.const(product > 0, "bool"))
                 if term:
                     self.wait(1)
                     pipeline.release_behind(1)
+                    if product == 0:
+                        self._add(self._parts[(block - 1) % SUMS])
                 pipeline.advance()
             self.wait(0)
             pipeline.release_behind(1)
-            for i in range(count):
-                build.buffer_store(total, total[i] + part[i], [i])
+            self._add(self._sums)
+
+    def _add(self, sums: Accumulators) -> None:
+        total = self.accumulators.registers
+        pin([sums.registers[i] for i in range(self._count)])
+        for i in range(self._count):
+            build.buffer_store(total, total[i] + sums.registers[i], [i])
+
+    @property
+    def _count(self) -> int:
+        return self._config.m_atoms * self._config.tile_n // 2
 
 
 def matrix_descriptor(ring: tirx.Buffer, layout: OperandLayout) -> tirx.Buffer:

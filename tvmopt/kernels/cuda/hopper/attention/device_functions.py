@@ -39,13 +39,6 @@ __forceinline__ __device__ void arrive_at(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 """
-_PIN = """
-__forceinline__ __device__ void pin_{0}({1}) {{
-  asm volatile("" : {2} : : "memory");
-}}
-"""
-# Registers of one asm statement.
-_MOST_PINNED = 16
 
 
 def fast_exp2(x: Expr) -> Expr:
@@ -92,23 +85,3 @@ def from_lane_xor(x: Expr, lane: int) -> Expr:
 def arrive_at(barrier: Expr, threads: int) -> None:
     """Emit ``bar.arrive``: arrive at a named barrier of ``threads`` threads without waiting."""
     build.evaluate(T.cuda.func_call("arrive_at", barrier, const(threads), source_code=_ARRIVE))
-
-
-def pin(registers: Sequence[Expr], kind: str = "float") -> None:
-    """Emit an empty ``asm`` that reads and writes registers.
-
-    The compiler knows no wgmma in flight: it may move a read of an accumulator before the wait. It
-    cannot move one across this.
-
-    Args:
-        registers: Elements of a local buffer.
-        kind: CUDA type of the registers, float or unsigned.
-    """
-    letter = {"float": "f", "unsigned": "r"}[kind]
-    for first in range(0, len(registers), _MOST_PINNED):
-        some = registers[first : first + _MOST_PINNED]
-        name = f"{kind}_{len(some)}"
-        parameters = ", ".join(f"{kind}& r{n}" for n in range(len(some)))
-        operands = ", ".join(f'"+{letter}"(r{n})' for n in range(len(some)))
-        source = _PIN.format(name, parameters, operands)
-        build.evaluate(T.cuda.func_call(f"pin_{name}", *some, source_code=source))

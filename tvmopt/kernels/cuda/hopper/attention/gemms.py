@@ -20,10 +20,9 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
-from tvmopt.kernels.cuda.hopper.attention.device_functions import pin
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
 from tvmopt.kernels.cuda.hopper.attention.ring import TileRing
-from tvmopt.kernels.cuda.hopper.emit import Threads
+from tvmopt.kernels.cuda.hopper.emit import Threads, pin
 from tvmopt.kernels.cuda.hopper.wgmma import matrix_descriptor
 
 

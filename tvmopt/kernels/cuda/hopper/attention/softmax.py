@@ -34,10 +34,9 @@ from tvmopt.kernels.cuda.hopper.attention.device_functions import (
     from_lane_xor,
     larger_of,
     largest_bits,
-    pin,
 )
 from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
-from tvmopt.kernels.cuda.hopper.emit import Scalar, held, when
+from tvmopt.kernels.cuda.hopper.emit import Scalar, held, pin, when
 
 _FLOAT = "float32"
 LOG2_E = math.log2(math.e)

@@ -1,0 +1,1 @@
+"""Convolutions with few output channels: a thread computes all channels of some pixels."""
