@@ -26,6 +26,7 @@ PERSISTENT = dataclasses.replace(SMEM_STORE, tile_n=64, persistent=True)
 ONE_TILE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
 CLUSTER_SPLIT_K = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
 MULTICAST = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
+PINGPONG = gemm_config(tile_n=64, pingpong=True, epilogue_buffers=1)
 # Fields that differ from those of ``gemm_problem``, and the configuration.
 GEMMS = [
     ({}, SMALL),
@@ -111,6 +112,7 @@ GEMMS = [
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ({"m": 300, "n": 10}, PERSISTENT),
     ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, tile_n=128)),
+    ({"m": 5000, "n": 1000}, PINGPONG),
 ]
 CONVOLUTIONS = [
     SMALL,

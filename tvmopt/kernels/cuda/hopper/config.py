@@ -12,6 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from tvm import tirx
+from tvm.ir import Expr
+
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
 from tvmopt.kernels.workload import Refusal
@@ -68,6 +71,8 @@ class HopperConfig(CudaHint):
             allow any row width, instead of TMA stores.
         epilogue_buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
         wgmma_wait_depth: wgmma groups left in flight.
+        pingpong: Whether each consumer warpgroup has tiles of its own, so that the epilogue of one
+            overlaps the main loop of the other.
     """
 
     tile_k: int = 64
@@ -85,6 +90,7 @@ class HopperConfig(CudaHint):
     smem_store: bool = False
     epilogue_buffers: int = 2
     wgmma_wait_depth: int = 1
+    pingpong: bool = False
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -92,6 +98,7 @@ class HopperConfig(CudaHint):
         return (
             self.template, self.persistent, self.smem_store, self.epilogue_buffers,
             self.wgmma_wait_depth, self.split_k > 1, self.split_k_workspace, self.cluster_n,
+            self.pingpong,
         )  # fmt: skip
 
     @property
@@ -107,7 +114,7 @@ class HopperConfig(CudaHint):
             math.log2(self.split_k),
             float(self.tile_k),
             float(self.stages),
-            float(self.persistent),
+            float(self.persistent + self.pingpong),
             float(self.smem_store),
             float(self.epilogue_buffers),
             float(self.wgmma_wait_depth),
@@ -116,7 +123,20 @@ class HopperConfig(CudaHint):
     @property
     def tile_m(self) -> int:
         """Rows of a tile."""
-        return self.warpgroup_m * self.consumer_warpgroups
+        return self.warpgroup_m * self.tile_warpgroups
+
+    @property
+    def tile_warpgroups(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return 1 if self.pingpong else self.consumer_warpgroups
+
+    def part_of(self, warpgroup: Expr) -> Expr:
+        """Return which part of its tile a consumer warpgroup computes."""
+        return tirx.const(0, "int32") if self.pingpong else warpgroup
+
+    def first_row_of(self, warpgroup: Expr) -> Expr:
+        """Return the first row of its tile that a consumer warpgroup computes."""
+        return self.part_of(warpgroup) * self.warpgroup_m
 
     @property
     def warpgroup_m(self) -> int:
@@ -274,9 +294,21 @@ class HopperConfig(CudaHint):
                 return Refusal(f"{steps} K blocks cannot be split by {self.split_k}")
         if self.split_k_workspace and not 1 < self.split_k <= MOST_ELEMENTS // problem.elements:
             return Refusal("split-K through workspace needs several slices, 2**31 - 1 elements")
+        if self.pingpong and (reason := self._why_no_pingpong()):
+            return reason
         if problem.dynamic and not (self.persistent and self.split_k == 1):
             return Refusal("a dynamic number of rows needs a persistent grid")
         return None if self.smem_store else self._why_no_tma_store(problem)
+
+    def _why_no_pingpong(self) -> Refusal | None:
+        """Return why the consumer warpgroups cannot have tiles of their own; None where they can."""
+        if self.consumer_warpgroups != 2:
+            return Refusal("ping-pong needs two consumer warpgroups")
+        if not self.persistent or self.split_k > 1:
+            return Refusal("ping-pong needs a persistent grid without split-K")
+        if self.cluster_size > 1 or self.swap_ab or self.smem_store:
+            return Refusal("ping-pong has no cluster, no swapped A and B, and stores with TMA")
+        return None
 
     def _why_no_tma_store(self, problem: GemmProblem) -> Refusal | None:
         """Return why TMA cannot store the output; None where it can."""
@@ -341,6 +373,9 @@ def tiled_configs(
             if width % buffers == 0:
                 for config in (plain, *_multicast(plain)):
                     yield from _filled(replace(config, epilogue_buffers=buffers))
+                if plain.consumer_warpgroups == 2:
+                    pingpong = replace(plain, pingpong=True, epilogue_buffers=buffers)
+                    yield from _filled(pingpong)
         for config in (plain, *_multicast(plain)):
             once = replace(config, persistent=False)
             yield from _filled(replace(once, epilogue_buffers=width))

@@ -238,7 +238,7 @@ def conv_cost(
     size = BYTES[p.dtype]
     high, wide = p.out_size
     count = math.prod(ceil_div(e, b) for e, b in zip((p.images, high, wide), box, strict=True))
-    tiles = ceil_div(count, config.consumer_warpgroups) * ceil_div(p.filters, config.tile_n)
+    tiles = ceil_div(count, config.tile_warpgroups) * ceil_div(p.filters, config.tile_n)
     if isinstance(p, ConvProblem):
         read = p.images * p.height * p.width * p.channels * size
         if p.kernel == (1, 1):
@@ -281,7 +281,7 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
     k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
     epilogue = _epilogue_cycles(c, tiled, costs)
-    sms = waves * (k_blocks * k_block + epilogue)
+    sms = _tiles_cycles(c, waves, k_blocks * k_block, epilogue)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
     if not c.persistent:
         sms += (waves - 1) * costs.block_start_cycles
@@ -292,6 +292,18 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     return HopperCost(
         total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
     )
+
+
+def _tiles_cycles(c: HopperConfig, tiles: int, main_loop: float, epilogue: float) -> float:
+    """Return the cycles of the tiles of a thread block.
+
+    With ping-pong, the main loop of one warpgroup overlaps the epilogue of the other. The last
+    epilogue overlaps nothing.
+    """
+    if not c.pingpong:
+        return tiles * (main_loop + epilogue)
+    each = max(main_loop, (main_loop + epilogue) / c.consumer_warpgroups)
+    return main_loop + epilogue + (tiles - 1) * each
 
 
 def _k_block_cycles(
@@ -350,9 +362,13 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             store *= costs.tma_store_unaligned_slowdown
     cycles = store * stored * size / 2.0
     if problem.epilogue is not None:
-        work = problem.epilogue.work
+        work = problem.epilogue.narrowed.work
         if c.buffers_hold_tile(tiled.out):
-            residual = any(all(along) for _, along in problem.epilogue.reads)
+            # As in residual_of: TMA loads elements as wide as the output's.
+            residual = any(
+                all(along) and BYTES.get(str(buffer.dtype)) == size
+                for buffer, along in problem.epilogue.reads
+            )
             work -= costs.prefetched_load_instructions * residual
         cycles += costs.epilogue_cycles_per_instruction * area * work
     if ranks > 1:

@@ -92,7 +92,7 @@ class Mma:
         name = f"wgmma.mma_async.sync.aligned.m64n{c.tile_n}k{32 // size}.{types}"
         rows, columns = self._loader.left_layout, self._loader.right_layout
         # Descriptor addresses are in units of 16 bytes.
-        mine = self._threads.warpgroup * (c.warpgroup_m * K_BLOCK_BYTES // 16)
+        mine = c.part_of(self._threads.warpgroup) * (c.warpgroup_m * K_BLOCK_BYTES // 16)
         left = advance(self._left[0], slot * (c.tile_m * K_BLOCK_BYTES // 16) + mine)
         right = advance(self._right[0], slot * (c.tile_n * K_BLOCK_BYTES // 16))
         for k in range(self._loader.k_steps):
