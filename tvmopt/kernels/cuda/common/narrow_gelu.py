@@ -15,7 +15,10 @@ rounds. So the other form of GELU keeps ``tanhf``.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -62,8 +65,10 @@ def narrow_gelu(expr: ir.Expr, out: str) -> ir.Expr:
     return tvm_ffi.structural_map(expr, (tirx.Mul, _product), order="post")
 
 
-def instructions(call: ir.Call) -> float | None:
-    """Return the instructions of a call that :func:`narrow_gelu` emits; None for other calls."""
+def instructions(call: ir.Expr) -> float | None:
+    """Return the instructions of a call that :func:`narrow_gelu` emits; None for others."""
+    if not isinstance(call, ir.Call):
+        return None
     names = [a.value for a in call.args if isinstance(a, ir.StringImm)]
     return INSTRUCTIONS if _NAME in names else None
 
@@ -73,6 +78,8 @@ def _product(product: tirx.Mul) -> ir.Expr:
     if str(product.ty.dtype) != "float32":
         return product
     factors = _factors(product)
+    if any(instructions(factor) for factor in factors):  # a part of the product was replaced
+        return _multiplied(factors, 1.0)
     for number, factor in enumerate(factors):
         found = _cdf(factor)
         if found is None:
@@ -81,13 +88,17 @@ def _product(product: tirx.Mul) -> ir.Expr:
         others = factors[:number] + factors[number + 1 :]
         if not any(tvm_ffi.structural_equal(x, other) for other in others):
             continue
-        scale *= math.prod(float(o.value) for o in others if isinstance(o, tirx.FloatImm))
-        value = T.cuda.func_call(_NAME, x, source_code=_SOURCE, return_type="float32")
-        for other in others:
-            if not isinstance(other, tirx.FloatImm):
-                value = other * value
-        return value if _near(scale, 1.0) else value * tirx.const(scale, "float32")
+        cdf = T.cuda.func_call(_NAME, x, source_code=_SOURCE, return_type="float32")
+        return _multiplied([*others, cdf], scale)
     return product
+
+
+def _multiplied(factors: Sequence[ir.Expr], scale: float) -> ir.Expr:
+    """Return the product of factors and ``scale``, with at most one constant."""
+    scale *= math.prod(float(f.value) for f in factors if isinstance(f, tirx.FloatImm))
+    values = [f for f in factors if not isinstance(f, tirx.FloatImm)]
+    product = functools.reduce(operator.mul, values)
+    return product if _near(scale, 1.0) else product * tirx.const(scale, "float32")
 
 
 def _factors(expr: ir.Expr) -> list[ir.Expr]:

@@ -267,7 +267,7 @@ class HopperConfig(CudaHint):
             return Refusal("wgmma has 8 to 256 columns, a multiple of 8")
         if dtype == "int8" and self.tile_n not in INT8_TILE_N:
             return Refusal(f"the integer wgmma has no {self.tile_n} columns")
-        if reason := self._why_too_large():
+        if reason := self._why_no_pingpong() or self._why_too_large():
             return reason
         if self.stages < 2 + max(0, self.wgmma_wait_depth - 1):
             return Refusal("a ring has at least two stages, and one more for each wgmma in flight")
@@ -294,18 +294,18 @@ class HopperConfig(CudaHint):
                 return Refusal(f"{steps} K blocks cannot be split by {self.split_k}")
         if self.split_k_workspace and not 1 < self.split_k <= MOST_ELEMENTS // problem.elements:
             return Refusal("split-K through workspace needs several slices, 2**31 - 1 elements")
-        if self.pingpong and (reason := self._why_no_pingpong()):
-            return reason
         if problem.dynamic and not (self.persistent and self.split_k == 1):
             return Refusal("a dynamic number of rows needs a persistent grid")
         return None if self.smem_store else self._why_no_tma_store(problem)
 
     def _why_no_pingpong(self) -> Refusal | None:
-        """Return why the consumer warpgroups cannot have tiles of their own; None where they can."""
+        """Return why the consumer warpgroups cannot take turns; None where they can."""
+        if not self.pingpong:
+            return None
         if self.consumer_warpgroups != 2:
             return Refusal("ping-pong needs two consumer warpgroups")
         if not self.persistent or self.split_k > 1:
-            return Refusal("ping-pong needs a persistent grid without split-K")
+            return Refusal("ping-pong needs a persistent grid and no split-K")
         if self.cluster_size > 1 or self.swap_ab or self.smem_store:
             return Refusal("ping-pong has no cluster, no swapped A and B, and stores with TMA")
         return None

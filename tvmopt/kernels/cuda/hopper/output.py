@@ -81,7 +81,8 @@ class Output:
         epilogue: Epilogue, parameters: Parameters,
     ) -> None:  # fmt: skip
         self.tiling, self.dtype, self.accumulator = tiling, dtype, accumulator
-        self.epilogue, self.buffer, self.inputs = epilogue.narrowed, parameters.out, parameters.inputs
+        self.epilogue = epilogue.narrowed
+        self.buffer, self.inputs = parameters.out, parameters.inputs
         self.store_map: Expr | None = None
         self.residual: Residual | None = None
         self.residual_map: Expr | None = None
