@@ -12,7 +12,7 @@ from tvm import tirx
 from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import H200, cuda_source, gemm_config
 from tests.kernels.cuda.hopper.test_kernels import check_conv, run_kernel
-from tvmopt.kernels.cuda.hopper.cost import gemm_cost
+from tvmopt.kernels.cuda.hopper.cost import COSTS, gemm_cost
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.hopper.ranking import gemm_configs
@@ -45,10 +45,8 @@ def _problem(**fields) -> GemmProblem:
 def test_gemms(fields, config, device):
     p = _problem(**fields)
     front = (p.batch,) if p.batch > 1 else ()
-    a, b = (
-        RNG.standard_normal((*front, *shape)).astype("float16")
-        for shape in ((p.m, p.k), (p.k, p.n))
-    )
+    a = RNG.standard_normal((*front, p.m, p.k)).astype("float16")
+    b = RNG.standard_normal((*front, p.k, p.n)).astype("float16")
     inputs = [a, np.ascontiguousarray(np.swapaxes(b, -1, -2)) if p.trans_b else b]
     made = gemm(p, dataclasses.replace(SMALL, **config))
     got = run_kernel(made, inputs, (*front, p.m, p.n), p.out, device)
@@ -101,7 +99,8 @@ def test_the_main_loop_hides_the_epilogue():
     assert one.compute == other.compute and one.epilogue == other.epilogue
     # All epilogues but the last.
     hidden = one.epilogue * (tiles - 1) / tiles
-    assert other.cycles - one.cycles == pytest.approx(hidden, rel=0.05)
+    slower = (COSTS.pingpong_slowdown - 1.0) * (other.cycles - other.epilogue)
+    assert other.cycles - one.cycles == pytest.approx(hidden - slower, rel=0.1)
 
 
 def test_gelu_makes_ping_pong_the_first_choice():
