@@ -1,7 +1,7 @@
 """Compare the champion of a search with ONNX Runtime and OpenVINO: latency and accuracy drop.
 
 Usage: ``python -m benchmarks.search_champion --name NAME [--beside NAME] [--tracking_uri URI]
-[--data FILE.npz] [--max_drop D] [--threads N] [--seconds S]``
+[--data FILE.npz] [--max_drop D] [--threads N] [--seconds S] [--quantised FOLDER]``
 
 The script loads ``models:/NAME@champion`` and its float32 source model. It computes the accuracy
 drop of each contender on the evaluation split of the data, or the fidelity on random inputs without
@@ -9,6 +9,7 @@ drop of each contender on the evaluation split of the data, or the fidelity on r
 in float32, in bfloat16, and in int8 as NNCF's presets with the fast bias correction quantise the
 model on the calibration split. The last line compares the champion with the fastest contender whose
 drop is at most ``--max_drop``. ``--beside`` adds the champion of another name, of the same model.
+``--quantised`` is a folder in which :mod:`benchmarks.quantise_contenders` has left NNCF's models.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import onnx
 
 from benchmarks import peers, report
 from benchmarks.interleave import Timing, interleave
-from benchmarks.nncf_models import quantised_by_nncf
+from benchmarks.quantise_contenders import quantised_contenders
 from tvmopt.evaluate.dataset import Dataset
 
 Predict = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
-_MAX_SAMPLES, _CALIBRATION = 256, 100
+_MAX_SAMPLES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("--tracking_uri", default="", help="default: that of MLflow")
     parser.add_argument("--data", default="", help="data file of the search")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quantised", type=Path, default=None, help="folder of NNCF's models")
     parser.add_argument("--seconds", type=float, default=8.0, help="timing limit in seconds")
     args = parser.parse_args()
     peers.set_threads(args.threads)
@@ -68,7 +70,13 @@ def main() -> int:
     report.print_environment(report.environment(args.threads), ("openvino",))
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
         rows = _measure(
-            args.name, args.beside, args.data, args.threads, args.seconds, Path(scratch)
+            args.name,
+            args.beside,
+            args.data,
+            args.threads,
+            args.seconds,
+            Path(scratch),
+            args.quantised,
         )
     print(_table(rows))
     print(_verdict(rows, args.max_drop))
@@ -76,7 +84,13 @@ def main() -> int:
 
 
 def _measure(
-    name: str, beside: str, data: str, threads: int, seconds: float, scratch: Path
+    name: str,
+    beside: str,
+    data: str,
+    threads: int,
+    seconds: float,
+    scratch: Path,
+    quantised: Path | None,
 ) -> list[Row]:
     from mlflow import MlflowClient
 
@@ -112,7 +126,7 @@ def _measure(
             random_kind=Signature.read(converted).random_inputs,
         )
 
-    contenders |= _openvino(model, part("calibrate"), threads)
+    contenders |= _openvino(model, part("calibrate"), threads, quantised)
     dataset = part("evaluate")
     if dataset.samples > _MAX_SAMPLES:
         dataset = dataset.take(range(_MAX_SAMPLES))
@@ -140,24 +154,30 @@ def _described(what: str, tags: Mapping[str, str]) -> str:
     return f"{what}: {tags['dtype']} {tags['layout']} {tags['strategy']}"
 
 
-def _openvino(model: onnx.ModelProto, seen: Dataset, threads: int) -> dict[str, Predict]:
-    """Return OpenVINO in float32, bfloat16, and int8 where NNCF can quantise the model."""
+def _openvino(
+    model: onnx.ModelProto, seen: Dataset, threads: int, folder: Path | None
+) -> dict[str, Predict]:
+    """Return OpenVINO in float32, bfloat16, and int8 where NNCF can quantise the model.
+
+    Args:
+        model: The float model.
+        seen: Calibration data.
+        threads: Threads of OpenVINO.
+        folder: Folder of models that NNCF has quantised before; None to quantise now.
+    """
     if not peers.available("openvino"):
         return {}
     found: dict[str, Predict] = {
         f"OpenVINO {precision}": peers.openvino_model(model, threads, precision)
         for precision in ("f32", "bf16")
     }
-    if peers.available("nncf"):
-        batches = [batch.inputs for batch in seen.batches()][:_CALIBRATION]
-        for preset in ("mixed", "performance"):
-            try:
-                quantised = quantised_by_nncf(model, batches, preset, is_fast=True)
-                call = peers.openvino_model(quantised, threads, "bf16")
-            except Exception as error:
-                print(f"NNCF {preset}: {report.one_line(error)}")
-                continue
-            found[f"OpenVINO int8, NNCF {preset}"] = call
+    if folder is not None:
+        models = {path.stem: onnx.load_model(str(path)) for path in sorted(folder.glob("*.onnx"))}
+    else:
+        models = quantised_contenders(model, seen)
+    for preset, quantised in models.items():
+        call = peers.openvino_model(quantised, threads, "bf16")
+        found[f"OpenVINO int8, NNCF {preset}"] = call
     return found
 
 

@@ -1,15 +1,15 @@
 """Search models with a time limit, and compare the champions with ONNX Runtime and OpenVINO.
 
 Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--threads N]
-[--samples N] [--steps search,auto,compare] [--out FOLDER]``
+[--samples N] [--steps search,auto,quantise,compare] [--out FOLDER]``
 
 For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
 ``dtype=auto`` and ``strategy=default``, of which the wall time is printed; then
-:mod:`benchmarks.search_champion` of both. Each model has a tracking store and logs of its own under
-``--out``. Several processes with distinct ``--only``, each bound to cores of its own, may run side
-by side; so may the steps ``search`` and ``auto`` of one model, with the same ``--out`` and distinct
-cores, once the first has made the tracking store. A comparison that fails with ``auto`` is made
-without it.
+:mod:`benchmarks.quantise_contenders`, and :mod:`benchmarks.search_champion` of both. Each model has
+a tracking store and logs of its own under ``--out``. Several processes with distinct ``--only``,
+each bound to cores of its own, may run side by side; so may the steps ``search``, ``auto`` and
+``quantise`` of one model, with the same ``--out`` and distinct cores, once the first has made the
+tracking store. A comparison that fails with ``auto`` is made without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.real_inputs import samples
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
 
-STEPS = ("search", "auto", "compare")
+STEPS = ("search", "auto", "quantise", "compare")
 MODELS = (
     "efficientnet_lite0",
     "ppocr_rec",
@@ -71,7 +71,8 @@ def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence
     loaded = load_onnx(zoo.path(name))
     specs = input_specs(prepare(loaded, shapes_for(loaded, shapes)).reference)
     arrays: dict[str, np.ndarray] = samples(name, specs, count, 0)
-    np.savez(data, allow_pickle=False, **arrays)
+    if not data.exists():
+        np.savez(data, allow_pickle=False, **arrays)
     given = ["--model", str(zoo.path(name)), "--data", str(data), "--threads", str(threads)]
     given += ["--input_shapes", shapes] if shapes else []
     environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{(folder / 'mlflow.db')}"}
@@ -87,15 +88,19 @@ def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence
         return spent if done.returncode == 0 else None
 
     budget = ("--time_budget", str(seconds))
-    also = ("--data", str(data), "--threads", str(threads))
+    quantised = folder / "quantised"
+    also: tuple[str, ...] = ("--data", str(data), "--threads", str(threads))
+    also += ("--quantised", str(quantised)) if quantised.exists() or "quantise" in steps else ()
+    source = ("--model", str(zoo.path(name)), "--data", str(data), "--input_shapes", shapes)
     commands = {
         "search": ("flows.search", *given, *budget, "--name", "searched"),
         "auto": ("flows.main", *given, "--dtype=auto", "--strategy=default", "--name", "auto"),
+        "quantise": ("benchmarks.quantise_contenders", *source, "--out", str(quantised)),
         "compare": ("benchmarks.search_champion", "--name", "searched", "--beside", "auto", *also),
     }
     done = [run(step, *commands[step]) is not None for step in STEPS if step in steps]
     if "compare" in steps:
-        if not done[-1]:
+        if not done[-1]:  # perhaps for want of the model of dtype=auto
             run("compare", "benchmarks.search_champion", "--name", "searched", *also)
         print((folder / "compare.log").read_text(), flush=True)
     return all(done)

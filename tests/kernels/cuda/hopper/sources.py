@@ -14,11 +14,10 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.hopper.config import (
     CONV,
     GEMM,
-    K_BLOCK_BYTES,
     HopperConfig,
     HopperConvConfig,
 )
-from tvmopt.kernels.cuda.hopper.problem import BYTES
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.lower import lower_passes
 

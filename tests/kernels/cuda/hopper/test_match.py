@@ -144,8 +144,13 @@ def test_window_of_one_pixel():
     ("params", "body", "reason"),
     [
         (
-            [("x", (64, 64), "float32"), ("w", (64, 64), "float32")],
+            [("x", (64, 63), "float32"), ("w", (63, 64), "float32")],
             lambda emit, x, w: emit(OP.matmul(x, w)),
+            "float32 operands are split from K = 64 on, but K is 63",
+        ),
+        (
+            [("x", (1, 8, 8, 64), "float32"), ("w", (3, 3, 64, 64), "float32")],
+            lambda emit, x, w: emit(_conv(x, w)),
             "float32 operands need allow_tf32 for tensor cores",
         ),
         (

@@ -16,13 +16,17 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hint import CudaHint
-from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import (
+    BYTES,
+    K_BLOCK_BYTES,
+    MOST_ELEMENTS,
+    GemmProblem,
+    ceil_div,
+)
 from tvmopt.kernels.workload import Refusal
 
 #: Names of the families.
 GEMM, CONV = "hopper_gemm", "hopper_conv"
-#: Bytes of K in one pipeline stage (a K block): one atom of the 128-byte swizzle.
-K_BLOCK_BYTES = 128
 #: N of the integer wgmma; the others take every multiple of 8 up to 256.
 INT8_TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
 # Registers of a thread besides its accumulators.
@@ -238,6 +242,15 @@ class HopperConfig(CudaHint):
             return 0, 0
         return {2: (40, 232), 3: (32, 160)}.get(self.consumer_warpgroups, (0, 0))
 
+    @property
+    def _accumulator_registers(self) -> int:
+        return self.m_atoms * self.tile_n // 2
+
+    @property
+    def _first_registers(self) -> int:
+        """Registers that a thread starts with; ptxas fails if the accumulators exceed them."""
+        return min(255, self.arch.registers_sm // (128 * (self.consumer_warpgroups + 1)))
+
     def k_major(self, problem: GemmProblem) -> tuple[bool, bool]:
         """Whether the left operand (tile rows) and the right one (tile columns) are K-major."""
         a, b = problem.k_major
@@ -247,9 +260,7 @@ class HopperConfig(CudaHint):
         """Return why no SM can hold a thread block; None where one can."""
         if not (1 <= self.consumer_warpgroups <= 3 and self.m_atoms >= 1):
             return Refusal("a tile has one to three consumer warpgroups, each of at least 64 rows")
-        # A thread starts with this many registers; ptxas fails if the accumulators exceed them.
-        most = min(255, self.arch.registers_sm // (128 * (self.consumer_warpgroups + 1)))
-        if self.m_atoms * self.tile_n // 2 + _OTHER_REGISTERS > most:
+        if self._accumulator_registers + _OTHER_REGISTERS > self._first_registers:
             return Refusal("the accumulators of a thread exceed its registers")
         if self.smem_bytes > self.arch.smem_bytes:
             return Refusal(
@@ -279,6 +290,12 @@ class HopperConfig(CudaHint):
 
     def why_not_problem(self, problem: GemmProblem) -> Refusal | None:
         """Return why this cannot compute a ``problem`` whose dtype it fits; None where it can."""
+        if problem.split_float32:
+            most = max(self._first_registers, self.registers[1])  # ptxas spills nothing up to here
+            if 2 * self._accumulator_registers + _OTHER_REGISTERS > most:
+                return Refusal("the sums of a K block and of all exceed a thread's registers")
+            if self.pingpong:
+                return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)
         if not right and self.tile_n % 64:
             return Refusal("tile_n of an MN-major right operand is a multiple of 64")
@@ -287,7 +304,7 @@ class HopperConfig(CudaHint):
         if self.multicast_size not in (1, 2, 4, 8) or self.cluster_m > self.tile_n // 8:
             return Refusal(f"a cluster of {self.cluster_m} x {self.cluster_n} cannot multicast")
         if self.split_k > 1:
-            steps = ceil_div(problem.k * BYTES[problem.dtype], K_BLOCK_BYTES)
+            steps = problem.k_blocks
             if not self.split_k_workspace and self.persistent:
                 return Refusal("cluster split-K needs one tile a thread block")
             if self.cluster_split_k > _MOST_CLUSTER_SIZE or steps < self.split_k:
@@ -413,7 +430,7 @@ def workspace_configs(
     base: HopperConfig, problem: GemmProblem, swap: bool
 ) -> Iterator[HopperConfig]:
     """Yield split-K through workspace, with slices that fill the GPU where tiles do not."""
-    steps = ceil_div(problem.k * BYTES[problem.dtype], K_BLOCK_BYTES)
+    steps = problem.k_blocks
     replace, sms = dataclasses.replace, base.arch.sms
     ways = [(width, False) for width in _TILE_N]
     ways += [(width, True) for width in _FINE_TILE_N if swap]

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 
 from tvmopt.device import dtypes
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem, few_channels_problem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import (
     BYTES,
+    K_BLOCK_BYTES,
     MOST_ELEMENTS,
     OUTPUTS,
     ceil_div,

@@ -11,11 +11,11 @@ import math
 from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
-from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | FewChannelsProblem
 
@@ -75,6 +75,8 @@ class HopperCosts:
         multicast_max_cycles_ratio: Predicted cycles over those with a smaller cluster up to which a
             larger one is tried.
         swap_min_padding: Share of padding in 64-row tiles from which on A and B may be swapped.
+        sum_cycles_per_element: Adding an element of a K block's sum (split float32 operands). Not
+            fitted: four schedulers of 32 lanes, half of it under the other warpgroup's wgmma.
         box_cycles_per_pixel: A pixel of a box, loaded and multiplied.
         box_cycles_per_row: Extra cycles at the start of an image row of a box.
     """
@@ -119,6 +121,7 @@ class HopperCosts:
     multicast_min_l2_over_compute: float = 0.5
     multicast_max_cycles_ratio: float = 1.03
     swap_min_padding: float = 0.06
+    sum_cycles_per_element: float = 0.5 / 128.0
     box_cycles_per_pixel: float = 8.0
     box_cycles_per_row: float = 1.0
 
@@ -189,23 +192,23 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     p, arch = problem, config.arch
     size = BYTES[p.dtype]
     left, right = (p.n, p.m) if config.swap_ab else (p.m, p.n)
-    k_blocks = ceil_div(p.k * size, K_BLOCK_BYTES)
     down = ceil_div(left, config.tile_m * config.cluster_m)
     across = ceil_div(right, config.tile_n * config.cluster_n)
-    widths = ((p.k if p.k_major[0] else p.m), (p.k if p.k_major[1] else p.n))
+    k = p.row_elements
+    widths = ((k if p.k_major[0] else p.m), (k if p.k_major[1] else p.n))
     first, second = (pitch_of(width, p.dtype) * size for width in widths)
     pitches = (second, first) if config.swap_ab else (first, second)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
     if config.split_k_workspace:
         plain, slices = dataclasses.replace(p, epilogue=None), config.split_k
-        tiled = _Tiled(plain, tiles * slices, k_blocks, pitches, moved, p.accumulator)
+        tiled = _Tiled(plain, tiles * slices, p.k_blocks, pitches, moved, p.accumulator)
         cost = _cost(config, tiled, costs)
         traffic = (slices + 1) * p.elements * 4.0
         added = costs.extra_kernel_cycles + traffic / (2.0 * arch.dram_bytes_cycle)
         cost = dataclasses.replace(cost, cycles=cost.cycles + added, epilogue=cost.epilogue + added)
     else:
-        cost = _cost(config, _Tiled(p, tiles, k_blocks, pitches, moved, p.out), costs)
+        cost = _cost(config, _Tiled(p, tiles, p.k_blocks, pitches, moved, p.out), costs)
     return _with_packing(cost, p.packing_bytes, arch, costs)
 
 
@@ -213,7 +216,7 @@ def moved_bytes(problem: GemmProblem) -> float:
     """Return the DRAM bytes of a GEMM when each operand and the output move once."""
     p = problem
     rows = p.m * (p.batch if p.batch_a else 1) + p.n * (p.batch if p.batch_b else 1)
-    return p.k * BYTES[p.dtype] * rows + p.elements * _written(p.out, problem)
+    return p.row_elements * BYTES[p.dtype] * rows + p.elements * _written(p.out, problem)
 
 
 def exceeds_l2(moved: float, arch: CudaArch, costs: HopperCosts = COSTS) -> bool:
@@ -283,6 +286,10 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     k_blocks = ceil_div(tiled.k_blocks, c.split_k)
     busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
     k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
+    if isinstance(tiled.problem, GemmProblem) and tiled.problem.split_float32:
+        terms = len(tiled.problem.terms)
+        added = costs.sum_cycles_per_element * c.tile_m * c.tile_n
+        k_block, compute, l2 = terms * k_block + added, terms * compute, terms * l2
     epilogue = _epilogue_cycles(c, tiled, costs)
     sms = _tiles_cycles(c, waves, k_blocks * k_block, epilogue, costs)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0

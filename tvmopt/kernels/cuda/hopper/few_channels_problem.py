@@ -14,9 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
-from tvmopt.kernels.cuda.hopper.problem import BYTES, MOST_ELEMENTS, OUTPUTS, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import (
+    BYTES,
+    K_BLOCK_BYTES,
+    MOST_ELEMENTS,
+    OUTPUTS,
+    ceil_div,
+)
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE
 from tvmopt.kernels.workload import Refusal
 

@@ -78,8 +78,8 @@ def _body(p: GemmProblem, c: HopperConfig, name: str | None, signature: KernelSi
     rows = signature.rows if p.dynamic else p.m
     batch_a, batch_b = (p.batch if p.batch_a else 1), (p.batch if p.batch_b else 1)
     a, b = _pack(p, parameters, (batch_a, batch_b))
-    first = (a, p.dtype, rows, p.k, p.k_major[0], batch_a)
-    second = (b, p.dtype, p.n, p.k, p.k_major[1], batch_b)
+    first = (a, p.dtype, rows, p.row_elements, p.k_major[0], batch_a)
+    second = (b, p.dtype, p.n, p.row_elements, p.k_major[1], batch_b)
     left = TmaOperand(*(second if c.swap_ab else first), c.tile_m, c.cluster_n)
     right = TmaOperand(*(first if c.swap_ab else second), c.tile_n, c.cluster_m)
     loader, tiling = GemmLoader(p, c, left, right), GemmTiling(p, c, rows)
@@ -107,7 +107,9 @@ def _pack(
     for buffer, (rows, width), batch, packed, transposed in zip(
         buffers, p.stored, batches, p.packed, p.transposed, strict=True
     ):
-        if transposed:
+        if p.split_float32:
+            parts.append(packing.split(buffer, batch, rows, width, transposed))
+        elif transposed:
             parts.append(packing.transpose(buffer, batch, rows, width))
         else:
             parts.append(packing.rows(buffer, rows * batch, width) if packed else None)

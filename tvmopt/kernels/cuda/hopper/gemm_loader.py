@@ -9,12 +9,12 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import const, quotient
 from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
-from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.smem_layout import layout_of
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map, tma_load
@@ -176,11 +176,10 @@ class GemmLoader(Loader):
     def __init__(
         self, problem: GemmProblem, config: HopperConfig, left: TmaOperand, right: TmaOperand
     ) -> None:
-        depth_bytes = problem.k * BYTES[problem.dtype]
         self._config, self._left, self._right = config, left, right
         self.dtype = problem.dtype
-        self.k_blocks = ceil_div(depth_bytes, K_BLOCK_BYTES)
-        self.k_steps = ceil_div(min(depth_bytes, K_BLOCK_BYTES), 32)
+        self.k_blocks, self.terms = problem.k_blocks, problem.terms
+        self.k_steps = ceil_div(min(problem.k * BYTES[problem.dtype], K_BLOCK_BYTES), 32)
         self.left_layout = layout_of(left.k_major, config.tile_k)
         self.right_layout = layout_of(right.k_major, config.tile_k)
         self.maps = [*left.maps, *right.maps]
@@ -190,9 +189,16 @@ class GemmLoader(Loader):
         missing = self._left.missing(tile.row) + self._right.missing(tile.column)
         return self._config.stage_bytes - missing
 
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
         """Issue the TMA loads of one K block into stage ``slot``."""
         barrier, cast = pipeline.full.pointer(slot), pipeline.multicast
-        own = (slot, barrier, k_block, tile.operand_batch)
-        self._left.load(TmaLoad(pipeline.left, *own, tile.row, cast.cta_n, cast.left_mask))
-        self._right.load(TmaLoad(pipeline.right, *own, tile.column, cast.cta_m, cast.right_mask))
+        left, right = (
+            k_block if len(self.terms) == 1 else k_block * 2 + part for part in self.terms[term]
+        )
+        stage, batch = (slot, barrier), tile.operand_batch
+        self._left.load(
+            TmaLoad(pipeline.left, *stage, left, batch, tile.row, cast.cta_n, cast.left_mask)
+        )
+        self._right.load(
+            TmaLoad(pipeline.right, *stage, right, batch, tile.column, cast.cta_m, cast.right_mask)
+        )

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder
 from tvmopt.kernels.cuda.hopper.loader import Loader
@@ -18,7 +18,7 @@ from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.parameters import Parameters
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.pixels import PixelTiling
-from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, ceil_div
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE, layout_of, layout_of_blocks
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map, tma_load
@@ -93,7 +93,7 @@ class Im2colLoader(Loader):
         """Return the transaction bytes of one stage."""
         return self._config.stage_bytes
 
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
         """Issue the TMA loads of a stage: a pixel box for each warpgroup, the weight's columns."""
         c, p = self._config, self._problem
         barrier = pipeline.full.pointer(slot)

@@ -40,7 +40,7 @@ from tvmopt.kernels.cuda.hopper.smem_store import SmemStore
 from tvmopt.kernels.cuda.hopper.tile_scheduler import TileScheduler
 from tvmopt.kernels.cuda.hopper.tma_store import TmaStore
 from tvmopt.kernels.cuda.hopper.turns import Turns
-from tvmopt.kernels.cuda.hopper.wgmma import Mma
+from tvmopt.kernels.cuda.hopper.wgmma import Mma, SplitMma
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
 
@@ -119,9 +119,10 @@ class HopperKernel:
                 first, k_blocks = scheduler.k_range(tile)
                 stage_bytes = held(self.loader.stage_bytes(tile))
                 with build.serial(0, k_blocks) as k:
-                    slot = pipeline.acquire(stage_bytes)
-                    self.loader.load(pipeline, slot, first + k, tile)
-                    pipeline.advance()
+                    for term in range(len(self.loader.terms)):
+                        slot = pipeline.acquire(stage_bytes)
+                        self.loader.load(pipeline, slot, first + k, tile, term)
+                        pipeline.advance()
             pipeline.wait_until_released()
         if self.config.cluster_split_k > 1:  # the consumers' two barriers are of the whole cluster
             cluster_barrier()
@@ -133,7 +134,8 @@ class HopperKernel:
     ) -> None:  # fmt: skip
         """Consumer warpgroups: wgmma over all K blocks of each tile, then reduction and store."""
         set_registers("inc", self.config.registers[1])
-        mma = Mma(self.config, self.loader, pipeline, threads)
+        multiply = Mma if len(self.loader.terms) == 1 else SplitMma
+        mma = multiply(self.config, self.loader, pipeline, threads)
         pipeline.start_consumer()
         store.start()
         turns = Turns(self.config, threads, pipeline, self.loader.k_blocks)
@@ -141,16 +143,6 @@ class HopperKernel:
         with scheduler.tiles(threads.warpgroup if self.config.pingpong else None) as tile:
             _, k_blocks = scheduler.k_range(tile)
             store.prefetch(tile)
-            turns.wait()
-            with build.serial(0, k_blocks) as k:
-                slot = pipeline.wait_full()
-                mma.issue(slot, accumulate=k > 0)
-                mma.wait(self.config.wgmma_wait_depth)
-                pipeline.release_finished(slot, k)
-                pipeline.advance()
-            turns.hand_over()
-            mma.wait(0)
-            pipeline.release_last(k_blocks)
-            turns.skip()
+            mma.multiply_tile(k_blocks, turns)
             reduction.reduce_and_store(tile, mma.accumulators, store)
         store.drain()

@@ -166,8 +166,6 @@ class _Matcher:
         if len(names) > 1:
             raise NotThisForm(f"factors of different dtypes: {', '.join(sorted(names))}")
         [name] = names
-        if reason := why_not_tensor_cores(name, allows_tf32(self.func)):
-            raise _RefusedError(reason.reason)
         return name
 
     # -- epilogue ----------------------------------------------------------------------------
@@ -249,6 +247,7 @@ class _Matcher:
             batch_a=roles.batch_a,
             batch_b=roles.batch_b,
             dynamic=dynamic,
+            split_float32=why_not_tensor_cores(self.dtype, allows_tf32(self.func)) is not None,
         )
         if reason := problem.refusal:
             raise _RefusedError(reason.reason)
@@ -265,6 +264,8 @@ class _Matcher:
     def _conv(self, problem_of: _ProblemOf, left: PaddedLoad, right: PaddedLoad) -> Match:
         """Match a convolution of ``left`` with the weight ``right``, by ``problem_of``."""
         problem = problem_of(self.anchor, left, right, self.dtype, str(self.out.dtype))
+        if reason := why_not_tensor_cores(self.dtype, allows_tf32(self.func)):
+            raise _RefusedError(reason.reason)
         if reason := problem.refusal:
             raise _RefusedError(reason.reason)
         problem = dataclasses.replace(problem, epilogue=self.epilogue)

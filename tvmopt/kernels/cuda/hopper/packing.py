@@ -22,6 +22,12 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder, when
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
+from tvmopt.kernels.cuda.hopper.split_float32 import (
+    BLOCK,
+    PIECE,
+    split_function,
+    split_width,
+)
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
 # Threads of a block; bytes of one store of a thread; alignment of each packed operand in bytes.
@@ -45,7 +51,8 @@ __forceinline__ __device__ void {0}(void* to, const void* from, long long pitch,
   alignas(16) {1} words[{2}];
   #pragma unroll
   for (int e = 0; e < {2}; ++e) words[e] = e < count ? source[e * pitch] : ({1})0;
-  *(uint4*)to = *(const uint4*)words;
+  #pragma unroll
+  for (int e = 0; e < {2} * (int)sizeof({1}) / 16; ++e) ((uint4*)to)[e] = ((const uint4*)words)[e];
 }}
 """
 _ONE = """
@@ -112,7 +119,8 @@ class PackingKernel:
             The index of the packed operand.
         """
         pitch = pitch_of(rows, self._dtype)
-        vector = _VECTOR // self._size
+        # Whole sectors of memory (32 bytes) where a row has a whole number of them.
+        vector = math.gcd(pitch, 2 * _VECTOR // self._size)
         pieces = pitch // vector
 
         def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
@@ -123,7 +131,7 @@ class PackingKernel:
                 [(matrix * rows + first) * width + column]
             )
             target = workspace.ptr_to([offset + (matrix * width + column) * pitch + first])
-            name = f"copy_turned_{self._size}"
+            name = f"copy_turned_{self._size}_{vector}"
             text = _TRANSPOSED.format(name, _WORDS[self._size], vector)
             build.evaluate(
                 T.cuda.func_call(
@@ -132,6 +140,49 @@ class PackingKernel:
             )
 
         return self._part(batch * width * pitch, batch * width * pieces, body)
+
+    def split(
+        self, buffer: tirx.Buffer, batch: int, rows: int, width: int, transposed: bool
+    ) -> int:
+        """Split float32 matrices into TF32 parts (:mod:`.split_float32`), K-major.
+
+        Args:
+            buffer: ``batch`` matrices of ``rows`` x ``width``.
+            batch: Number of matrices.
+            rows: Rows of each.
+            width: Elements of a row.
+            transposed: Whether a column holds the elements of one K, not a row.
+
+        Returns:
+            The index of the packed operand.
+        """
+        lines, k = (width, rows) if transposed else (rows, width)
+        size = split_width(k)
+        pieces = size // 2 // PIECE
+        name, text = split_function(aligned=not transposed and k % BLOCK == 0)
+
+        def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
+            if transposed:  # neighbouring threads read neighbours (coalesced loads)
+                line, rest = remainder(item, lines), quotient(item, lines)
+                piece, matrix = remainder(rest, pieces), quotient(rest, pieces)
+            else:
+                piece, rest = remainder(item, pieces), quotient(item, pieces)
+                line, matrix = remainder(rest, lines), quotient(rest, lines)
+            first = piece * PIECE
+            place = first * width + line if transposed else line * width + first
+            source = _flat(buffer, batch * rows * width, self._dtype).ptr_to(
+                [matrix * (rows * width) + place]
+            )
+            block, inner = quotient(first, BLOCK), remainder(first, BLOCK)
+            target = workspace.ptr_to(
+                [offset + (matrix * lines + line) * size + block * (2 * BLOCK) + inner]
+            )
+            pitch = const(width if transposed else 1, "int64")
+            build.evaluate(
+                T.cuda.func_call(name, target, source, pitch, k - first, source_code=text)
+            )
+
+        return self._part(batch * lines * size, batch * lines * pieces, body)
 
     def image(
         self, buffer: tirx.Buffer, shape: Sequence[int], out: Sequence[int], filled: int,

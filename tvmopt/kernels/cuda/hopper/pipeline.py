@@ -66,13 +66,17 @@ class Pipeline(StageRing):
             self._release(slot)
         else:
             with when(k >= depth):
-                self._release(self._behind(depth))
+                self.release_behind(depth)
 
     def release_last(self, k_blocks: Expr) -> None:
         """Consumer: release the other stages, once all ``k_blocks`` K blocks are multiplied."""
         for last in range(self._config.wgmma_wait_depth, 0, -1):
             with when(k_blocks >= last):
-                self._release(self._behind(last))
+                self.release_behind(last)
+
+    def release_behind(self, steps: int) -> None:
+        """Consumer: release the stage that was current ``steps`` K blocks ago."""
+        self._release(self._behind(steps))
 
     def _behind(self, steps: int) -> Expr:
         """Return the stage that was current ``steps`` K blocks ago."""

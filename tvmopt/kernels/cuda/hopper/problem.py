@@ -11,6 +11,7 @@ from tvm.ir import Expr
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
+from tvmopt.kernels.cuda.hopper.split_float32 import LEAST_K, TERMS, split_width
 from tvmopt.kernels.workload import Refusal
 
 #: Output dtypes, by operand dtype. float32 operands are multiplied as TF32.
@@ -28,6 +29,8 @@ BYTES = {
 }
 
 
+#: Bytes of K in one pipeline stage (a K block): one atom of the 128-byte swizzle.
+K_BLOCK_BYTES = 128
 #: Most elements of an output: kernels index with int32.
 MOST_ELEMENTS = 2**31 - 1
 
@@ -79,6 +82,8 @@ class GemmProblem:
         batch_a: Whether A has a batch axis; otherwise the whole batch shares it.
         batch_b: Whether B has a batch axis.
         dynamic: Whether the number of rows is known only at run time.
+        split_float32: Whether float32 operands are split in TF32 parts (:mod:`.split_float32`), not
+            rounded to TF32.
         epilogue: Elementwise epilogue; None to store the accumulator.
     """
 
@@ -93,6 +98,7 @@ class GemmProblem:
     batch_a: bool = True
     batch_b: bool = True
     dynamic: bool = False
+    split_float32: bool = False
     epilogue: Epilogue | None = None
 
     @property
@@ -120,6 +126,21 @@ class GemmProblem:
         )
 
     @property
+    def k_blocks(self) -> int:
+        """K blocks, each 128 bytes of a row of an operand."""
+        return ceil_div(self.k * BYTES[self.dtype], K_BLOCK_BYTES)
+
+    @property
+    def terms(self) -> tuple[tuple[int, int], ...]:
+        """Parts of A and of B that are multiplied in each K block: one product or three."""
+        return TERMS if self.split_float32 else TERMS[:1]
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of a K-major row: K, or the TF32 parts of K whole K blocks."""
+        return split_width(self.k) if self.split_float32 else self.k
+
+    @property
     def transposed(self) -> tuple[bool, bool]:
         """Whether A, and B, are transposed first, because wgmma reads them K-major only."""
         needed = needs_k_major(self.dtype)
@@ -132,7 +153,9 @@ class GemmProblem:
 
     @property
     def packed(self) -> tuple[bool, bool]:
-        """Whether A, and B, are packed first: transposed, or of a row pitch that TMA refuses."""
+        """Whether A, and B, are packed first: split, transposed, or of a pitch that TMA refuses."""
+        if self.split_float32:
+            return True, True
         size = BYTES[self.dtype]
         (_, a), (_, b) = self.stored
         return self.transposed[0] or a * size % 16 != 0, self.transposed[1] or b * size % 16 != 0
@@ -140,8 +163,9 @@ class GemmProblem:
     @property
     def packing_bytes(self) -> int:
         """Bytes that the packing kernel reads and writes."""
+        factor = 3 if self.split_float32 else 2  # an element is read, its parts are written
         return sum(
-            2 * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
+            factor * count * width * (self.batch if batched else 1) * BYTES[self.dtype]
             for (count, width), batched, there in zip(
                 self.stored, (self.batch_a, self.batch_b), self.packed, strict=True
             )
@@ -161,6 +185,10 @@ class GemmProblem:
         if self.elements > MOST_ELEMENTS:
             return Refusal(f"an output of {self.elements} elements has more than 2**31 - 1")
         size = BYTES[self.dtype]
+        if self.split_float32 and self.k < LEAST_K:
+            return Refusal(f"float32 operands are split from K = {LEAST_K} on, but K is {self.k}")
+        if self.split_float32 and self.dynamic:
+            return Refusal("float32 operands are split where the number of rows is static")
         if self.trans_a and self.dynamic:
             return Refusal("a transposed A must have a static number of rows")
         if self.dynamic and self.packed[0]:
@@ -168,8 +196,9 @@ class GemmProblem:
                 "TMA needs rows of a multiple of 16 bytes, but A has rows of "
                 f"{self.k * size}, and their number is dynamic"
             )
+        parts = 2 if self.split_float32 else 1
         if any(
-            there and self.batch * count * (width + 16) > MOST_ELEMENTS
+            there and self.batch * parts * (count + 32) * (width + 32) > MOST_ELEMENTS
             for there, (count, width) in zip(self.packed, self.stored, strict=True)
         ):
             return Refusal("a copy of an operand has more than 2**31 - 1 elements")

@@ -12,7 +12,6 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import (
     CONV,
     GEMM,
-    K_BLOCK_BYTES,
     HopperConfig,
     HopperConvConfig,
     tiled_configs,
@@ -30,7 +29,7 @@ from tvmopt.kernels.cuda.hopper.cost import (
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
-from tvmopt.kernels.cuda.hopper.problem import BYTES, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTER_GROUPS, ranked_raster_groups
 from tvmopt.kernels.ranked import Ranked
 

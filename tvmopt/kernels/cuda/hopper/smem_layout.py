@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES
+from tvmopt.kernels.cuda.hopper.problem import K_BLOCK_BYTES
 
 #: Swizzle mode of TMA and wgmma, by the bytes of a line.
 SWIZZLE = {32: 1, 64: 2, 128: 3}

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import Threads, arrive_at, const, sync_threads_of, when
-from tvmopt.kernels.cuda.hopper.output import CONSUMER_BARRIER
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 
-# Named barriers of the two warpgroups.
-_FIRST_BARRIER = CONSUMER_BARRIER + 1
+# Named barriers of the two warpgroups; CONSUMER_BARRIER of :mod:`.output` is 8.
+_FIRST_BARRIER = 9
 # One warpgroup arrives, the other one waits.
 _THREADS = 256
 

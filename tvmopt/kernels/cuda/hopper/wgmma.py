@@ -22,22 +22,25 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
-from tvmopt.kernels.cuda.hopper.config import K_BLOCK_BYTES, HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import Threads
 from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
-from tvmopt.kernels.cuda.hopper.problem import BYTES
+from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.smem_layout import OperandLayout
+from tvmopt.kernels.cuda.hopper.turns import Turns
 
 
 class Accumulators:
     """Accumulator registers of a thread, for all ``m_atoms`` of its warpgroup.
 
     Attributes:
+        dtype: float32 or int32.
         registers: float32; the asm constraints of wgmma want uint32 in place of int32.
     """
 
     def __init__(self, config: HopperConfig, dtype: str) -> None:
+        self.dtype = dtype
         self._is_int = dtype == "int32"
         self._columns = config.tile_n
         self.registers: tirx.Buffer = build.alloc_local(
@@ -70,7 +73,9 @@ class Mma:
         self, config: HopperConfig, loader: Loader, pipeline: Pipeline, threads: Threads
     ) -> None:
         self._config, self._loader, self._threads = config, loader, threads
+        self._pipeline = pipeline
         self.accumulators = Accumulators(config, dtypes.dtype(loader.dtype).accumulator)
+        self._sums = self.accumulators
         self._left = matrix_descriptor(pipeline.left, loader.left_layout)
         self._right = matrix_descriptor(pipeline.right, loader.right_layout)
 
@@ -79,6 +84,21 @@ class Mma:
         build.evaluate(T.ptx.wgmma.fence.sync.aligned())
         self._multiply(slot, accumulate)
         build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
+
+    def multiply_tile(self, k_blocks: Expr, turns: Turns) -> None:
+        """Emit the main loop of a tile: all K blocks, each released once it is multiplied."""
+        turns.wait()
+        pipeline, depth = self._pipeline, self._config.wgmma_wait_depth
+        with build.serial(0, k_blocks) as k:
+            slot = pipeline.wait_full()
+            self.issue(slot, accumulate=k > 0)
+            self.wait(depth)
+            pipeline.release_finished(slot, k)
+            pipeline.advance()
+        turns.hand_over()
+        self.wait(0)
+        pipeline.release_last(k_blocks)
+        turns.skip()
 
     def wait(self, depth: int) -> None:
         """Wait until at most ``depth`` committed groups are in flight."""
@@ -97,7 +117,7 @@ class Mma:
         right = advance(self._right[0], slot * (c.tile_n * K_BLOCK_BYTES // 16))
         for k in range(self._loader.k_steps):
             for m in range(c.m_atoms):
-                args = [self.accumulators.registers[m * per_atom + i] for i in range(per_atom)]
+                args = [self._sums.registers[m * per_atom + i] for i in range(per_atom)]
                 args.append(advance(left, rows.steps[k] + m * rows.atom))
                 args.append(advance(right, columns.steps[k]))
                 args.append(T.ptx.pred(accumulate) if k == 0 else T.ptx.pred(1))
@@ -106,6 +126,42 @@ class Mma:
                 if size == 2:
                     args += [int(not rows.k_major), int(not columns.k_major)]
                 build.evaluate(T.ptx[name](*args))
+
+
+class SplitMma(Mma):
+    """The wgmma of split float32 operands: three products a K block, whose sum is added exactly.
+
+    Tensor cores truncate their sums, so that of one K block goes to registers of its own.
+    """
+
+    def __init__(
+        self, config: HopperConfig, loader: Loader, pipeline: Pipeline, threads: Threads
+    ) -> None:
+        super().__init__(config, loader, pipeline, threads)
+        self._sums = Accumulators(config, self._sums.dtype)
+
+    def multiply_tile(self, k_blocks: Expr, turns: Turns) -> None:
+        """Emit the main loop of a tile; a stage is released while the next is multiplied.
+
+        There are no turns: ping-pong is refused, because additions between the K blocks overlap no
+        wgmma of a warpgroup that waits for its turn.
+        """
+        pipeline, total, part = self._pipeline, self.accumulators.registers, self._sums.registers
+        count = self._config.m_atoms * self._config.tile_n // 2
+        for i in range(count):
+            build.buffer_store(total, T.float32(0), [i])
+        with build.serial(0, k_blocks):
+            for term in range(len(self._loader.terms)):
+                slot = pipeline.wait_full()
+                self.issue(slot, accumulate=tirx.const(term > 0, "bool"))
+                if term:
+                    self.wait(1)
+                    pipeline.release_behind(1)
+                pipeline.advance()
+            self.wait(0)
+            pipeline.release_behind(1)
+            for i in range(count):
+                build.buffer_store(total, total[i] + part[i], [i])
 
 
 def matrix_descriptor(ring: tirx.Buffer, layout: OperandLayout) -> tirx.Buffer:
