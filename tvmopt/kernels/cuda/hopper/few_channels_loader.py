@@ -61,9 +61,7 @@ class FewChannelsLoader(Loader):
         c, p = self._config, self._problem
         barrier = pipeline.full.pointer(slot)
         for group in range(c.tile_warpgroups):
-            image, line, column = self._tiling.box_corner(
-                tile.index * c.tile_warpgroups + group
-            )
+            image, line, column = self._tiling.box_corner(tile.index * c.tile_warpgroups + group)
             tma_load(
                 pipeline.left.ptr_to([slot, group * c.warpgroup_m * c.tile_k]),
                 self._image_map,
