@@ -8,6 +8,7 @@ example ``matmul_nt-3000-3000-3000-float16``.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ class CudaRow:
     def group(self) -> str:
         """Group of operators with one mean: ``"matmul"``, ``"conv"``, ``"memory"``, ..."""
         kind = self.name.partition("-")[0]
-        if kind.startswith("matmul"):
+        if kind.startswith(("matmul", "linear")):
             wide = self.name.rpartition("-")[2] in ("float32", TF32.name)
             return f"matmul {self.name.rpartition('-')[2]}" if wide else "matmul"
         return "conv" if kind == "conv2d" else "gemv int4" if kind == "gemv_i4" else "memory"
@@ -177,6 +178,46 @@ def _matmul(layout: str) -> Callable[..., _Made]:
     return make
 
 
+def _linear(activation: str) -> Callable[..., _Made]:
+    """Linear layers of encoders: bias, then nothing, GELU, or the residual sum in float32."""
+
+    def make(dtype: str, m: int, n: int, k: int) -> _Made:
+        a, b = te.placeholder((m, k), dtype, "A"), te.placeholder((k, n), dtype, "B")
+        bias = te.placeholder((n,), "float32", "bias")
+        r = te.reduce_axis((0, k), "k")
+        acc = te.compute(
+            (m, n),
+            lambda i, j: te.sum(a[i, r].astype("float32") * b[r, j].astype("float32"), axis=r),
+            "acc",
+        )
+        total = te.compute((m, n), lambda i, j: acc[i, j] + bias[j], "total")
+        params = [a, b, bias]
+        if activation == "residual":
+            rest = te.placeholder((m, n), dtype, "R")
+            params.append(rest)
+            c = te.compute((m, n), lambda i, j: rest[i, j].astype("float32") + total[i, j], "C")
+        else:
+            half, root = tirx.const(0.5, "float32"), tirx.const(math.sqrt(0.5), "float32")
+
+            def gelu(x: Any) -> Any:
+                return x * (half + tirx.erf(x * root) * half) if activation else x
+
+            c = te.compute((m, n), lambda i, j: gelu(total[i, j]).astype(dtype), "C")
+
+        def call(torch: Any, x: list[Any]) -> Any:
+            done = torch.addmm(x[2].to(x[0].dtype), x[0], x[1])
+            if activation == "residual":
+                return done + x[3]
+            return torch.nn.functional.gelu(done) if activation else done
+
+        def reference(torch: Any, x: list[Any]) -> Any:
+            return call(torch, [tensor.double() for tensor in x])
+
+        return te.create_prim_func([*params, c]), call, reference
+
+    return make
+
+
 def _conv2d(
     dtype: str, n: int, f: int, h: int, w: int, c: int, kh: int, kw: int, s: int, d: int, p: int
 ) -> _Made:
@@ -277,6 +318,9 @@ _KINDS: dict[str, Callable[..., _Made]] = {
     "matmul_nn": _matmul("nn"),
     "matmul_tn": _matmul("tn"),
     "matmul_tt": _matmul("tt"),
+    "linear": _linear(""),
+    "linear_gelu": _linear("gelu"),
+    "linear_residual": _linear("residual"),
     "conv2d": _conv2d,
     "gemv": _gemv,
     "gemv_i4": _gemv_i4,

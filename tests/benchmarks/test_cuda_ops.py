@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import tvm
@@ -48,6 +50,30 @@ def test_without_a_gpu_it_ends_with_one_line(capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 2 and "needs this machine's GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["linear", "linear_gelu", "linear_residual"])
+def test_linear_layers_equal_numpy(kind) -> None:
+    """The function runs on the CPU and equals NumPy."""
+    m, n, k = 6, 16, 32
+    func = row(f"{kind}-{m}-{n}-{k}-float16").func.with_attr("global_symbol", "main")
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    run = tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
+    rng = np.random.default_rng(0)
+    given = [
+        rng.standard_normal([int(e) for e in p.shape]).astype(str(p.dtype))
+        for p in func.params[:-1]
+    ]
+    a, b, bias, *residual = given
+    want = a.astype("f8") @ b.astype("f8") + bias
+    if kind == "linear_gelu":
+        want *= 0.5 + 0.5 * np.vectorize(math.erf)(want / math.sqrt(2.0))
+    for one in residual:
+        want = want + one
+    out = np.zeros((m, n), "float32" if residual else "float16")
+    held = [tvm.runtime.tensor(x) for x in (*given, out)]
+    run(*held)
+    np.testing.assert_allclose(held[-1].numpy(), want, rtol=2e-3, atol=2e-3)
 
 
 def test_int4_matmul_equals_numpy() -> None:

@@ -281,6 +281,8 @@ def _hopper_values(c: HopperConfig) -> dict[str, Any]:
         options["apart"] = 1
     if c.cluster_n > 1:
         options["beside"] = c.cluster_n
+    if c.pingpong:
+        options["pingpong"] = 1
     if isinstance(c, HopperConvConfig) and c.pixel_box is not None:
         names = ("box_images", "box_lines", "box_columns")
         options |= dict(zip(names, c.pixel_box, strict=True))

@@ -160,6 +160,7 @@ inline float __expf(float v) { return std::exp(v); }
 inline float __logf(float v) { return std::log(v); }
 inline float __powf(float v, float w) { return std::pow(v, w); }
 inline float __fdividef(float v, float w) { return v / w; }
+inline float __saturatef(float v) { return v > 0 ? v < 1 ? v : 1 : 0; }  // NaN gives 0
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned chosen) {

@@ -16,6 +16,7 @@ from tvmopt.kernels.emit import hint_from_dict
         gemm_config(),
         gemm_config(m_atoms=2, stages=6, cluster_m=2, raster_group=4, wgmma_wait_depth=0),
         gemm_config(smem_store=True, persistent=False, split_k=4, swap_ab=True),
+        gemm_config(pingpong=True, stages=5, epilogue_buffers=1),
         gemm_config(split_k=4, split_k_workspace=True, cluster_n=2, tile_k=128),
         conv_config(gemm_config(), (2, 8, 4)),
         conv_config(gemm_config()),

@@ -87,12 +87,14 @@ def _bias_gelu(accumulator, out):
         ),
         gemm_config(tile_n=104, stages=6, epilogue_buffers=2, wgmma_wait_depth=2),
         gemm_config(tile_n=128, stages=5, cluster_m=4, cluster_n=2, epilogue_buffers=1),
+        gemm_config(stages=5, epilogue_buffers=1, pingpong=True),
+        gemm_config(m_atoms=2, tile_n=128, stages=5, pingpong=True),
     ],
 )
 def test_epilogue_compiles(config, tmp_path):
     problem = GemmProblem(333, 504, 128, epilogue=_bias_gelu("float32", "float16"))
     source = cuda_source(gemm(problem, config))
-    assert "erff" in source
+    assert "normal_cdf" in source and "erff" not in source
     said = compile_with_nvcc(source, tmp_path)
     if said is None:
         pytest.skip("nvcc is not installed")
@@ -151,6 +153,12 @@ def test_refused_problems(fields, reason):
         (dataclasses.replace(SMALL, tile_n=40), "40 columns are not whole groups of 1 x 64"),
         (dataclasses.replace(SMALL, tile_n=136, epilogue_buffers=2), "whole groups of 2 x 64"),
         (gemm_config(consumer_warpgroups=3, tile_n=256, stages=2), "registers"),
+        (gemm_config(consumer_warpgroups=3, tile_n=128, pingpong=True), "two consumer warpgroups"),
+        (gemm_config(tile_n=128, pingpong=True, persistent=False), "needs a persistent grid"),
+        (gemm_config(tile_n=128, pingpong=True, split_k=2, split_k_workspace=True), "no split-K"),
+        (gemm_config(tile_n=128, pingpong=True, cluster_m=2), "no cluster"),
+        (gemm_config(tile_n=128, pingpong=True, swap_ab=True), "no swapped A and B"),
+        (gemm_config(tile_n=64, pingpong=True, smem_store=True), "stores with TMA"),
         (dataclasses.replace(SMALL, stages=1), "at least two stages"),
         (dataclasses.replace(SMALL, stages=2, wgmma_wait_depth=2), "one more for each wgmma"),
     ],

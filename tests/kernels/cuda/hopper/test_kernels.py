@@ -197,16 +197,17 @@ def test_epilogue(config, device):
 @pytest.mark.parametrize("config", CONVOLUTIONS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):
-    _check_conv(config, stride, 24, "OHWI", device)
+    check_conv(config, stride, 24, "OHWI", device)
 
 
 @pytest.mark.parametrize("layout", ["OHWI", "HWIO"])
 @pytest.mark.parametrize("channels", [1, 3, 12, 16, 32, 48, 80])
 def test_channels(channels, layout, device):
-    _check_conv(SMALL, 1, channels, layout, device)
+    check_conv(SMALL, 1, channels, layout, device)
 
 
-def _check_conv(config, stride, channels, layout, device):
+def check_conv(config, stride, channels, layout, device):
+    """Check a convolution against NumPy."""
     p = conv_problem(stride, channels, layout)
     x, w = _matrix(3, 13, 9, channels), _matrix(40, 3, 3, channels)
     high, wide = p.out_size

@@ -12,6 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from tvm import tirx
+from tvm.ir import Expr
+
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.problem import (
     BYTES,
@@ -73,6 +76,8 @@ class HopperConfig(CudaHint):
             allow any row width, instead of TMA stores.
         epilogue_buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
         wgmma_wait_depth: wgmma groups left in flight.
+        pingpong: Whether each consumer warpgroup has tiles of its own, so that the epilogue of one
+            overlaps the main loop of the other.
     """
 
     tile_k: int = 64
@@ -90,6 +95,7 @@ class HopperConfig(CudaHint):
     smem_store: bool = False
     epilogue_buffers: int = 2
     wgmma_wait_depth: int = 1
+    pingpong: bool = False
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -97,6 +103,7 @@ class HopperConfig(CudaHint):
         return (
             self.template, self.persistent, self.smem_store, self.epilogue_buffers,
             self.wgmma_wait_depth, self.split_k > 1, self.split_k_workspace, self.cluster_n,
+            self.pingpong,
         )  # fmt: skip
 
     @property
@@ -112,7 +119,7 @@ class HopperConfig(CudaHint):
             math.log2(self.split_k),
             float(self.tile_k),
             float(self.stages),
-            float(self.persistent),
+            float(self.persistent + self.pingpong),
             float(self.smem_store),
             float(self.epilogue_buffers),
             float(self.wgmma_wait_depth),
@@ -121,7 +128,20 @@ class HopperConfig(CudaHint):
     @property
     def tile_m(self) -> int:
         """Rows of a tile."""
-        return self.warpgroup_m * self.consumer_warpgroups
+        return self.warpgroup_m * self.tile_warpgroups
+
+    @property
+    def tile_warpgroups(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return 1 if self.pingpong else self.consumer_warpgroups
+
+    def part_of(self, warpgroup: Expr) -> Expr:
+        """Return which part of its tile a consumer warpgroup computes."""
+        return tirx.const(0, "int32") if self.pingpong else warpgroup
+
+    def first_row_of(self, warpgroup: Expr) -> Expr:
+        """Return the first row of its tile that a consumer warpgroup computes."""
+        return self.part_of(warpgroup) * self.warpgroup_m
 
     @property
     def warpgroup_m(self) -> int:
@@ -259,7 +279,7 @@ class HopperConfig(CudaHint):
             return Refusal("wgmma has 8 to 256 columns, a multiple of 8")
         if dtype == "int8" and self.tile_n not in INT8_TILE_N:
             return Refusal(f"the integer wgmma has no {self.tile_n} columns")
-        if reason := self._why_too_large():
+        if reason := self._why_no_pingpong() or self._why_too_large():
             return reason
         if self.stages < 2 + max(0, self.wgmma_wait_depth - 1):
             return Refusal("a ring has at least two stages, and one more for each wgmma in flight")
@@ -275,6 +295,8 @@ class HopperConfig(CudaHint):
             most = max(self._first_registers, self.registers[1])  # ptxas spills nothing up to here
             if (1 + SUMS) * self._accumulator_registers + _OTHER_REGISTERS > most:
                 return Refusal("the sums of two K blocks and of all exceed a thread's registers")
+            if self.pingpong:
+                return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)
         if not right and self.tile_n % 64:
             return Refusal("tile_n of an MN-major right operand is a multiple of 64")
@@ -293,6 +315,18 @@ class HopperConfig(CudaHint):
         if problem.dynamic and not (self.persistent and self.split_k == 1):
             return Refusal("a dynamic number of rows needs a persistent grid")
         return None if self.smem_store else self._why_no_tma_store(problem)
+
+    def _why_no_pingpong(self) -> Refusal | None:
+        """Return why the consumer warpgroups cannot take turns; None where they can."""
+        if not self.pingpong:
+            return None
+        if self.consumer_warpgroups != 2:
+            return Refusal("ping-pong needs two consumer warpgroups")
+        if not self.persistent or self.split_k > 1:
+            return Refusal("ping-pong needs a persistent grid and no split-K")
+        if self.cluster_size > 1 or self.swap_ab or self.smem_store:
+            return Refusal("ping-pong has no cluster, no swapped A and B, and stores with TMA")
+        return None
 
     def _why_no_tma_store(self, problem: GemmProblem) -> Refusal | None:
         """Return why TMA cannot store the output; None where it can."""
@@ -357,6 +391,9 @@ def tiled_configs(
             if width % buffers == 0:
                 for config in (plain, *_multicast(plain)):
                     yield from _filled(replace(config, epilogue_buffers=buffers))
+                if plain.consumer_warpgroups == 2:
+                    pingpong = replace(plain, pingpong=True, epilogue_buffers=buffers)
+                    yield from _filled(pingpong)
         for config in (plain, *_multicast(plain)):
             once = replace(config, persistent=False)
             yield from _filled(replace(once, epilogue_buffers=width))

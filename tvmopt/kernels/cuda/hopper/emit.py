@@ -39,6 +39,12 @@ __forceinline__ __device__ void sync_threads_of(int barrier, int threads) {
 }
 """
 
+_ARRIVE = """
+__forceinline__ __device__ void arrive_at(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+"""
+
 _SYNC_CLUSTER = """
 __forceinline__ __device__ void sync_cluster_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
@@ -233,6 +239,11 @@ def sync_threads_of(barrier: Expr | int, threads: int) -> None:
     if isinstance(barrier, int):
         barrier = const(barrier)
     build.evaluate(T.cuda.func_call("sync_threads_of", barrier, const(threads), source_code=_SYNC))
+
+
+def arrive_at(barrier: Expr, threads: int) -> None:
+    """Emit ``bar.arrive``: arrive at a named barrier of ``threads`` threads without waiting."""
+    build.evaluate(T.cuda.func_call("arrive_at", barrier, const(threads), source_code=_ARRIVE))
 
 
 def sync_cluster_relaxed() -> None:

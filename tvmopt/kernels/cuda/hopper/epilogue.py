@@ -10,6 +10,8 @@ from typing import TypeAlias
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmopt.kernels.cuda.common.narrow_gelu import instructions, narrow_gelu
+
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
@@ -56,6 +58,12 @@ class Epilogue:
         return bool(self.inputs) or any(axis in used for axis in self.axes)
 
     @functools.cached_property
+    def narrowed(self) -> Epilogue:
+        """The epilogue that a kernel computes: with a 16-bit output, GELU is approximated."""
+        expr = narrow_gelu(self.expr, str(self.expr.ty.dtype))
+        return dataclasses.replace(self, expr=expr)
+
+    @functools.cached_property
     def work(self) -> float:
         """Approximate number of instructions for one element."""
         total = 0.0
@@ -65,10 +73,10 @@ class Epilogue:
             if isinstance(node, ir.TensorLoad):
                 total += 10.0
             elif isinstance(node, ir.Call):
-                total += 20.0
+                total += instructions(node) or 20.0
             elif isinstance(node, (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)):
                 total += 10.0
-            elif not isinstance(node, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+            elif not isinstance(node, (tirx.Var, tirx.IntImm, tirx.FloatImm, ir.StringImm)):
                 total += 1.0
 
         tvm_ffi.structural_walk(self.expr, (ir.Expr, count), order="post")

@@ -60,10 +60,8 @@ class FewChannelsLoader(Loader):
         """Issue the TMA loads of a stage: the rows under each pixel box, the weight's columns."""
         c, p = self._config, self._problem
         barrier = pipeline.full.pointer(slot)
-        for group in range(c.consumer_warpgroups):
-            image, line, column = self._tiling.box_corner(
-                tile.index * c.consumer_warpgroups + group
-            )
+        for group in range(c.tile_warpgroups):
+            image, line, column = self._tiling.box_corner(tile.index * c.tile_warpgroups + group)
             tma_load(
                 pipeline.left.ptr_to([slot, group * c.warpgroup_m * c.tile_k]),
                 self._image_map,

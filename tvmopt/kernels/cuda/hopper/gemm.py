@@ -166,7 +166,7 @@ class GemmTiling(Tiling):
 
     def corner(self, tile: Tile, warpgroup: Expr, first: int) -> list[Expr]:
         """Return the TMA coordinates of one warpgroup's 128-byte-wide epilogue tile."""
-        own = tile.row + warpgroup * self._config.warpgroup_m
+        own = tile.row + self._config.first_row_of(warpgroup)
         start = [own + first, tile.column] if self._config.swap_ab else [tile.column + first, own]
         return [*start, tile.batch] if self._batched else start
 

@@ -103,8 +103,8 @@ class Im2colLoader(Loader):
             window = build.Bind(quotient(k_block, p.channel_slices))
             channel = build.Bind(remainder(k_block, p.channel_slices) * each)
         boxed = c.warpgroup_m * c.tile_k
-        for group in range(c.consumer_warpgroups):
-            corner = self._tiling.box_corner(tile.index * c.consumer_warpgroups + group)
+        for group in range(c.tile_warpgroups):
+            corner = self._tiling.box_corner(tile.index * c.tile_warpgroups + group)
             for f in range(p.fold):
                 tap = k_block * p.fold + f if p.fold > 1 else window
                 image, line, column = self._shifted(corner, tap)

@@ -7,7 +7,8 @@ Roles of the warpgroups of a thread block, for each output tile::
                                  then reduction over the cluster, epilogue, store
 
 Both visit the same tiles. (stage, phase) runs on across tiles, so that in a persistent kernel the
-loads of the next tile overlap the epilogue.
+loads of the next tile overlap the epilogue. With ping-pong (:mod:`.turns`) two consumer warpgroups
+have every second tile each, and the main loop of one overlaps the epilogue of the other.
 
 Each part is a module of that name. Loaders: :mod:`.gemm_loader`, :mod:`.im2col_loader`,
 :mod:`.few_channels_loader`. Stores: :mod:`.tma_store`, :mod:`.smem_store`.
@@ -38,6 +39,7 @@ from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.smem_store import SmemStore
 from tvmopt.kernels.cuda.hopper.tile_scheduler import TileScheduler
 from tvmopt.kernels.cuda.hopper.tma_store import TmaStore
+from tvmopt.kernels.cuda.hopper.turns import Turns
 from tvmopt.kernels.cuda.hopper.wgmma import Mma, SplitMma
 from tvmopt.kernels.cuda.toolchain.dependent_launch import wait_for_kernel_before
 
@@ -136,9 +138,11 @@ class HopperKernel:
         mma = multiply(self.config, self.loader, pipeline, threads)
         pipeline.start_consumer()
         store.start()
-        with scheduler.tiles() as tile:
+        turns = Turns(self.config, threads, pipeline, self.loader.k_blocks)
+        turns.start()
+        with scheduler.tiles(threads.warpgroup if self.config.pingpong else None) as tile:
             _, k_blocks = scheduler.k_range(tile)
             store.prefetch(tile)
-            mma.multiply_tile(k_blocks)
+            mma.multiply_tile(k_blocks, turns)
             reduction.reduce_and_store(tile, mma.accumulators, store)
         store.drain()

@@ -81,7 +81,8 @@ class Output:
         epilogue: Epilogue, parameters: Parameters,
     ) -> None:  # fmt: skip
         self.tiling, self.dtype, self.accumulator = tiling, dtype, accumulator
-        self.epilogue, self.buffer, self.inputs = epilogue, parameters.out, parameters.inputs
+        self.epilogue = epilogue.narrowed
+        self.buffer, self.inputs = parameters.out, parameters.inputs
         self.store_map: Expr | None = None
         self.residual: Residual | None = None
         self.residual_map: Expr | None = None
@@ -91,7 +92,7 @@ class Output:
         # The residual lands in the epilogue tile, which must therefore hold the whole tile.
         static = all(isinstance(extent, int) for extent in tiling.shape)
         if static and config.buffers_hold_tile(dtype):
-            self.residual = residual_of(epilogue, tiling.shape, dtype)
+            self.residual = residual_of(self.epilogue, tiling.shape, dtype)
         if self.residual is not None:
             self.epilogue = self.residual.epilogue
             source = self.inputs[self.residual.number]

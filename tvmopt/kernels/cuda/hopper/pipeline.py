@@ -36,7 +36,7 @@ class Pipeline(StageRing):
     @property
     def arrivals(self) -> int:
         """Arrivals that empty a stage, of all thread blocks that receive this block's loads."""
-        return self._config.consumer_warpgroups * self.multicast.loaders
+        return self._config.tile_warpgroups * self.multicast.loaders
 
     def start_consumer(self) -> None:
         """Emit the rank of the thread block whose stage this thread releases."""

@@ -151,6 +151,7 @@ class PixelTiling(Tiling):
 
     def corner(self, tile: Tile, warpgroup: Expr, first: int) -> list[Expr]:
         """Return the TMA coordinates of one warpgroup's epilogue tile: 128 bytes a pixel."""
-        index = tile.index * self._config.consumer_warpgroups + warpgroup
+        c = self._config
+        index = tile.index * c.tile_warpgroups + c.part_of(warpgroup)
         image, line, column = self.box_corner(index)
         return [tile.column + first, column, line, image]

@@ -151,6 +151,9 @@ def _padding(rows: int) -> float:
 
 
 def _has_residual(problem: GemmProblem | ConvProblem | FewChannelsProblem) -> bool:
-    """Whether the epilogue reads an input of the output's shape."""
+    """Whether the epilogue reads an input of the output's shape, of elements as wide."""
     epilogue = problem.epilogue
-    return epilogue is not None and any(all(along) for _, along in epilogue.reads)
+    return epilogue is not None and any(
+        all(along) and BYTES.get(str(buffer.dtype)) == BYTES[problem.out]
+        for buffer, along in epilogue.reads
+    )

@@ -57,7 +57,7 @@ def split_k_reduction(
         epilogue: The epilogue.
         parameters: The output and the epilogue's inputs.
     """
-    total, parts = math.prod(shape), config.split_k
+    epilogue, total, parts = epilogue.narrowed, math.prod(shape), config.split_k
     # Small outputs: one element a thread, so that more threads keep more loads in flight.
     few = total < config.arch.sms * _THREADS * 8
     count = 1 if few else next(v for v in (4, 2, 1) if shape[-1] % v == 0)

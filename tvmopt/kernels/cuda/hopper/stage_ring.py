@@ -64,6 +64,18 @@ class StageRing:
             self._stage.set(0)
             self._phase.set(self._phase.value ^ 1)
 
+    def skip(self, steps: int) -> None:
+        """Go ``steps`` stages on: another warpgroup consumes these."""
+        rounds, rest = divmod(steps, self._stages)
+        if rounds % 2:
+            self._phase.set(self._phase.value ^ 1)
+        if not rest:
+            return
+        self._stage.set(self._stage.value + rest)
+        with when(self._stage.value >= self._stages):
+            self._stage.set(self._stage.value - self._stages)
+            self._phase.set(self._phase.value ^ 1)
+
     def wait_empty(self) -> None:
         """Producer: wait until the stage is empty."""
         self.empty.wait(self.stage, self._phase.value ^ 1)

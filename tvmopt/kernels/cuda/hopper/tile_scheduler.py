@@ -114,15 +114,23 @@ class TileScheduler:
             build.evaluate(T.cuda.cta_sync())
 
     @contextmanager
-    def tiles(self) -> Iterator[Tile]:
-        """Emit the body once for each tile of the thread block."""
+    def tiles(self, warpgroup: Expr | None = None) -> Iterator[Tile]:
+        """Emit the body once for each tile of the thread block.
+
+        Args:
+            warpgroup: With ping-pong, the consumer warpgroup whose tiles these are: of the tiles of
+                the thread block it has every second one.
+        """
         if not self._config.persistent:
             yield self._tile(self._first)
             return
-        number = Scalar("int32", self._first)
+        first, step = self._first, self._clusters
+        if warpgroup is not None:
+            first, step = first + warpgroup * step, step * self._config.consumer_warpgroups
+        number = Scalar("int32", first)
         with build.While(number.value < self._total):
             yield self._tile(number.value)
-            number.set(number.value + self._clusters)
+            number.set(number.value + step)
 
     def _tile(self, number: Expr) -> Tile:
         c, batch, batched = self._config, const(0), self._batch * self._slices > 1

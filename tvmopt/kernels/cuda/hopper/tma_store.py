@@ -142,7 +142,7 @@ class TmaStore(Store):
     def _store_rows(self, tile: Tile, columns: range, accumulators: Accumulators) -> None:
         """Store with rows of the tile as rows of C: a buffer for every 128 bytes of columns."""
         c, output, warpgroup = self._config, self._output, self._threads.warpgroup
-        first_row = build.Bind(tile.row + warpgroup * c.warpgroup_m)
+        first_row = build.Bind(tile.row + c.first_row_of(warpgroup))
         if output.residual is not None:
             self._arrived.wait(warpgroup, self._phase.value)
             self._phase.set(self._phase.value ^ 1)

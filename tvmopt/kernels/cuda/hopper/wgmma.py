@@ -29,6 +29,7 @@ from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.smem_layout import OperandLayout
 from tvmopt.kernels.cuda.hopper.split_float32 import PRODUCTS, SUMS
+from tvmopt.kernels.cuda.hopper.turns import Turns
 
 
 class Accumulators:
@@ -85,8 +86,9 @@ class Mma:
         self._multiply(slot, accumulate)
         build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
 
-    def multiply_tile(self, k_blocks: Expr) -> None:
+    def multiply_tile(self, k_blocks: Expr, turns: Turns) -> None:
         """Emit the main loop of a tile: all K blocks, each released once it is multiplied."""
+        turns.wait()
         pipeline, depth = self._pipeline, self._config.wgmma_wait_depth
         with build.serial(0, k_blocks) as k:
             slot = pipeline.wait_full()
@@ -94,8 +96,10 @@ class Mma:
             self.wait(depth)
             pipeline.release_finished(slot, k)
             pipeline.advance()
+        turns.hand_over()
         self.wait(0)
         pipeline.release_last(k_blocks)
+        turns.skip()
 
     def wait(self, depth: int) -> None:
         """Wait until at most ``depth`` committed groups are in flight."""
@@ -109,7 +113,7 @@ class Mma:
         name = f"wgmma.mma_async.sync.aligned.m64n{c.tile_n}k{32 // size}.{types}"
         rows, columns = self._loader.left_layout, self._loader.right_layout
         # Descriptor addresses are in units of 16 bytes.
-        mine = self._threads.warpgroup * (c.warpgroup_m * K_BLOCK_BYTES // 16)
+        mine = c.part_of(self._threads.warpgroup) * (c.warpgroup_m * K_BLOCK_BYTES // 16)
         left = advance(self._left[0], slot * (c.tile_m * K_BLOCK_BYTES // 16) + mine)
         right = advance(self._right[0], slot * (c.tile_n * K_BLOCK_BYTES // 16))
         for k in range(self._loader.k_steps):
@@ -137,8 +141,12 @@ class SplitMma(Mma):
         super().__init__(config, loader, pipeline, threads)
         self._parts = [Accumulators(config, self.accumulators.dtype) for _ in range(SUMS)]
 
-    def multiply_tile(self, k_blocks: Expr) -> None:
-        """Emit the main loop of a tile; a sum is added under the first product of the next."""
+    def multiply_tile(self, k_blocks: Expr, turns: Turns) -> None:
+        """Emit the main loop of a tile; a sum is added under the first product of the next.
+
+        There are no turns: ping-pong is refused, because additions between the K blocks overlap no
+        wgmma of a warpgroup that waits for its turn.
+        """
         pipeline = self._pipeline
         for i in range(self._count):
             build.buffer_store(self.accumulators.registers, T.float32(0), [i])

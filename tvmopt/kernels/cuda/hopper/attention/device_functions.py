@@ -1,4 +1,4 @@
-"""CUDA device functions of the attention kernel: exp2, maximum, quad shuffles, named barriers."""
+"""CUDA device functions of the attention kernel: exp2, maximum, quad shuffles."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ __forceinline__ __device__ int any_differs(float a, float b, float from, float c
 _SHUFFLE = """
 __forceinline__ __device__ float from_lane_xor(float x, int lane) {
   return __shfl_xor_sync(0xffffffffu, x, lane);
-}
-"""
-_ARRIVE = """
-__forceinline__ __device__ void arrive_at(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 """
 
@@ -80,8 +75,3 @@ def from_lane_xor(x: Expr, lane: int) -> Expr:
     return T.cuda.func_call(
         "from_lane_xor", x, const(lane), source_code=_SHUFFLE, return_type="float32"
     )
-
-
-def arrive_at(barrier: Expr, threads: int) -> None:
-    """Emit ``bar.arrive``: arrive at a named barrier of ``threads`` threads without waiting."""
-    build.evaluate(T.cuda.func_call("arrive_at", barrier, const(threads), source_code=_ARRIVE))

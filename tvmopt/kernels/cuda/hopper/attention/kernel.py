@@ -29,7 +29,6 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.attention.problem import AttentionProblem
 from tvmopt.kernels.cuda.hopper.attention.config import HopperAttentionConfig
-from tvmopt.kernels.cuda.hopper.attention.device_functions import arrive_at
 from tvmopt.kernels.cuda.hopper.attention.gemms import AttentionGemms
 from tvmopt.kernels.cuda.hopper.attention.maps import AttentionMaps
 from tvmopt.kernels.cuda.hopper.attention.masks import ScoreMask
@@ -40,6 +39,7 @@ from tvmopt.kernels.cuda.hopper.attention.softmax import LOG2_E, OnlineSoftmax
 from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile, QueryTileScheduler
 from tvmopt.kernels.cuda.hopper.emit import (
     Scalar,
+    arrive_at,
     const,
     device_entry,
     held,
