@@ -11,6 +11,7 @@ from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form
 from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
+from tvmopt.kernels.cuda.toolchain.dependent_launch import LEAST_CAPABILITY
 from tvmopt.kernels.ranked import Ranked
 
 _REGISTERS = 64
@@ -59,10 +60,11 @@ def _l2_stages(config: Int4Config, each: int) -> int:
 
 
 def _leaves_room(form: Int4Form, config: Int4Config, size: int) -> bool:
-    """Whether a block of the next kernel like this one fits beside each block, on each SM."""
+    """Whether with PDL a block of a next kernel like this one fits beside each block."""
     arch = config.arch
-    blocks = math.ceil(form.rows / config.tile)
-    return blocks <= arch.sms and 2 * (size + 1024) + _SMALL_KERNELS_BYTES <= arch.smem_sm_bytes
+    if arch.sm < LEAST_CAPABILITY or math.ceil(form.rows / config.tile) > arch.sms:
+        return False
+    return 2 * (size + 1024) + _SMALL_KERNELS_BYTES <= arch.smem_sm_bytes
 
 
 def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tuple[float, ...]]:
