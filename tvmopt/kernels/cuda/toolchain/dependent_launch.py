@@ -6,9 +6,10 @@ second kernel start once all blocks of the first have ended. Before they access 
 execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible. Only
 the int4 GEMV loads weights before, if they are constants.
 
-We do not trigger earlier (``griddepcontrol.launch_dependents``). An early trigger puts the
-dependent's blocks where the first blocks end, many on one SM and none on others. On an H200,
-networks of many kinds of kernels then took 1 to 15 % longer; a kernel that follows itself, less.
+Kernels do not trigger earlier (``griddepcontrol.launch_dependents``) in general. An early trigger
+puts the dependent's blocks where the first blocks end, many on one SM and none on others. On an
+H200, networks of many kinds of kernels then took 1 to 15 % longer; a kernel that follows itself,
+less. The exceptions are modules with a GEMV that loads before it waits (:mod:`.early_trigger`).
 
 Only a kernel that waits is launched with PDL: without the wait it would read stale data.
 """
