@@ -10,7 +10,9 @@ permuted freely if the activation is permuted alike, which happens once a thread
     activation, in the same order:            (x0, x4), (x1, x5), (x2, x6), (x3, x7)
 
 Weight and scales that no kernel writes are loaded before the kernel waits for the one before it
-(programmatic dependent launch), so that their latency overlaps its end.
+(programmatic dependent launch), so that their latency overlaps its end. With ``early_launch`` the
+kernel in turn lets the next one start once its last weights are requested: while they arrive, the
+next kernel fills its ring, and DRAM does not idle between the two.
 
 Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
 shorter than 128 multiply the weights.
@@ -21,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from tvmopt.kernels.cuda.intrinsics.async_copy import ASYNC_COPY
-from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
+from tvmopt.kernels.cuda.toolchain.dependent_launch import TRIGGER_STATEMENT, WAIT_STATEMENT
 
 #: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
 PIECE, STEP, STAGE = 32, 128, 256
@@ -72,10 +74,13 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
                                         unsigned char* shared, int block) {{
   constexpr int M = {batch}, N = {rows}, K = {depth}, G = {group}, TILES = {tiles};
   constexpr int SHARE = {share}, DEEP = {deep}, BLOCK = {block};
+  constexpr int CHAINS = TILES == 1 ? 2 : 1;  // independent MMAs that hide each other's latency
   constexpr bool SCALED = {scaled}, FINE = SCALED && G < 128, X_SHARED = {x_shared};
   constexpr bool S_SHARED = {s_shared};
   constexpr int STAGES = (K + 255) / 256, EACH = (STAGES + SHARE - 1) / SHARE;
-  constexpr int THREADS = BLOCK / (16 * TILES) * SHARE * 32, RING = DEEP * TILES * 2048;
+  constexpr int LAST = EACH > DEEP ? EACH - DEEP : 0;  // turn that loads the last stage
+  constexpr int THREADS = BLOCK / (16 * TILES) * SHARE * 32;
+  constexpr int RING = (DEEP < EACH ? DEEP : EACH) * TILES * 2048;
   constexpr int X_PITCH = STAGES * 32 + 4;  // units of 16 bytes, of which rows start 64 apart
   constexpr int GROUPS = K / G, S_PITCH = {s_pitch};
   const uint4* x = static_cast<const uint4*>(x_);
@@ -90,8 +95,9 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
   const int line = lane / 8, piece = lane % 8;
   const char* from = w + static_cast<long long>(row + line) * (K / 2) + piece * 16;
   auto load = [&](int turn) {{
+    if (turn >= EACH) return;
     const int stage = turn * SHARE + part;
-    const bool inside = turn < EACH && stage * 8 + piece < K / 32;
+    const bool inside = stage * 8 + piece < K / 32;
 #pragma unroll
     for (int i = 0; i < TILES * 4; ++i) {{
       const int r = i * 4 + line;
@@ -114,7 +120,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       }}
     }}
     tvmopt_commit();
-  }}{wait}
+  }}{prefetch}{wait}
   if (X_SHARED) {{
     uint4* steps = reinterpret_cast<uint4*>(shared);
     for (int i = threadIdx.x; i < M * STAGES * 32; i += THREADS) {{
@@ -136,14 +142,14 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     tvmopt_wait<DEEP - 2>();
     __syncwarp();  // all lanes' pieces are here, and all lanes have read the stage before
     load(turn + DEEP - 1);
-    tvmopt_commit();
+    tvmopt_commit();{trigger}
     const int stage = turn * SHARE + part;
     const unsigned char* here = ring + (turn % DEEP) * (TILES * 2048) + g * 128;
     const bool inside = STAGES % SHARE == 0 || stage < STAGES;
 #pragma unroll {unroll}
     for (int h = 0; h < 2; ++h) {{
       uint4 words[TILES][2];
-      float sum[TILES][4] = {{}};
+      float sum[TILES][CHAINS][4] = {{}};
 #pragma unroll
       for (int i = 0; i < 2 * TILES; ++i)
         words[i / 2][i % 2] = *reinterpret_cast<const uint4*>(
@@ -187,16 +193,17 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
               for (int n = 0; n < 4; ++n) a[k][n] = tvmopt_times(a[k][n], one | (one << 16));
             }}
           }}
-          tvmopt_mma(sum[i], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
-          tvmopt_mma(sum[i], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
+          tvmopt_mma(sum[i][0], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+          tvmopt_mma(sum[i][CHAINS - 1], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
         }}
       }}
 #pragma unroll
       for (int i = 0; i < TILES; ++i) {{
 #pragma unroll
         for (int c = 0; c < 4; ++c) {{
-          if (SCALED && !FINE) acc[i][c] += __half2float(scale[i][c / 2]) * sum[i][c];
-          else acc[i][c] += sum[i][c];
+          const float both = CHAINS == 1 ? sum[i][0][c] : sum[i][0][c] + sum[i][CHAINS - 1][c];
+          if (SCALED && !FINE) acc[i][c] += __half2float(scale[i][c / 2]) * both;
+          else acc[i][c] += both;
         }}
       }}
     }}
@@ -222,8 +229,25 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
 }}
 """
 
+# The stages after the ring's, a row of 128 bytes a lane.
+_PREFETCH = """
+#pragma unroll
+  for (int d = DEEP - 1; d < DEEP - 1 + {l2_stages}; ++d) {{
+    const int stage = d * SHARE + part;
+    if (d < EACH && stage < K / 256 && lane < 16 * TILES && row + lane < N) {{
+      const char* line = w + static_cast<long long>(row + lane) * (K / 2) + stage * 128;
+      asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
+    }}
+  }}"""
 
-def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tuple[str, str]:
+
+def int4_source(
+    numbers: dict[str, int],
+    offset: int,
+    waits: bool = False,
+    triggers: bool = False,
+    l2_stages: int = 0,
+) -> tuple[str, str]:
     """Return name and source of the device function.
 
     The function returns output element ``threadIdx.x`` of the block, weight rows fastest.
@@ -233,14 +257,22 @@ def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tu
         offset: Zero point of the weights.
         waits: Whether the function waits for the kernel before it, after its first loads of the
             weight and before its first load of the activation.
+        triggers: Whether the function lets the next kernel start once a warp of each thread block
+            has requested its last weights.
+        l2_stages: Stages of each warp, after the first ones, that are prefetched into L2 before
+            the function waits.
     """
-    named = (*numbers.values(), offset, *(["waits"] if waits else []))
+    words = [*(["waits"] if waits else []), *(["triggers"] if triggers else [])]
+    words += [f"l2_{l2_stages}"] if l2_stages else []
+    named = (*numbers.values(), offset, *words)
     name = "_".join(["tvmopt_int4", *map(str, named)])
     text = _KERNEL.format(
         name=name,
         even=_twice(1024 + offset),
         odd=_twice(-64 - offset),
         wait=f"\n  {WAIT_STATEMENT}" if waits else "",
+        prefetch=_PREFETCH.format(l2_stages=l2_stages) if l2_stages else "",
+        trigger=f"\n    if (turn == LAST) {TRIGGER_STATEMENT}" if triggers else "",
         **numbers,
     )
     return name, ASYNC_COPY + _COMMON + text

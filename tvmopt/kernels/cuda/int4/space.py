@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -10,9 +11,17 @@ from tvmopt.kernels.cuda.int4.config import Int4Config
 from tvmopt.kernels.cuda.int4.form import Int4Form
 from tvmopt.kernels.cuda.int4.schedule import NAME, int4_layout
 from tvmopt.kernels.cuda.int4.source import STAGE, TILE
+from tvmopt.kernels.cuda.toolchain.dependent_launch import LEAST_CAPABILITY
 from tvmopt.kernels.ranked import Ranked
 
 _REGISTERS = 64
+# Cycles between two instructions of a warp, whose MMAs wait for each other.
+_CYCLES_PER_INSTRUCTION = 2.0
+# Bytes of the weight that an SM requests before the kernel waits for the one before it: what DRAM
+# delivers in about four microseconds.
+_EARLY_BYTES = 96 * 1024
+# Shared memory of an SM for small kernels between two GEMVs, such as RMSNorm.
+_SMALL_KERNELS_BYTES = 8 * 1024
 
 
 def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
@@ -22,7 +31,7 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
     stages = math.ceil(form.depth / STAGE)
     ranked = []
     for tiles, groups, share, deep in itertools.product(
-        (1, 2), (1, 2, 4, 8), (1, 2, 4, 8, 16), (2, 3, 4, 6)
+        (1, 2), range(1, 9), (1, 2, 4, 8, 16), (2, 3, 4, 6)
     ):
         block, warps = TILE * tiles * groups, share * groups
         if not 4 <= warps <= 16 or share > stages or block * form.batch > 32 * warps:
@@ -33,9 +42,29 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
         size = int4_layout(form, config).size
         if size > arch.smem_bytes:
             continue
+        if _leaves_room(form, config, size):
+            l2_stages = _l2_stages(config, math.ceil(stages / share))
+            config = dataclasses.replace(config, early_launch=True, l2_stages=l2_stages)
         cycles, parts = _modelled(form, config, size)
         ranked.append(Ranked(config, cycles, parts))
     return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _l2_stages(config: Int4Config, each: int) -> int:
+    """Return the stages of a warp, of ``each``, that are prefetched into L2 beside the ring's."""
+    stage_bytes = config.tile * config.reduce_warps * STAGE // 2
+    return min(
+        max(0, _EARLY_BYTES // stage_bytes - (config.stages - 1)),
+        max(0, each - (config.stages - 1)),
+    )
+
+
+def _leaves_room(form: Int4Form, config: Int4Config, size: int) -> bool:
+    """Whether with PDL a block of a next kernel like this one fits beside each block."""
+    arch = config.arch
+    if arch.sm < LEAST_CAPABILITY or math.ceil(form.rows / config.tile) > arch.sms:
+        return False
+    return 2 * (size + 1024) + _SMALL_KERNELS_BYTES <= arch.smem_sm_bytes
 
 
 def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tuple[float, ...]]:
@@ -55,7 +84,8 @@ def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tup
     moved = block * (form.depth / 2.0 + 2.0 * form.depth / form.group)
     far = form.rows / block * moved > costs.l2_resident_share * arch.l2_bytes
     total = arch.dram_bytes_cycle if far else arch.l2_bytes_cycle
-    in_flight = here * warps * (config.stages - 1) * config.warp_tile * STAGE / 2.0
+    # A warp requests a stage when it starts on another one: half a stage less than the ring's.
+    in_flight = here * warps * (config.stages - 1.5) * config.warp_tile * STAGE / 2.0
     sm_rate = total * costs.stream_bandwidth_share / min(blocks, arch.sms)
     rate = min(sm_rate, in_flight / costs.int4_load_latency_cycles)
     tile_work = costs.int4_tile_instructions
@@ -64,10 +94,13 @@ def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tup
     each = math.ceil(math.ceil(form.depth / STAGE) / config.reduce_warps)
     work = each * (costs.int4_stage_instructions + tiles * tile_work)
     memory = blocks_per_sm * moved / rate
-    issue = blocks_per_sm * warps * work / (arch.partitions * costs.int4_issue_slot_share)
+    a_scheduler = math.ceil(here * warps / arch.partitions) / costs.int4_issue_slot_share
+    issue = waves * work * max(a_scheduler, _CYCLES_PER_INSTRUCTION)
     start = costs.int4_start_cycles + form.batch * form.depth / (32.0 * warps)
     start += config.reduce_warps * 15.0
     wait = math.ceil(waves) * (start + costs.int4_end_cycles)
     exposed = costs.exposed_share * min(memory, issue)
-    cycles = costs.launch_cycles + max(memory, issue) + exposed + wait
+    # With an early launch, this kernel's first stages arrive while the kernel before it ends.
+    hidden = min(in_flight / sm_rate, costs.launch_cycles) if config.early_launch else 0.0
+    cycles = costs.launch_cycles - hidden + max(memory, issue) + exposed + wait
     return cycles, (memory, issue, wait)
