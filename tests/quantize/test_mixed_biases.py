@@ -23,7 +23,7 @@ from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_dtypes import LayerChoice, emulated
 from tvmopt.quantize.layerwise import fit_layers
-from tvmopt.quantize.mixed_biases import with_biases, with_mixed_biases
+from tvmopt.quantize.mixed_biases import MixedBiases, with_biases
 from tvmopt.quantize.probe import Setting
 from tvmopt.stages.layer_dtypes import with_biases_of_map
 from tvmopt.stages.sensitivity import SENSITIVITY_FILE, _write_table
@@ -65,7 +65,7 @@ def _error(model, ranges, batches, tensor=None):
 
 def test_the_error_is_less_than_with_biases_for_int8_alone(network, fitted):
     model, batches, others = network
-    mixed = with_mixed_biases(model, fitted, batches, DTYPES)
+    mixed = MixedBiases(model, fitted, batches)(DTYPES)
     assert set(mixed.biases) == {"first", "third"}
     assert set(mixed.half_biases) == {"second"}
     assert mixed.roundings == fitted.roundings
@@ -80,7 +80,7 @@ def test_the_error_is_less_than_with_biases_for_int8_alone(network, fitted):
 def test_layers_in_one_dtype_have_the_biases_of_the_fit(network, fitted):
     """With all layers in int8, nothing is left to correct."""
     model, batches, _ = network
-    again = with_mixed_biases(model, fitted, batches, dict.fromkeys(DTYPES, "int8"))
+    again = MixedBiases(model, fitted, batches)(dict.fromkeys(DTYPES, "int8"))
     assert again.half_biases == {}
     for name, values in fitted.biases.items():
         np.testing.assert_allclose(again.biases[name], values, atol=1e-5)
@@ -88,7 +88,7 @@ def test_layers_in_one_dtype_have_the_biases_of_the_fit(network, fitted):
 
 def test_a_float32_layer_keeps_its_bias(network, fitted):
     model, batches, _ = network
-    mixed = with_mixed_biases(model, fitted, batches, DTYPES)
+    mixed = MixedBiases(model, fitted, batches)(DTYPES)
     quantized = Graph(Quantizer(model, mixed, Scheme())(["second", "last"]).graph)
     plain = Graph(model.graph)
     by_name = {node.name: node for node in quantized.nodes}
@@ -129,7 +129,7 @@ def test_maps_are_measured_with_their_biases_and_the_conversion_reads_them(
     assert measure((1, 2, 1, 2), time.monotonic()).biases == {}, "no time is left"
     assert measure((1, 1, 1, 1), time.monotonic() + 60).biases == {}
     found = measure((1, 2, 1, 2), time.monotonic() + 60)
-    want = with_mixed_biases(model, fitted, batches, {**DTYPES, "last": "bfloat16"})
+    want = MixedBiases(model, fitted, batches)({**DTYPES, "last": "bfloat16"})
     assert found.biases == {**want.biases, **want.half_biases}
     by_name = {**DTYPES, "last": "bfloat16"}
     expected = emulated(model, Quantizer(model, want, Scheme()), by_name)

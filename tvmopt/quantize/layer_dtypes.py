@@ -29,7 +29,7 @@ from tvmopt.quantize.dtype_map import DtypeMap, fastest, half_layers, whole_mode
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.loss_bound import loss_bound
-from tvmopt.quantize.mixed_biases import with_mixed_biases
+from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
@@ -39,7 +39,6 @@ _FLOAT = "float32"
 # Multipliers between the two that decide every layer by time alone and by error alone.
 _MULTIPLIERS = 128
 _DECADES = 6.0
-_BIAS_CORRECTIONS = 3.0  # corrections of biases that should fit into the remaining time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,6 +303,7 @@ class _Measure:
         setting = analysis.setting
         self._analysis, self._choices, self._changes = analysis, choices, changes
         self._quantizer: Quantizer | None = None
+        self._mixed_biases: MixedBiases | None = None
         self._biases_s = 0.0  # that the last correction of biases took
         self.found = [self.float_model()]
         if setting.ranges is not None:
@@ -349,10 +349,12 @@ class _Measure:
         if setting.ranges is None or not setting.ranges.roundings or "int8" not in dtypes:
             return None
         start = time.monotonic()
-        if len(dtypes) < 2 or start + _BIAS_CORRECTIONS * self._biases_s > deadline:
+        if len(dtypes) < 2 or start + self._biases_s > deadline:
             return None
-        inputs = [batch.inputs for batch in self._analysis.batches]
-        found = with_mixed_biases(setting.model, setting.ranges, inputs, by_name, setting.scheme)
+        if self._mixed_biases is None:
+            inputs = [batch.inputs for batch in self._analysis.batches]
+            self._mixed_biases = MixedBiases(setting.model, setting.ranges, inputs, setting.scheme)
+        found = self._mixed_biases(by_name)
         self._biases_s = time.monotonic() - start
         return found
 

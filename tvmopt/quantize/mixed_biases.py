@@ -27,47 +27,56 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
 
 
-def with_mixed_biases(
-    model: onnx.ModelProto,
-    ranges: Ranges,
-    batches: Sequence[Inputs],
-    by_name: Mapping[str, str],
-    scheme: Scheme | None = None,
-) -> Ranges:
-    """Return ``ranges`` with ``biases`` and ``half_biases`` for the dtypes ``by_name``.
+class MixedBiases:
+    """Correct the biases of one model; call it for each choice of dtypes.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
         ranges: Ranges of its activations; roundings and channel scales stay as they are.
         batches: Calibration data, one mapping from input names for each call of the model.
-        by_name: dtype of each layer that some dtype can convert, by node name.
         scheme: Quantization scheme; by default :class:`Scheme`'s.
     """
-    scheme = scheme or Scheme()
-    batches = spread_batches(model, batches)
-    plain = dataclasses.replace(ranges, biases={}, half_biases={})
-    quantizer = Quantizer(model, plain, scheme)
-    exclude = [name for name, dtype in by_name.items() if dtype != "int8"]
-    chosen = quantizer.integer_nodes(exclude)
-    mixed = quantizer(exclude)
-    halves = {name: dtype for name, dtype in by_name.items() if dtype in HALF_FLOATS}
-    for dtype in sorted(set(halves.values())):
-        mixed = cast_layers(mixed, dtype, {name for name, d in halves.items() if d == dtype})
-    exact = normalise(model)
-    if scheme.per_channel:
-        scale_channels(exact, ranges.channel_scales, chosen)
-    floats = Graph(exact.graph)
-    layers = [
-        node for node in floats.nodes
-        if node.op_type in ANCHORS and (node.name in chosen or node.name in halves)
-    ]  # fmt: skip
-    walk, means = LayerWalk(mixed, batches), channel_means(exact, layers, batches)
-    found: dict[str, tuple[float, ...]] = {}
-    for layer in layers:
-        bias = walk.move_bias(layer, floats, means.get(layer.name))
-        if bias is not None:
-            found[layer.name] = tuple(map(float, bias.ravel()))
-    return with_biases(ranges, found, by_name)
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        ranges: Ranges,
+        batches: Sequence[Inputs],
+        scheme: Scheme | None = None,
+    ) -> None:
+        self._ranges, self._scheme = ranges, scheme or Scheme()
+        self._batches = spread_batches(model, batches)
+        plain = dataclasses.replace(ranges, biases={}, half_biases={})
+        self._quantizer = Quantizer(model, plain, self._scheme)
+        self._exact = normalise(model)
+        layers = [node for node in Graph(self._exact.graph).nodes if node.op_type in ANCHORS]
+        self._means = channel_means(self._exact, layers, self._batches)
+
+    def __call__(self, by_name: Mapping[str, str]) -> Ranges:
+        """Return the ranges with ``biases`` and ``half_biases`` for the dtypes ``by_name``.
+
+        Args:
+            by_name: dtype of each layer that some dtype can convert, by node name.
+        """
+        exclude = [name for name, dtype in by_name.items() if dtype != "int8"]
+        chosen = self._quantizer.integer_nodes(exclude)
+        mixed = self._quantizer(exclude)
+        halves = {name: dtype for name, dtype in by_name.items() if dtype in HALF_FLOATS}
+        for dtype in sorted(set(halves.values())):
+            mixed = cast_layers(mixed, dtype, {name for name, d in halves.items() if d == dtype})
+        exact = onnx.ModelProto()
+        exact.CopyFrom(self._exact)
+        if self._scheme.per_channel:
+            scale_channels(exact, self._ranges.channel_scales, chosen)
+        floats, walk = Graph(exact.graph), LayerWalk(mixed, self._batches)
+        found: dict[str, tuple[float, ...]] = {}
+        for layer in floats.nodes:
+            if layer.op_type not in ANCHORS or not (layer.name in chosen or layer.name in halves):
+                continue
+            bias = walk.move_bias(layer, floats, self._means.get(layer.name))
+            if bias is not None:
+                found[layer.name] = tuple(map(float, bias.ravel()))
+        return with_biases(self._ranges, found, by_name)
 
 
 def with_biases(
