@@ -42,6 +42,7 @@ from tvmopt.quantize import (
 )
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.layer_dtypes import emulated
+from tvmopt.quantize.mixed_biases import with_biases
 from tvmopt.quantize.roofline import mixed_dtypes
 
 _HEADER = (
@@ -141,7 +142,8 @@ def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]
     spent = time.perf_counter() - start, time.process_time() - cpu
     by_layer = found.chosen_map.by_layer
     by_name = {c.name: by_layer.get(c.index, "float32") for c in found.costs if not c.reason}
-    model = emulated(case.model, Quantizer(case.model, ranges, Scheme()), by_name)
+    mixed = with_biases(ranges, found.chosen_map.biases, by_name)
+    model = emulated(case.model, Quantizer(case.model, mixed, Scheme()), by_name)
     counts = {d: list(by_layer.values()).count(d) for d in found.dtypes}
     counts["float32"] = len(case.layers) - sum(counts.values())
     words = "auto: " + ", ".join(f"{count} {dtype}" for dtype, count in counts.items() if count)

@@ -5,7 +5,9 @@ lower the error on the others. Then the parameter ``quantizer`` says what correc
 
 - ``onnxruntime``: nothing.
 - ``nncf``: NNCF's fast bias correction; ``nncf-accurate``: its accurate one.
-- ``layerwise``: weights and biases are fitted to the float model, see :mod:`.layerwise`.
+- ``layerwise``: ranges are narrowed (:mod:`.narrow_ranges`) where that lowers the error of the
+  outputs on held-back samples. Weights and biases are fitted to the float model, see
+  :mod:`.layerwise`.
 - ``auto``: as ``layerwise``, kept where it lowers the error of the outputs on samples that the fit
   did not see.
 """
@@ -23,6 +25,7 @@ from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.channel_scales import collect_channel_scales
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.narrow_ranges import narrow_ranges
 from tvmopt.quantize.probe import noise_ratio
 from tvmopt.quantize.quantizer import quantize_model
 from tvmopt.quantize.ranges import Inputs, Progress, Ranges
@@ -152,11 +155,12 @@ def correct(
         return Corrected(ranges, ONNXRUNTIME, "weights and biases as they are")
     if progress is not None:
         progress(len(batches), len(batches), "calibrate: correction of layers")
-    if quantizer == AUTO:
-        return _measured(model, ranges, held_back or HeldBack(model, batches))
-    if quantizer == LAYERWISE:
-        done = fit_layers(model, ranges, batches)
-        return Corrected(done, quantizer, _fitted(done))
+    if quantizer in (AUTO, LAYERWISE):
+        held_back = held_back or HeldBack(model, batches)
+        if quantizer == AUTO:
+            return _measured(model, ranges, held_back)
+        done = fit_layers(model, _narrowed(model, ranges, held_back), batches)
+        return Corrected(done, quantizer, _fitted(done, ranges))
     biases = corrected_biases(model, batches, quantizer == ACCURATE, ranges.channel_scales)
     done = dataclasses.replace(ranges, biases=biases)
     return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
@@ -164,17 +168,27 @@ def correct(
 
 def _measured(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Corrected:
     """Fit the layers on a part of the data; keep the fit where it helps on the rest."""
-    done = fit_layers(model, ranges, held_back.seen)
+    done = fit_layers(model, _narrowed(model, ranges, held_back), held_back.seen)
     before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
         return Corrected(ranges, ONNXRUNTIME, f"layers as they are: fitting changes {change}")
-    return Corrected(done, LAYERWISE, f"{_fitted(done)}: this changes {change}")
+    return Corrected(done, LAYERWISE, f"{_fitted(done, ranges)}: this changes {change}")
 
 
-def _fitted(ranges: Ranges) -> str:
-    weights, biases = len(ranges.roundings), len(ranges.biases)
-    return f"weights of {weights} layers and biases of {biases} fitted to the float model"
+def _narrowed(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Ranges:
+    """Return narrower ranges where they lower the error on the held-back samples."""
+    done = narrow_ranges(model, ranges, held_back.seen)
+    if done.tensors == ranges.tensors:
+        return ranges
+    return done if held_back.error(done) < held_back.error(ranges) else ranges
+
+
+def _fitted(done: Ranges, before: Ranges) -> str:
+    weights, biases = len(done.roundings), len(done.biases)
+    text = f"weights of {weights} layers and biases of {biases} fitted to the float model"
+    narrower = sum(done.tensors[name] != pair for name, pair in before.tensors.items())
+    return f"{narrower} ranges narrowed, {text}" if narrower else text
 
 
 def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs]) -> float:

@@ -26,6 +26,8 @@ class DtypeMap:
         holds: Whether the map meets the accuracy bar.
         mean_loss: Measured mean of ``1 - cosine`` over batches; None where not all were measured.
         loss_bound: Its 95% upper bound on other samples, see :mod:`tvmopt.quantize.loss_bound`.
+        biases: Biases of layers for these dtypes, by node name, one value for each output channel,
+            see :mod:`tvmopt.quantize.mixed_biases`. Empty: layers have the calibration's biases.
     """
 
     layers: tuple[int, ...]
@@ -39,6 +41,7 @@ class DtypeMap:
     holds: bool
     mean_loss: float | None = None
     loss_bound: float | None = None
+    biases: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def by_layer(self) -> dict[int, str]:

@@ -5,8 +5,8 @@ neighbouring layers. Its accuracy loss is the sum of the errors of single layers
 multiplier weighs the two: for each multiplier, variable elimination finds the choice of least
 ``time + multiplier * loss``. Multipliers from 0 to infinity give choices from the fastest one to
 float32. Errors do not add up exactly, so bisection over these choices, and then between two of
-them, measures the model with all layers converted together. The fastest choice that meets the bar
-wins.
+them, measures the model with all layers converted together, after a correction of its biases for
+these dtypes (:mod:`.mixed_biases`). The fastest choice that meets the bar wins.
 
 Source of the multiplier: Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
 quantizers", IEEE TASSP 36(9), 1988. It reaches the choices on the convex hull of time and loss.
@@ -25,11 +25,13 @@ import onnx
 
 from tvmopt.device import dtypes as dtype_table
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
-from tvmopt.quantize.dtype_map import DtypeMap, half_layers, whole_model_dtype
+from tvmopt.quantize.dtype_map import DtypeMap, fastest, half_layers, whole_model_dtype
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.loss_bound import loss_bound
+from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer
+from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
 from tvmopt.tune.assignment import minimise, total_cost
 
@@ -72,6 +74,8 @@ def choose_layer_dtypes(
 ) -> list[DtypeMap]:
     """Return the maps that were measured; one of them meets the bar, float32 if no other does.
 
+    The fastest one that meets the bar has its biases.
+
     Args:
         analysis: The analysis.
         costs: Error of each layer and dtype, and seconds where they were measured.
@@ -81,22 +85,33 @@ def choose_layer_dtypes(
     """
     choices = layer_choices(costs, works, peaks)
     changes = dtype_changes(analysis.setting.graph, choices, peaks.bandwidth)
-    candidates = pareto_choices(choices, changes)
     measure = _Measure(analysis, choices, changes)
-    if len(candidates) == 1:
-        return [measure.float_model()]
+    _search(choices, changes, measure, deadline)
+    best = fastest(measure.found)
+    return [
+        found if found is best else dataclasses.replace(found, biases={}) for found in measure.found
+    ]
+
+
+def _search(
+    choices: Sequence[LayerChoice],
+    changes: Mapping[tuple[int, int], np.ndarray],
+    measure: _Measure,
+    deadline: float,
+) -> None:
+    """Measure choices until the fastest one that meets the bar is known, or time runs out."""
+    candidates = pareto_choices(choices, changes)
     # Where the fastest choice meets the bar, nothing else needs to be measured.
-    if measure(candidates[0], deadline).holds:
-        return measure.found
+    if len(candidates) == 1 or measure(candidates[0], deadline).holds:
+        return
     at = _bisected(candidates, measure, deadline)
     if any(choice.never for choice in choices) and at == len(candidates) - 1:
         # No layer is float32 beside 16-bit floats: all layers are, or none.
         measure.accept_halves(deadline)
-        return measure.found
+        return
     if at > 0:
         finer = between(candidates[at - 1], candidates[at], choices, changes)
         _bisected([candidates[at - 1], *finer, candidates[at]], measure, deadline)
-    return measure.found
 
 
 def _bisected(candidates: Sequence[tuple[int, ...]], measure: _Measure, deadline: float) -> int:
@@ -288,6 +303,8 @@ class _Measure:
         setting = analysis.setting
         self._analysis, self._choices, self._changes = analysis, choices, changes
         self._quantizer: Quantizer | None = None
+        self._mixed_biases: MixedBiases | None = None
+        self._biases_s = 0.0  # that the last correction of biases took
         self.found = [self.float_model()]
         if setting.ranges is not None:
             self._quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
@@ -296,7 +313,11 @@ class _Measure:
         pairs = list(zip(self._choices, choice, strict=True))
         by_name = {c.name: c.dtypes[at] for c, at in pairs}
         by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
-        model = emulated(self._analysis.setting.model, self._quantizer, by_name)
+        ranges = self._corrected(by_name, deadline)
+        setting, quantizer = self._analysis.setting, self._quantizer
+        if ranges is not None:
+            quantizer = Quantizer(setting.model, ranges, setting.scheme)
+        model = emulated(setting.model, quantizer, by_name)
         judged = self._analysis.judge(model, whole_model_dtype(by_name.values()), deadline)
         found = DtypeMap(
             layers=tuple(by_index),
@@ -311,9 +332,30 @@ class _Measure:
             holds=judged.holds,
             mean_loss=judged.mean_loss,
             loss_bound=loss_bound(judged.losses),
+            biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
         )
         self.found.append(found)
         self._tell(found)
+        return found
+
+    def _corrected(self, by_name: Mapping[str, str], deadline: float) -> Ranges | None:
+        """Return ranges with biases for these dtypes; None where the calibration's biases stay.
+
+        They stay where all layers are int8, where the calibration did not fit layers, and where
+        time is short.
+        """
+        setting = self._analysis.setting
+        dtypes = set(by_name.values())
+        if setting.ranges is None or not setting.ranges.roundings or "int8" not in dtypes:
+            return None
+        start = time.monotonic()
+        if len(dtypes) < 2 or start + self._biases_s > deadline:
+            return None
+        if self._mixed_biases is None:
+            inputs = [batch.inputs for batch in self._analysis.batches]
+            self._mixed_biases = MixedBiases(setting.model, setting.ranges, inputs, setting.scheme)
+        found = self._mixed_biases(by_name)
+        self._biases_s = time.monotonic() - start
         return found
 
     def accept_halves(self, deadline: float) -> None:

@@ -48,7 +48,7 @@ def fit_layers(
         scheme: Quantization scheme; by default :class:`Scheme`'s.
     """
     scheme = scheme or Scheme()
-    batches = _spread(model, batches)
+    batches = spread_batches(model, batches)
     plain = dataclasses.replace(ranges, biases={}, roundings={})
     quantizer = Quantizer(model, plain, scheme)
     chosen = quantizer.integer_nodes()
@@ -56,8 +56,8 @@ def fit_layers(
     if scheme.per_channel:
         scale_channels(exact, ranges.channel_scales, chosen)
     layers = [n for n in Graph(exact.graph).nodes if n.op_type in ANCHORS and n.name in chosen]
-    walk = _Walk(quantizer(), batches)
-    means = _means(exact, [n for n in layers if _bias(Graph(exact.graph), n) is not None], batches)
+    walk = LayerWalk(quantizer(), batches)
+    means = channel_means(exact, layers, batches)
     biases: dict[str, tuple[float, ...]] = {}
     roundings: dict[str, Rounding] = {}
     floats = Graph(exact.graph)
@@ -71,7 +71,7 @@ def fit_layers(
     return dataclasses.replace(ranges, biases=biases, roundings=roundings)
 
 
-def _spread(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[Inputs]:
+def spread_batches(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[Inputs]:
     """Return evenly spread batches: enough for means, and as many as memory holds."""
     graph = Graph(model.graph)
     largest = max(
@@ -91,7 +91,7 @@ class _Fit:
     bias: np.ndarray | None
 
 
-class _Walk:
+class LayerWalk:
     """The quantized model, of which a part has run; it holds what the other part reads.
 
     Args:
@@ -134,6 +134,31 @@ class _Walk:
             rounding = Rounding.of(new, codes)
             codes = new
         return self._run(layer, node, codes.astype(np.float32) * scale, floats, mean, rounding)
+
+    def move_bias(
+        self, layer: onnx.NodeProto, floats: Graph, mean: np.ndarray | None
+    ) -> np.ndarray | None:
+        """Return the bias with which a layer has its means; its weights stay as they are.
+
+        Args:
+            layer: The layer of the float model; the layers before it must have been run.
+            floats: The float model.
+            mean: Mean of each of its output channels in the float model; None without a bias.
+
+        Returns:
+            None where the layer keeps its bias.
+        """
+        node = self._nodes[layer.name]
+        constant = node.input[1] in self._graph.constants
+        if not constant and not self._is_weight(node.input[1]):
+            return None
+        self._compute([node.input[0]])
+        if constant:
+            weight = self._graph.array(node.input[1])
+        else:
+            codes, scale = self._weight(node)
+            weight = codes.astype(np.float32) * scale
+        return self._run(layer, node, weight, floats, mean, None).bias
 
     def _run(
         self,
@@ -249,11 +274,18 @@ def _codes(node: onnx.NodeProto, steps: np.ndarray, patches: np.ndarray) -> np.n
     return found if is_turned else np.ascontiguousarray(found.T)
 
 
-def _means(
+def channel_means(
     model: onnx.ModelProto, layers: Sequence[onnx.NodeProto], batches: Iterable[Inputs]
 ) -> Mapping[str, np.ndarray]:
-    """Return the mean of each output channel of layers of the float model, by node name."""
-    by_output = {layer.output[0]: layer for layer in layers}
+    """Return the mean of each output channel of the layers with a bias, by node name.
+
+    Args:
+        model: The float model.
+        layers: Its layers.
+        batches: The samples.
+    """
+    graph = Graph(model.graph)
+    by_output = {layer.output[0]: layer for layer in layers if _bias(graph, layer) is not None}
     run = GroupedOutputs(model, list(by_output))
     sums: dict[str, np.ndarray] = {}
     count = 0

@@ -123,10 +123,13 @@ class Quantizer:
         return quantised
 
     def _check_biases(self) -> None:
-        for node in self._graph.nodes:
-            values = self._ranges.biases.get(node.name)
-            if values is None:
-                continue
+        corrected = [
+            (node, biases[node.name])
+            for biases in (self._ranges.biases, self._ranges.half_biases)
+            for node in self._graph.nodes
+            if node.name in biases
+        ]
+        for node, values in corrected:
             bias = node.input[2] if len(node.input) > 2 else ""
             if bias not in self._graph.constants or self._graph.array(bias).size != len(values):
                 raise ConfigError(
@@ -160,13 +163,15 @@ class Quantizer:
                 )
 
     def _correct_biases(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:
-        # The correction undoes the error of integers, so a float layer keeps its bias. No other
+        # The correction undoes the error of a dtype, so a float32 layer keeps its bias. No other
         # node reads that constant: the model is normalised.
         constants = {i.name: i for i in model.graph.initializer}
         for node in model.graph.node:
-            if node.name in chosen and node.name in self._ranges.biases:
+            integer = node.name in chosen
+            values = self._ranges.biases if integer else self._ranges.half_biases
+            if node.name in values:
                 bias = constants[node.input[2]]
-                value = np.array(self._ranges.biases[node.name], np.float32)
+                value = np.array(values[node.name], np.float32)
                 bias.CopyFrom(numpy_helper.from_array(value.reshape(bias.dims), bias.name))
 
     def _round_weights(self, model: onnx.ModelProto, chosen: Collection[str]) -> None:

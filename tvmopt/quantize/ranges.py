@@ -51,6 +51,8 @@ class Ranges:
             name; without them, empty.
         roundings: How the weights of layers are rounded, by node name; other weights are rounded
             to nearest.
+        half_biases: Corrected bias of each layer in a 16-bit float, beside layers in int8, by node
+            name, see :mod:`tvmopt.quantize.mixed_biases`. A layer in int8 does not use it.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Ranges:
     biases: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     channel_scales: dict[str, ChannelScales] = dataclasses.field(default_factory=dict)
     roundings: dict[str, Rounding] = dataclasses.field(default_factory=dict)
+    half_biases: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     def usable(self, name: str) -> bool:
         """Return whether a tensor has a finite range that 8 bits can represent."""
@@ -80,6 +83,7 @@ class Ranges:
             "biases": {name: list(values) for name, values in self.biases.items()},
             "channel_scales": {name: one.to_dict() for name, one in self.channel_scales.items()},
             "roundings": {name: one.to_dict() for name, one in self.roundings.items()},
+            "half_biases": {name: list(values) for name, values in self.half_biases.items()},
         }
 
     @classmethod
@@ -91,8 +95,9 @@ class Ranges:
         biases = {name: tuple(values) for name, values in data["biases"].items()}
         scales = {name: ChannelScales.from_dict(v) for name, v in data["channel_scales"].items()}
         roundings = {name: Rounding.from_dict(v) for name, v in data.get("roundings", {}).items()}
+        halves = {name: tuple(values) for name, values in data.get("half_biases", {}).items()}
         method, percentile, batches = data["method"], data["percentile"], data["batches"]
-        return cls(method, percentile, batches, tensors, biases, scales, roundings)
+        return cls(method, percentile, batches, tensors, biases, scales, roundings, halves)
 
 
 def collect_ranges(

@@ -182,7 +182,7 @@ class Sensitivity:
             seconds=data["seconds"],
             settings=dict(data["settings"]),
             notes=tuple(data["notes"]),
-            dtype_maps=tuple(DtypeMap(**_numbers(_tuples(m))) for m in data["dtype_maps"]),
+            dtype_maps=tuple(_dtype_map(one) for one in data["dtype_maps"]),
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -226,6 +226,11 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
             value = str(value)
         out[name] = list(value) if isinstance(value, tuple) else value
     return out
+
+
+def _dtype_map(data: Mapping[str, Any]) -> DtypeMap:
+    biases = _tuples(data.get("biases", {}))
+    return DtypeMap(**{**_numbers(_tuples(data)), "biases": biases})
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import tvm
 
+from tvmopt.choices import AUTO
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ConfigError
-from tvmopt.frontend import Imported, Layer, Prepared
+from tvmopt.frontend import Imported, Layer
 from tvmopt.frontend.given_sizes import GivenSizes, parse_given_sizes
 from tvmopt.frontend.trees.thresholds import round_thresholds
 from tvmopt.quantize import Scheme, is_quantized, quantize_model
@@ -33,7 +34,7 @@ from tvmopt.stages.convert_report import (
 )
 from tvmopt.stages.convert_sizes import find_dimensions
 from tvmopt.stages.float_model import FloatModel, read_float_model
-from tvmopt.stages.layer_dtypes import resolve_layer_dtypes
+from tvmopt.stages.layer_dtypes import resolve_layer_dtypes, with_biases_of_map
 from tvmopt.stages.module_files import (
     IMPORTED_FILE,
     QUANTIZED_FILE,
@@ -160,15 +161,16 @@ def _convert_size(
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
     read = read_float_model(model, config.input_shapes, data, is_largest=is_largest)
+    is_auto = config.dtype == AUTO
     config, skipped = resolve_layer_dtypes(
         config, read.layers, is_quantized(read.prepared.model), sensitivity_dir
     )
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
     names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
-    source = round_thresholds(
-        _quantised(config, read.prepared, names, calibrate_dir), config.thresholds
-    )
+    chosen_in = sensitivity_dir if is_auto else None
+    quantised = _quantised(config, read, names, skipped.halves, calibrate_dir, chosen_in)
+    source = round_thresholds(quantised, config.thresholds)
     import_ = Importer(read.layers, config, target, is_checked)
     keep_in = out_dir if is_only and target.gpu is None and not import_.is_foreign else None
     made, check, findings = _checked(
@@ -254,15 +256,29 @@ def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
 
 
 def _quantised(
-    config: ConvertConfig, prepared: Prepared, exclude: Sequence[str], calibrate_dir: Path | None
-) -> onnx.ModelProto:
-    """Return the model: for int8 a quantised one, unless it came quantised."""
-    if config.dtype != "int8" or is_quantized(prepared.model):
-        return prepared.model
+    config: ConvertConfig, read: FloatModel, exclude: Sequence[str], halves: Collection[int],
+    calibrate_dir: Path | None, chosen_in: Path | None,
+) -> onnx.ModelProto:  # fmt: skip
+    """Return the model: for int8 a quantised one, unless it came quantised.
+
+    Args:
+        config: Configuration of the stage, with the dtype of the whole model.
+        read: The float model.
+        exclude: Names of the layers that are not int8.
+        halves: Indices of layers in a 16-bit float.
+        calibrate_dir: Output of the calibrate stage.
+        chosen_in: Output of the sensitivity stage that chose the dtypes; None without such a
+            choice.
+    """
+    model = read.prepared.model
+    if config.dtype != "int8" or is_quantized(model):
+        return model
     if calibrate_dir is None:
         raise ConfigError("dtype=int8 needs the ranges of the calibrate stage, but got none")
-    scheme = Scheme(config.quantization)
-    return quantize_model(prepared.model, read_ranges(calibrate_dir), scheme, exclude)
+    ranges = read_ranges(calibrate_dir)
+    if chosen_in is not None:
+        ranges = with_biases_of_map(ranges, read.layers, halves, chosen_in)
+    return quantize_model(model, ranges, Scheme(config.quantization), exclude)
 
 
 def _converted_layers(

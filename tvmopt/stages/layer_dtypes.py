@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tvmopt.choices import AUTO
@@ -11,14 +11,36 @@ from tvmopt.config import ConvertConfig
 from tvmopt.errors import ConfigError
 from tvmopt.frontend import Layer
 from tvmopt.kernels.recurrence import GATES
+from tvmopt.quantize import Ranges
 from tvmopt.quantize.analysis import is_convertible
 from tvmopt.quantize.dtype_map import half_layers, whole_model_dtype
+from tvmopt.quantize.mixed_biases import with_biases
 from tvmopt.stages.convert_module import Skipped
 from tvmopt.stages.sensitivity import read_proposal, read_sensitivity
 
 _PROPOSED = "skip_layers: auto (sensitivity)"
 _CHOSEN = "dtype: auto (accuracy or time)"
 _UNMEASURED = "dtype: auto (recurrent layers are not measured)"
+
+
+def with_biases_of_map(
+    ranges: Ranges, layers: Sequence[Layer], halves: Collection[int], sensitivity_dir: Path
+) -> Ranges:
+    """Return ``ranges`` with the biases that were corrected for the chosen dtypes.
+
+    Args:
+        ranges: Ranges and biases of the calibrate stage.
+        layers: The layer table.
+        halves: Indices of layers in a 16-bit float; others do not use such biases.
+        sensitivity_dir: Output of the sensitivity stage.
+    """
+    chosen = read_sensitivity(sensitivity_dir).chosen_map
+    by_name = {
+        layers[index].name: dtype
+        for index, dtype in chosen.by_layer.items()
+        if dtype == "int8" or index in halves
+    }
+    return with_biases(ranges, chosen.biases, by_name)
 
 
 def resolve_layer_dtypes(

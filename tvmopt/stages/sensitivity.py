@@ -139,11 +139,14 @@ def _losses(found: SkipSet | DtypeMap) -> str:
 
 
 def _write_table(path: Path, kind: type, rows: Sequence[SkipSet] | Sequence[DtypeMap]) -> None:
-    """Write dataclasses of one type as CSV; a cell of several values has spaces between them."""
+    """Write dataclasses of one type as CSV; a cell of several values has spaces between them.
+
+    Biases are left out.
+    """
 
     def cell(value: object) -> object:
         return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
-    names = [field.name for field in dataclasses.fields(kind)]
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "biases"]
     with path.open("w", newline="") as file:
         write_csv(file, names, ([cell(getattr(row, name)) for name in names] for row in rows))

@@ -1,0 +1,40 @@
+"""A quantised conversion may deviate from ONNX Runtime where it is as close to the float model."""
+
+import numpy as np
+import pytest
+
+from tvmopt.compare import QUANTISED_TOLERANCE, model_tolerance
+from tvmopt.errors import AccuracyError
+from tvmopt.stages.check import Criteria, Trial, check_conversion
+
+_RNG = np.random.default_rng(0)
+_FLOAT = _RNG.standard_normal((1, 1000)).astype(np.float32)
+_NOISE = [_RNG.standard_normal((1, 1000)).astype(np.float32) for _ in range(2)]
+
+
+def _check(compiled, quantised, tolerance=QUANTISED_TOLERANCE):
+    trial = Trial("data", {"x": _FLOAT}, [_FLOAT], True)
+    criteria = Criteria("the conversion to int8 in NCHW", tolerance, 0.9)
+    return check_conversion(lambda _: [compiled], [trial], ["y"], criteria, lambda _: [quantised])
+
+
+def test_two_roundings_of_one_graph_deviate_by_both_errors():
+    found = _check(_FLOAT + 0.15 * _NOISE[0], _FLOAT + 0.15 * _NOISE[1])
+    assert 0.1 < found.deviation < 0.25
+
+
+def test_a_larger_error_than_that_of_onnx_runtime_is_a_fault():
+    with pytest.raises(AccuracyError, match="output 'y' deviates"):
+        _check(_FLOAT + 0.2 * _NOISE[0], _FLOAT + 0.1 * _NOISE[1])
+
+
+def test_nan_is_a_fault():
+    wrong = _FLOAT + 0.15 * _NOISE[0]
+    wrong[0, 0] = np.nan
+    with pytest.raises(AccuracyError, match="deviates by inf"):
+        _check(wrong, _FLOAT + 0.15 * _NOISE[1])
+
+
+def test_a_float_conversion_has_one_tolerance():
+    with pytest.raises(AccuracyError, match="deviates"):
+        _check(_FLOAT + 0.15 * _NOISE[0], _FLOAT + 0.15 * _NOISE[1], model_tolerance("float32"))
