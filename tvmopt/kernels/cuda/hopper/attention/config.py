@@ -38,6 +38,8 @@ class HopperAttentionConfig(CudaHint):
         integer_max: Whether row maxima compare the bits of scores as integers, three at once.
         lazy_rescale: Whether the output is rescaled only where a row maximum grew by a factor of
             more than 256 in the probabilities (FlashAttention-4).
+        head_group: Heads whose tiles follow each other, longest first, with a causal mask; 0 for
+            :func:`~tvmopt.kernels.cuda.common.head_groups.heads_of_group`.
     """
 
     consumer_warpgroups: int = 2
@@ -48,6 +50,7 @@ class HopperAttentionConfig(CudaHint):
     own_output: bool = False
     integer_max: bool = False
     lazy_rescale: bool = False
+    head_group: int = 0
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -83,6 +86,8 @@ class HopperAttentionConfig(CudaHint):
             return Refusal("a tile has one to three consumer warpgroups")
         if self.tile_keys % 16 or not 16 <= self.tile_keys <= 256:
             return Refusal("a block has 16 to 256 keys, a multiple of 16")
+        if self.head_group < 0:
+            return Refusal("a group of heads has a size, or 0")
         if self.stages < 2:
             return Refusal("a ring has at least two stages")
         if problem.head_size != problem.value_size and not self.own_output:

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.attention.problem import AttentionProblem
+from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
 from tvmopt.kernels.cuda.common.attention_limits import why_not_fused
+from tvmopt.kernels.cuda.hopper.attention.causal_order import group_sizes
 from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
-from tvmopt.kernels.cuda.hopper.attention.cost import attention_cost
+from tvmopt.kernels.cuda.hopper.attention.cost import AttentionCost, attention_cost
 from tvmopt.kernels.ranked import Ranked
 
 _TILE_KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224)
@@ -25,12 +26,25 @@ def attention_configs(
     if not arch.has_wgmma or why_not_fused(problem):
         return []
     found = []
-    for config in _configs(problem, HopperAttentionConfig(ATTENTION, arch)):
-        cost = attention_cost(problem, config)
+    for every in _configs(problem, HopperAttentionConfig(ATTENTION, arch)):
+        config, cost = _best_order(problem, every)
         found.append(Ranked(config, cost.total, (cost.total, cost.block, cost.blocks)))
     # At equal cost, deeper rings.
     found.sort(key=lambda one: (one.cycles, -one.hint.stages))
     return found
+
+
+def _best_order(
+    problem: AttentionProblem, config: HopperAttentionConfig
+) -> tuple[HopperAttentionConfig, AttentionCost]:
+    """Return ``config`` with the group of heads of the lowest cost, and the cost."""
+    if problem.causal is MaskedBy.NOTHING:
+        return config, attention_cost(problem, config)
+    orders = (
+        dataclasses.replace(config, head_group=size) for size in group_sizes(problem, config)
+    )
+    costs = ((one, attention_cost(problem, one)) for one in orders)
+    return min(costs, key=lambda one: one[1].total)
 
 
 def _configs(

@@ -125,8 +125,11 @@ def group_of_heads(problem: AttentionProblem, config: HopperAttentionConfig, acr
 
     Args:
         problem: The problem.
-        config: Supplies the GPU.
+        config: Supplies the number, or else the GPU.
         across: Tiles of queries of a head.
     """
     p = problem
-    return heads_of_group(p.heads * p.batch, p.cache_bytes(), across, config.arch)
+    rows = p.heads * p.batch
+    if config.head_group:
+        return min(config.head_group, rows)
+    return heads_of_group(rows, p.cache_bytes(), across, config.arch)
