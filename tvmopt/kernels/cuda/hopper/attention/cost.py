@@ -38,8 +38,9 @@ _WGMMA_SHARE, _SOFTMAX_SHARE = 0.84, 0.43
 # Latency of a block's barriers, shuffles and first wgmma; more warpgroups hide more of it.
 _BLOCK_LATENCY, _HIDING = 1380.0, 1.2
 # Latencies of the loads before a tile's first GEMM; of its stores where they overlap the loads of
-# the next tile, and where they do not; of the start of a thread block (an estimate), of the launch.
+# the next tile, and where they do not; with two stages of Q (an estimate); of the start of a thread block (an estimate), of the launch.
 _LOAD_CYCLES, _HIDDEN_STORE_CYCLES, _STORE_CYCLES = 1950.0, 1210.0, 1940.0
+_OVERLAPPED_STORE_CYCLES = 800.0
 _START_CYCLES, _LAUNCH_CYCLES = 1000.0, 6390.0
 # Time without ping-pong over that with it; measured ratios are 0.96 to 1.02.
 _COMPETING = 1.028
@@ -65,11 +66,14 @@ def attention_cost(problem: AttentionProblem, config: HopperAttentionConfig) -> 
     p, c = problem, config
     gemms, softmax = _gemm_cycles(p, c), _softmax_cycles(p, c)
     block = _block_cycles(p, c, gemms, softmax)
-    # A warpgroup's first S and its softmax, and its last O, overlap nothing of its own.
-    ends = gemms[0] + gemms[1] + softmax
+    # A warpgroup's first softmax and its last O overlap nothing of its own; nor does its first S,
+    # unless it comes before the epilogue.
+    ends = gemms[1] + softmax + (gemms[0] if c.query_stages == 1 else 0)
     if p.causal is not MaskedBy.NOTHING or p.keys % c.tile_keys:
         ends += c.consumer_warpgroups * _BOUND_CYCLES * c.tile_keys / 2
-    if c.persistent:
+    if c.query_stages > 1:
+        ends += _OVERLAPPED_STORE_CYCLES
+    elif c.persistent:
         ends += _HIDDEN_STORE_CYCLES if c.own_output else _STORE_CYCLES + _LOAD_CYCLES
     else:
         ends += _STORE_CYCLES + _LOAD_CYCLES + _START_CYCLES

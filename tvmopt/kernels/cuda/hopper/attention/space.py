@@ -62,11 +62,26 @@ def _configs(
             base, consumer_warpgroups=groups, tile_keys=keys, pingpong=pingpong,
             persistent=persistent, integer_max=integer, lazy_rescale=lazy,
         )  # fmt: skip
-        # Without a next tile, an output tile of its own gains nothing.
-        for own in (True, False) if persistent or not same else (False,):
-            full = _filled(replace(tile, own_output=own), problem)
+        for own, query_stages in _memory_of_output(persistent, same):
+            one = replace(tile, own_output=own, query_stages=query_stages)
+            full = _filled(one, problem)
             if full is not None:
                 yield full
+
+
+def _memory_of_output(persistent: bool, same: bool) -> Iterator[tuple[bool, int]]:
+    """Yield whether the output tile has memory of its own, and the stages of Q.
+
+    Args:
+        persistent: Whether a thread block has several tiles; otherwise one stage of Q is enough.
+        same: Whether the output has the head size of Q, whose memory it can take.
+    """
+    if persistent or not same:
+        yield True, 1
+    if same:
+        yield False, 1
+    if persistent and same:
+        yield False, 2
 
 
 def _filled(
