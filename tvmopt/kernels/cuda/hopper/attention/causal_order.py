@@ -78,12 +78,19 @@ class CausalLoad:
 
 def blocks_of_tiles(problem: AttentionProblem, config: HopperAttentionConfig) -> tuple[int, ...]:
     """Return the blocks of keys of each tile of queries of a head, with a causal mask."""
-    p, c, offset = problem, config, causal_offset(problem)
+    p, c = problem, config
+    return _blocks_of_tiles(p.queries, p.keys, causal_offset(p), c.tile_queries, c.tile_keys)
+
+
+@functools.cache
+def _blocks_of_tiles(
+    queries: int, keys: int, offset: int, tile_queries: int, tile_keys: int
+) -> tuple[int, ...]:
     lasts = (
-        min((tile + 1) * c.tile_queries, p.queries) + offset
-        for tile in range(ceil_div(p.queries, c.tile_queries))
+        min((tile + 1) * tile_queries, queries) + offset
+        for tile in range(ceil_div(queries, tile_queries))
     )
-    return tuple(ceil_div(min(max(last, 1), p.keys), c.tile_keys) for last in lasts)
+    return tuple(ceil_div(min(max(last, 1), keys), tile_keys) for last in lasts)
 
 
 def group_sizes(problem: AttentionProblem, config: HopperAttentionConfig) -> list[int]:

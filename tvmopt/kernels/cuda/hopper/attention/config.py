@@ -39,8 +39,7 @@ class HopperAttentionConfig(CudaHint):
         lazy_rescale: Whether the output is rescaled only where a row maximum grew by a factor of
             more than 256 in the probabilities (FlashAttention-4).
         query_stages: Stages of the ring of Q: 1, or 2 where TMA loads the next Q during a tile, and
-            the first GEMM of the next tile overlaps the epilogue. The output tile then takes the
-            memory of its Q.
+            the first GEMM of the next tile overlaps the epilogue.
         head_group: Heads whose tiles follow each other, longest first, with a causal mask; 0 for
             :func:`~tvmopt.kernels.cuda.common.head_groups.heads_of_group`.
     """
@@ -97,8 +96,8 @@ class HopperAttentionConfig(CudaHint):
             return Refusal("a ring has at least two stages")
         if self.query_stages not in (1, 2):
             return Refusal("a ring of Q has one or two stages")
-        if self.query_stages > 1 and (self.own_output or not self.persistent):
-            return Refusal("two stages of Q are for persistent kernels that store from them")
+        if self.query_stages > 1 and not self.persistent:
+            return Refusal("two stages of Q are for persistent kernels")
         if problem.head_size != problem.value_size and not self.own_output:
             return Refusal("only an output tile of the shape of Q can take the memory of Q")
         # Scores in float32, probabilities in 16 bits, the output in float32.

@@ -38,7 +38,8 @@ _WGMMA_SHARE, _SOFTMAX_SHARE = 0.84, 0.43
 # Latency of a block's barriers, shuffles and first wgmma; more warpgroups hide more of it.
 _BLOCK_LATENCY, _HIDING = 1380.0, 1.2
 # Latencies of the loads before a tile's first GEMM; of its stores where they overlap the loads of
-# the next tile, and where they do not; with two stages of Q (an estimate); of the start of a thread block (an estimate), of the launch.
+# the next tile, and where they do not; with two stages of Q (an estimate, not yet measured); of the
+# start of a thread block (an estimate), of the launch.
 _LOAD_CYCLES, _HIDDEN_STORE_CYCLES, _STORE_CYCLES = 1950.0, 1210.0, 1940.0
 _OVERLAPPED_STORE_CYCLES = 800.0
 _START_CYCLES, _LAUNCH_CYCLES = 1000.0, 6390.0

@@ -180,7 +180,7 @@ class AttentionKernel:
         return self._c.pingpong and self._c.consumer_warpgroups > 1
 
     def _tile(self, tile: QueryTile, *, is_last: bool = True) -> None:
-        """Emit a tile, and with two stages of Q the first GEMM of the next unless it is the last."""
+        """Emit a tile; with two stages of Q, the first GEMM of the next one unless ``is_last``."""
         g, softmax, thread = self._gemms, self._softmax, self._threads.thread
         last = held(tile.blocks - 1)
         if self._c.query_stages == 1:
@@ -190,7 +190,7 @@ class AttentionKernel:
         self._k.release(thread)
         if self._mask.needed:
             self._mask.apply(g.scores, tile, last)
-        if self._c.query_stages > 1:
+        if self._c.query_stages > 1 and not self._c.own_output:
             with when(self._stored.value > 0):
                 self._store.release_read(self._q)
         softmax.first()
@@ -233,15 +233,21 @@ class AttentionKernel:
         g = self._gemms
         self._v.wait_full()
         g.issue_output(self._accumulates.value > 0)
-        stage = held(self._q.stage)
-        self._q.advance()
+        own, stage = self._c.own_output, held(self._q.stage)
+        if own:
+            self._q.release(self._threads.thread)
+        else:  # the output takes the memory of Q
+            self._q.advance()
         if not is_last:
             self._wait_operands()
             g.issue_scores()
         g.wait_output(0 if is_last else 1)
         self._v.release(self._threads.thread)
         self._softmax.finish()
-        self._store.store(g.output, tile, stage)
+        if own:
+            self._store.wait_read()
+            self._store.sync()
+        self._store.store(g.output, tile, const(0) if own else stage)
         self._stored.set(1)
 
     def _blocks(

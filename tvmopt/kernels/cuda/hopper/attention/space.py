@@ -11,7 +11,7 @@ from tvmopt.kernels.attention.problem import AttentionProblem, MaskedBy
 from tvmopt.kernels.cuda.common.attention_limits import why_not_fused
 from tvmopt.kernels.cuda.hopper.attention.causal_order import group_sizes
 from tvmopt.kernels.cuda.hopper.attention.config import ATTENTION, HopperAttentionConfig
-from tvmopt.kernels.cuda.hopper.attention.cost import AttentionCost, attention_cost
+from tvmopt.kernels.cuda.hopper.attention.cost import attention_cost
 from tvmopt.kernels.ranked import Ranked
 
 _TILE_KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224)
@@ -26,25 +26,23 @@ def attention_configs(
     if not arch.has_wgmma or why_not_fused(problem):
         return []
     found = []
-    for every in _configs(problem, HopperAttentionConfig(ATTENTION, arch)):
-        config, cost = _best_order(problem, every)
+    for config in _configs(problem, HopperAttentionConfig(ATTENTION, arch)):
+        cost = attention_cost(problem, config)
         found.append(Ranked(config, cost.total, (cost.total, cost.block, cost.blocks)))
     # At equal cost, deeper rings.
     found.sort(key=lambda one: (one.cycles, -one.hint.stages))
     return found
 
 
-def _best_order(
-    problem: AttentionProblem, config: HopperAttentionConfig
-) -> tuple[HopperAttentionConfig, AttentionCost]:
-    """Return ``config`` with the group of heads of the lowest cost, and the cost."""
+def _group(problem: AttentionProblem, config: HopperAttentionConfig) -> int:
+    """Return the heads of a group that cost least with this tile; 0 without a causal mask."""
     if problem.causal is MaskedBy.NOTHING:
-        return config, attention_cost(problem, config)
-    orders = (
-        dataclasses.replace(config, head_group=size) for size in group_sizes(problem, config)
-    )
-    costs = ((one, attention_cost(problem, one)) for one in orders)
-    return min(costs, key=lambda one: one[1].total)
+        return 0
+
+    def cycles(heads: int) -> float:
+        return attention_cost(problem, dataclasses.replace(config, head_group=heads)).total
+
+    return min(group_sizes(problem, config), key=cycles)
 
 
 def _configs(
@@ -53,20 +51,21 @@ def _configs(
     """Yield each tile with the deepest ring that fits."""
     replace, same = dataclasses.replace, problem.head_size == problem.value_size
     both = (True, False)
-    for groups, keys, pingpong, persistent, integer, lazy in itertools.product(
-        (1, 2, 3), _TILE_KEYS, both, both, both, both
-    ):
-        if pingpong and groups == 1:
+    for groups, keys, persistent in itertools.product((1, 2, 3), _TILE_KEYS, both):
+        tile = replace(base, consumer_warpgroups=groups, tile_keys=keys, persistent=persistent)
+        filled = (
+            _filled(replace(tile, own_output=own, query_stages=stages), problem)
+            for own, stages in _memory_of_output(persistent, same)
+        )
+        fitting = [one for one in filled if one is not None]
+        if not fitting:
             continue
-        tile = replace(
-            base, consumer_warpgroups=groups, tile_keys=keys, pingpong=pingpong,
-            persistent=persistent, integer_max=integer, lazy_rescale=lazy,
-        )  # fmt: skip
-        for own, query_stages in _memory_of_output(persistent, same):
-            one = replace(tile, own_output=own, query_stages=query_stages)
-            full = _filled(one, problem)
-            if full is not None:
-                yield full
+        heads = _group(problem, fitting[0])
+        turns = both if groups > 1 else (False,)
+        for one, pingpong, integer, lazy in itertools.product(fitting, turns, both, both):
+            yield replace(
+                one, pingpong=pingpong, integer_max=integer, lazy_rescale=lazy, head_group=heads
+            )
 
 
 def _memory_of_output(persistent: bool, same: bool) -> Iterator[tuple[bool, int]]:
@@ -76,12 +75,11 @@ def _memory_of_output(persistent: bool, same: bool) -> Iterator[tuple[bool, int]
         persistent: Whether a thread block has several tiles; otherwise one stage of Q is enough.
         same: Whether the output has the head size of Q, whose memory it can take.
     """
+    stages = (2, 1) if persistent else (1,)
     if persistent or not same:
-        yield True, 1
+        yield from ((True, one) for one in stages)
     if same:
-        yield False, 1
-    if persistent and same:
-        yield False, 2
+        yield from ((False, one) for one in stages)
 
 
 def _filled(
