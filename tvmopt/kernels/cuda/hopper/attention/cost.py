@@ -9,6 +9,11 @@ A block of keys takes, for all consumer warpgroups of a thread block, the longes
 - a share of both GEMMs and of the softmax (issue slots and MUFU), since they overlap;
 - the loads of K and V from L2;
 - the latency of one warpgroup, whose softmax overlaps only its own second GEMM.
+
+With a causal mask, the order of the tiles decides how evenly SMs are loaded, and how often DRAM
+reads K and V (:mod:`.causal_order`). Predicted over measured times of 133 causal kernels, of those
+results and of 2026-11-28-gpu.md: geometric mean 1.02, standard deviation 6%. Two stages of Q have
+not been measured.
 """
 
 from __future__ import annotations

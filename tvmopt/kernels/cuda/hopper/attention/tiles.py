@@ -2,7 +2,7 @@
 
 Tiles of full attention all take equally long. Consecutive ones are of one head, whose K and V they
 share in L2. With a causal mask the longest tiles (the last queries) of a group of heads come first
-(LPT order); K and V of a group fit into L2, where its later tiles find them. A persistent thread
+(LPT order). The cost model chooses the size of a group (:mod:`.causal_order`). A persistent thread
 block takes its tiles from both ends of each round (snake order)::
 
     round 0   0  1  2  3      a thread block's tiles: 0 7 8 .., 1 6 9 .., 2 5 10 .., 3 4 11 ..
