@@ -15,6 +15,9 @@ from tvmopt.kernels.cuda.hopper.attention.cost import attention_cost
 from tvmopt.kernels.ranked import Ranked
 
 _TILE_KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224)
+# Most keys of a block with two stages of Q and a causal mask: both the loop over tiles and the last
+# tile have a masked and an unmasked loop, and ptxas took 40 s for 160 keys at head size 128.
+_MOST_KEYS_OF_TWO_Q_STAGES = 128
 # More stages than these hide no more latency.
 _MOST_STAGES = 4
 
@@ -50,12 +53,13 @@ def _configs(
 ) -> Iterator[HopperAttentionConfig]:
     """Yield each tile with the deepest ring that fits."""
     replace, same = dataclasses.replace, problem.head_size == problem.value_size
-    both = (True, False)
+    both, causal = (True, False), problem.causal is not MaskedBy.NOTHING
     for groups, keys, persistent in itertools.product((1, 2, 3), _TILE_KEYS, both):
         tile = replace(base, consumer_warpgroups=groups, tile_keys=keys, persistent=persistent)
         filled = (
             _filled(replace(tile, own_output=own, query_stages=stages), problem)
             for own, stages in _memory_of_output(persistent, same)
+            if stages == 1 or not causal or keys <= _MOST_KEYS_OF_TWO_Q_STAGES
         )
         fitting = [one for one in filled if one is not None]
         if not fitting:
