@@ -64,6 +64,21 @@ CASES = [
     ({"queries": 1, "keys": 1000, "kv_heads": 1}, config(tile_keys=128, lazy_rescale=True)),
     ({"head_size": 40, "value_size": 72}, config(own_output=True)),
     ({"queries": 200, "head_size": 96}, config(consumer_warpgroups=3, tile_keys=80)),
+    ({"queries": 300, "batch": 2}, config(query_stages=2)),
+    (
+        {"causal": FIRST, "queries": 400, "keys": 400, "batch": 2},
+        config(consumer_warpgroups=2, query_stages=2, head_group=3, lazy_rescale=True),
+    ),
+    (
+        {"causal": LAST, "head_size": 128, "queries": 200, "keys": 330},
+        config(consumer_warpgroups=2, query_stages=2, own_output=True, pingpong=False),
+    ),
+    ({"mask_shape": (1, 2, 1, 150), "mask_dtype": "bool"}, config(query_stages=2)),
+    ({"head_size": 40, "value_size": 72, "batch": 2}, config(query_stages=2, own_output=True)),
+    (
+        {"head_size": 256, "keys": 130, "queries": 60, "heads": 2, "kv_heads": 1, "batch": 2},
+        config(tile_keys=32, query_stages=2),
+    ),
 ]  # fmt: skip
 
 
@@ -88,11 +103,14 @@ def test_attention(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
-@pytest.mark.parametrize("own_output", [False, True])
-def test_results_do_not_depend_on_when_copies_complete(own_output):
+@pytest.mark.parametrize(
+    "memory",
+    [{}, {"own_output": True}, {"query_stages": 2}, {"query_stages": 2, "own_output": True}],
+)
+def test_results_do_not_depend_on_when_copies_complete(memory):
     p = problem(causal=FIRST, queries=200, keys=200)
     inputs = operands(p)
-    c = config(consumer_warpgroups=2, own_output=own_output)
+    c = config(consumer_warpgroups=2, **memory)
     first, *others = _outputs(p, c, inputs, None, ORDERS)
     check(p, first, attention(p, inputs))
     for other in others:
@@ -158,6 +176,9 @@ def test_other_functions_and_gpus_are_refused():
         ({"consumer_warpgroups": 4}, "one to three"),
         ({"consumer_warpgroups": 3, "tile_keys": 160}, "exceed its registers"),
         ({"consumer_warpgroups": 2, "tile_keys": 128, "stages": 9}, "shared memory"),
+        ({"query_stages": 3}, "one or two stages"),
+        ({"query_stages": 2, "persistent": False}, "two stages of Q"),
+        ({"head_group": -1}, "a group of heads"),
     ],
 )
 def test_configurations_that_do_not_fit(fields, reason):

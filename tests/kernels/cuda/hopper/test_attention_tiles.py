@@ -27,3 +27,12 @@ def test_a_group_of_heads_fits_into_l2(batch: int, keys: int, kv_heads: int, gro
     assert found == group
     bytes_of_group = found * 4 * keys * 128 * kv_heads // 16
     assert batch == 1 or bytes_of_group <= H200.l2_bytes / 2
+
+
+def test_the_group_of_a_configuration() -> None:
+    problem = AttentionProblem(
+        1, 16, 16, 512, 512, 128, 128, "float16", 0.1, MaskedBy.FIRST_KEY
+    )  # fmt: skip
+    for given, found in ((3, 3), (100, 16)):  # no more than there are
+        config = HopperAttentionConfig(ATTENTION, H200, head_group=given)
+        assert group_of_heads(problem, config, 4) == found

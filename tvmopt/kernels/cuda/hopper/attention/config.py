@@ -38,6 +38,10 @@ class HopperAttentionConfig(CudaHint):
         integer_max: Whether row maxima compare the bits of scores as integers, three at once.
         lazy_rescale: Whether the output is rescaled only where a row maximum grew by a factor of
             more than 256 in the probabilities (FlashAttention-4).
+        query_stages: Stages of the ring of Q: 1, or 2 where TMA loads the next Q during a tile, and
+            the first GEMM of the next tile overlaps the epilogue.
+        head_group: Heads whose tiles follow each other, longest first, with a causal mask; 0 for
+            :func:`~tvmopt.kernels.cuda.common.head_groups.heads_of_group`.
     """
 
     consumer_warpgroups: int = 2
@@ -48,13 +52,15 @@ class HopperAttentionConfig(CudaHint):
     own_output: bool = False
     integer_max: bool = False
     lazy_rescale: bool = False
+    query_stages: int = 1
+    head_group: int = 0
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Grouping key: warpgroups, ping-pong, grid, softmax."""
+        """Grouping key: warpgroups, ping-pong, grid, softmax, stages of Q."""
         return (
             self.template, self.consumer_warpgroups, self.pingpong, self.persistent,
-            self.integer_max, self.lazy_rescale,
+            self.integer_max, self.lazy_rescale, self.query_stages,
         )  # fmt: skip
 
     @property
@@ -70,7 +76,8 @@ class HopperAttentionConfig(CudaHint):
     def smem_bytes(self, problem: AttentionProblem) -> int:
         """Return the shared memory of the kernel, in bytes."""
         sizes = padded_size(problem.head_size), padded_size(problem.value_size)
-        rows = self.tile_queries * (sizes[0] + (sizes[1] if self.own_output else 0))
+        each = self.query_stages * sizes[0] + (sizes[1] if self.own_output else 0)
+        rows = self.tile_queries * each
         return _BYTES * (rows + self.stages * self.tile_keys * sum(sizes)) + _BARRIER_BYTES
 
     def why_not(self, problem: AttentionProblem) -> Refusal | None:
@@ -83,8 +90,14 @@ class HopperAttentionConfig(CudaHint):
             return Refusal("a tile has one to three consumer warpgroups")
         if self.tile_keys % 16 or not 16 <= self.tile_keys <= 256:
             return Refusal("a block has 16 to 256 keys, a multiple of 16")
+        if self.head_group < 0:
+            return Refusal("a group of heads has a size, or 0")
         if self.stages < 2:
             return Refusal("a ring has at least two stages")
+        if self.query_stages not in (1, 2):
+            return Refusal("a ring of Q has one or two stages")
+        if self.query_stages > 1 and not self.persistent:
+            return Refusal("two stages of Q are for persistent kernels")
         if problem.head_size != problem.value_size and not self.own_output:
             return Refusal("only an output tile of the shape of Q can take the memory of Q")
         # Scores in float32, probabilities in 16 bits, the output in float32.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
-from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cuda.hopper.emit import const
 

@@ -20,7 +20,6 @@ from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
-from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
 from tvmopt.kernels.cuda.hopper.attention.ring import TileRing
 from tvmopt.kernels.cuda.hopper.emit import Threads, pin
 from tvmopt.kernels.cuda.hopper.wgmma import matrix_descriptor
@@ -36,26 +35,27 @@ class AttentionGemms:
     """
 
     def __init__(
-        self, dtype: str, queries: tirx.Buffer, query_tile: OperandTile, keys: TileRing,
-        values: TileRing, threads: Threads,
+        self, dtype: str, queries: TileRing, keys: TileRing, values: TileRing, threads: Threads,
     ) -> None:  # fmt: skip
-        self._keys, self._values = keys, values
+        self._queries, self._keys, self._values = queries, keys, values
         self._ptx = dtypes.dtype(dtype).ptx
         tile = keys.tile.rows
         self.scores: tirx.Buffer = build.alloc_local([tile // 2], "float32")
         self.output: tirx.Buffer = build.alloc_local([values.tile.padded // 2], "float32")
         self.probabilities: tirx.Buffer = build.alloc_local([tile // 4], "uint32")
-        self._q = query_tile.k_major()
+        self._q = queries.tile.k_major()
         self._k, self._v = keys.tile.k_major(), values.tile.mn_major()
-        self._q_start = matrix_descriptor(queries, self._q)
+        self._q_start = matrix_descriptor(queries.memory, self._q)
         self._k_start = matrix_descriptor(keys.memory, self._k)
         self._v_start = matrix_descriptor(values.memory, self._v)
         self._own = threads.warpgroup * self._q.atom
 
     def issue_scores(self) -> None:
-        """Issue and commit S = Q K^T of the current stage of K."""
+        """Issue and commit S = Q K^T of the current stages of Q and K."""
         tile = self._keys.tile
-        left = advance(self._q_start[0], self._own)
+        left = advance(
+            self._q_start[0], self._own + self._queries.stage * (self._queries.tile.elements // 8)
+        )
         right = advance(self._k_start[0], self._keys.stage * (tile.elements // 8))
         name = self._name(tile.rows)
         build.evaluate(T.ptx.wgmma.fence.sync.aligned())
@@ -66,7 +66,7 @@ class AttentionGemms:
                     T.ptx.pred(int(step > 0)), 1, 1, 0, 0,
                 )
             )  # fmt: skip
-        build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
+        self._commit()
 
     def issue_output(self, accumulate: Expr) -> None:
         """Issue and commit O += P V of the current stage of V; O = P V without ``accumulate``."""
@@ -80,17 +80,20 @@ class AttentionGemms:
             build.evaluate(
                 T.ptx[name](*_all(self.output), *left, advance(right, b), added, 1, 1, 1)
             )
-        build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
+        self._commit()
 
     def wait_scores(self, depth: int) -> None:
         """Wait until at most ``depth`` groups are in flight, none of them of S."""
         build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(depth))
         pin(_all(self.scores))
 
-    def wait_output(self) -> None:
-        """Wait until no group is in flight."""
-        build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(0))
+    def wait_output(self, depth: int = 0) -> None:
+        """Wait until at most ``depth`` groups are in flight, none of them of O."""
+        build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(depth))
         pin(_all(self.output))
+
+    def _commit(self) -> None:
+        build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
 
     def _name(self, columns: int) -> str:
         return f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{self._ptx}.{self._ptx}"

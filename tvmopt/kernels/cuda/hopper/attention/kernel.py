@@ -11,6 +11,8 @@ Roles of the warpgroups of a thread block, for each tile of queries::
                                   wait for O -> round P, rescale O
                               O += P V of the first block, divide by the row sums, store
 
+With two stages of Q, a consumer issues S of the next tile before the epilogue of this one.
+
 With ``pingpong``, a consumer issues its GEMMs only after its predecessor has, so that the softmax
 of one consumer overlaps the GEMMs of the others. The turn goes round by named barriers.
 
@@ -96,7 +98,7 @@ class AttentionKernel:
     def _allocate(self, smem: SMEMPool) -> None:
         p, c = self._p, self._c
         q_tile = OperandTile(c.tile_queries, p.head_size)
-        self._q = TileRing(q_tile, p.dtype, 1, smem)
+        self._q = TileRing(q_tile, p.dtype, c.query_stages, smem)
         self._k = TileRing(OperandTile(c.tile_keys, p.head_size), p.dtype, c.stages, smem)
         self._v = TileRing(OperandTile(c.tile_keys, p.value_size), p.dtype, c.stages, smem)
         out_tile = OperandTile(c.tile_queries, p.value_size)
@@ -148,7 +150,7 @@ class AttentionKernel:
         """Consumer warpgroups: both GEMMs and the softmax of each tile, and the epilogue."""
         p, c, t = self._p, self._c, self._threads
         set_registers("inc", c.registers[1])
-        self._gemms = AttentionGemms(p.dtype, self._q.memory, self._q.tile, self._k, self._v, t)
+        self._gemms = AttentionGemms(p.dtype, self._q, self._k, self._v, t)
         self._mask = ScoreMask(p, c.tile_keys, self._mask_buffer, t)
         factor = 1.0 if self._mask.is_additive else p.scale * LOG2_E
         self._softmax = OnlineSoftmax(self._gemms, p.dtype, factor, self._mask.guarded, c)
@@ -156,24 +158,41 @@ class AttentionKernel:
         if self._takes_turns:
             with when(t.warpgroup == c.consumer_warpgroups - 1):
                 arrive_at(const(_PINGPONG_BARRIER), 256)
-        with self._scheduler.tiles() as tile:
-            self._tile(tile)
+        if c.query_stages > 1:
+            self._stored = Scalar("int32", 0)
+            self._wait_operands()
+            self._gemms.issue_scores()
+            with self._scheduler.tiles_before_last() as tile:
+                self._tile(tile, is_last=False)
+            self._tile(self._scheduler.last_tile())
+        else:
+            with self._scheduler.tiles() as tile:
+                self._tile(tile)
         self._store.wait_read()
+
+    def _wait_operands(self) -> None:
+        """Wait for Q of a tile, and for its last block of keys."""
+        self._q.wait_full()
+        self._k.wait_full()
 
     @property
     def _takes_turns(self) -> bool:
         return self._c.pingpong and self._c.consumer_warpgroups > 1
 
-    def _tile(self, tile: QueryTile) -> None:
-        g, softmax, store, thread = self._gemms, self._softmax, self._store, self._threads.thread
+    def _tile(self, tile: QueryTile, *, is_last: bool = True) -> None:
+        """Emit a tile; with two stages of Q, the first GEMM of the next one unless ``is_last``."""
+        g, softmax, thread = self._gemms, self._softmax, self._threads.thread
         last = held(tile.blocks - 1)
-        self._q.wait_full()
-        self._k.wait_full()
-        g.issue_scores()
+        if self._c.query_stages == 1:
+            self._wait_operands()
+            g.issue_scores()
         g.wait_scores(0)
         self._k.release(thread)
         if self._mask.needed:
             self._mask.apply(g.scores, tile, last)
+        if self._c.query_stages > 1 and not self._c.own_output:
+            with when(self._stored.value > 0):
+                self._store.release_read(self._q)
         softmax.first()
         softmax.pack()
         self._accumulates.set(0)
@@ -185,21 +204,51 @@ class AttentionKernel:
             self._blocks(whole, lambda i: whole - 1 - i, tile, masked=False)
         else:
             self._blocks(last, lambda i: last - 1 - i, tile, masked=False)
+        if self._c.query_stages > 1:
+            self._end_and_begin(tile, is_last)
+        else:
+            self._end(tile)
+
+    def _end(self, tile: QueryTile) -> None:
+        """Emit the last GEMM of a tile and the epilogue."""
+        g, store, thread = self._gemms, self._store, self._threads.thread
         if self._c.own_output:
             self._q.release(thread)
         self._v.wait_full()
         g.issue_output(self._accumulates.value > 0)
         g.wait_output()
         self._v.release(thread)
-        softmax.finish()
+        self._softmax.finish()
         if self._c.own_output:
             store.wait_read()
             store.sync()
-        store.store(g.output, tile)
+        store.store(g.output, tile, const(0))
         if not self._c.own_output:
             store.wait_read()
             store.sync()
             self._q.release(thread)
+
+    def _end_and_begin(self, tile: QueryTile, is_last: bool) -> None:
+        """Emit the last GEMM of a tile, the first one of the next tile, and the epilogue."""
+        g = self._gemms
+        self._v.wait_full()
+        g.issue_output(self._accumulates.value > 0)
+        own, stage = self._c.own_output, held(self._q.stage)
+        if own:
+            self._q.release(self._threads.thread)
+        else:  # the output takes the memory of Q
+            self._q.advance()
+        if not is_last:
+            self._wait_operands()
+            g.issue_scores()
+        g.wait_output(0 if is_last else 1)
+        self._v.release(self._threads.thread)
+        self._softmax.finish()
+        if own:
+            self._store.wait_read()
+            self._store.sync()
+        self._store.store(g.output, tile, const(0) if own else stage)
+        self._stored.set(1)
 
     def _blocks(
         self, count: Expr, block: Callable[[Expr], Expr], tile: QueryTile, *, masked: bool

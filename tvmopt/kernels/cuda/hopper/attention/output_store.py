@@ -9,6 +9,7 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.attention.operand_layout import OperandTile
+from tvmopt.kernels.cuda.hopper.attention.ring import TileRing
 from tvmopt.kernels.cuda.hopper.attention.tiles import QueryTile
 from tvmopt.kernels.cuda.hopper.emit import Threads, one_thread_of, quotient, remainder
 from tvmopt.kernels.cuda.hopper.tma import tma_store
@@ -21,7 +22,7 @@ class OutputStore:
 
     Args:
         tile: The output tile in shared memory.
-        memory: Its shared memory; a warpgroup writes the lines of its own rows only.
+        memory: Its shared memory, stages x elements; a warpgroup writes the lines of its own rows.
         descriptor: TMA descriptor of the output, boxes of 64 rows.
         axes: Order of the output's axes, see :class:`AttentionProblem`.
         threads: Thread indices.
@@ -39,15 +40,25 @@ class OutputStore:
         with one_thread_of(self._threads.warp):
             build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
 
+    def release_read(self, ring: TileRing) -> None:
+        """Release the other one of two stages, in the storing thread, once its store has read it.
+
+        Args:
+            ring: The ring of Q, whose current stage is that of this tile.
+        """
+        with one_thread_of(self._threads.warp):
+            build.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
+            ring.empty.arrive(1 - ring.stage, tirx.const(True, "bool"))
+
     def sync(self) -> None:
         """Synchronise the warpgroup."""
         build.evaluate(T.cuda.warpgroup_sync(self._threads.warpgroup + 1))
 
-    def store(self, output: tirx.Buffer, tile: QueryTile) -> None:
-        """Write the accumulators to shared memory, and issue the TMA stores."""
+    def store(self, output: tirx.Buffer, tile: QueryTile, stage: Expr) -> None:
+        """Write the accumulators to a stage in shared memory, and issue the TMA stores."""
         t, layout = self._threads, self._tile
         for first in range(0, layout.padded, 16):
-            self._put(output, first)
+            self._put(output, first, stage)
         build.evaluate(T.ptx.fence.proxy.async_.shared__cta())
         self.sync()
         with one_thread_of(t.warp):
@@ -58,11 +69,11 @@ class OutputStore:
                     [
                         block * layout.width, tile.query + t.warpgroup * 64, tile.head, tile.batch
                     ],
-                    self._memory.ptr_to([0, place]),
+                    self._memory.ptr_to([stage, place]),
                 )  # fmt: skip
             build.evaluate(T.ptx.cp.async_.bulk.commit_group())
 
-    def _put(self, output: tirx.Buffer, first: int) -> None:
+    def _put(self, output: tirx.Buffer, first: int, stage: Expr) -> None:
         """Write 16 columns of a warp's 16 rows, four 8 x 8 matrices (:mod:`..tma_store`)."""
         t, layout = self._threads, self._tile
         packed = build.alloc_local([4], "uint32")
@@ -78,4 +89,4 @@ class OutputStore:
         piece = (column // 8 + quotient(t.lane, 16)) ^ swizzle
         place = block * layout.rows * layout.width + line * layout.width + piece * 8
         registers = [packed[i] for i in range(4)]
-        build.evaluate(T.ptx[_STMATRIX](self._memory.ptr_to([0, place]), *registers))
+        build.evaluate(T.ptx[_STMATRIX](self._memory.ptr_to([stage, place]), *registers))

@@ -2,7 +2,7 @@
 
 Tiles of full attention all take equally long. Consecutive ones are of one head, whose K and V they
 share in L2. With a causal mask the longest tiles (the last queries) of a group of heads come first
-(LPT order); K and V of a group fit into L2, where its later tiles find them. A persistent thread
+(LPT order). The cost model chooses the size of a group (:mod:`.causal_order`). A persistent thread
 block takes its tiles from both ends of each round (snake order)::
 
     round 0   0  1  2  3      a thread block's tiles: 0 7 8 .., 1 6 9 .., 2 5 10 .., 3 4 11 ..
@@ -76,15 +76,35 @@ class QueryTileScheduler:
         if self._grid == self._total:
             yield self._tile(self._first)
             return
-        number = Scalar("int32", self._first)
+        number, step = self._start()
+        with build.While(number.value < self._total):
+            yield self._tile(number.value)
+            self._advance(number, step)
+
+    @contextmanager
+    def tiles_before_last(self) -> Iterator[QueryTile]:
+        """Emit the body once for each tile of the thread block but the last one."""
+        number, step = self._start()
+        self._number = number
+        with build.While(number.value + step.value < self._total):
+            yield self._tile(number.value)
+            self._advance(number, step)
+
+    def last_tile(self) -> QueryTile:
+        """Return the last tile of the thread block, after :meth:`tiles_before_last`."""
+        return self._tile(self._number.value)
+
+    def _start(self) -> tuple[Scalar, Scalar]:
+        """Emit the number of the first tile, and the distance to the next one."""
         # Snake order: the distance to the next tile alternates.
         forth = 2 * (self._grid - 1 - self._first) + 1
         step = Scalar("int32", forth if self._causal else self._grid)
-        with build.While(number.value < self._total):
-            yield self._tile(number.value)
-            number.set(number.value + step.value)
-            if self._causal:
-                step.set(2 * self._grid - step.value)
+        return Scalar("int32", self._first), step
+
+    def _advance(self, number: Scalar, step: Scalar) -> None:
+        number.set(number.value + step.value)
+        if self._causal:
+            step.set(2 * self._grid - step.value)
 
     def _tile(self, number: Expr) -> QueryTile:
         p, c = self._p, self._c
@@ -103,9 +123,8 @@ class QueryTileScheduler:
         head, batch = held(remainder(row, p.heads)), held(quotient(row, p.heads))
         query = held(index * c.tile_queries)
         blocks, whole = self._blocks(query)
-        return QueryTile(
-            query, head, held(quotient(head, p.heads // p.kv_heads)), batch, blocks, whole
-        )
+        kv_head = held(quotient(head, p.heads // p.kv_heads))
+        return QueryTile(query, head, kv_head, batch, blocks, whole)
 
     def _blocks(self, query: Expr) -> tuple[Expr, Expr]:
         """Return the blocks that some query sees, and those that all see."""
@@ -125,8 +144,11 @@ def group_of_heads(problem: AttentionProblem, config: HopperAttentionConfig, acr
 
     Args:
         problem: The problem.
-        config: Supplies the GPU.
+        config: Supplies the number, or else the GPU.
         across: Tiles of queries of a head.
     """
     p = problem
-    return heads_of_group(p.heads * p.batch, p.cache_bytes(), across, config.arch)
+    rows = p.heads * p.batch
+    if config.head_group:
+        return min(config.head_group, rows)
+    return heads_of_group(rows, p.cache_bytes(), across, config.arch)
