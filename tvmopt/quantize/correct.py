@@ -13,6 +13,7 @@ lower the error on the others. Then the parameter ``quantizer`` says what correc
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -133,6 +134,7 @@ def correct(
     quantizer: str,
     progress: Progress | None = None,
     held_back: HeldBack | None = None,
+    deadline: float = math.inf,
 ) -> Corrected:
     """Return ``ranges`` with the corrected weights and biases of the layers.
 
@@ -144,6 +146,7 @@ def correct(
             names NNCF.
         progress: Called before each step.
         held_back: The same data in two parts, to share measurements.
+        deadline: Value of :func:`time.monotonic` after which no layer is fitted.
 
     Raises:
         ModelError: When NNCF cannot quantize the model and ``quantizer`` names NNCF.
@@ -153,18 +156,20 @@ def correct(
     if progress is not None:
         progress(len(batches), len(batches), "calibrate: correction of layers")
     if quantizer == AUTO:
-        return _measured(model, ranges, held_back or HeldBack(model, batches))
+        return _measured(model, ranges, held_back or HeldBack(model, batches), deadline)
     if quantizer == LAYERWISE:
-        done = fit_layers(model, ranges, batches)
+        done = fit_layers(model, ranges, batches, deadline=deadline)
         return Corrected(done, quantizer, _fitted(done))
     biases = corrected_biases(model, batches, quantizer == ACCURATE, ranges.channel_scales)
     done = dataclasses.replace(ranges, biases=biases)
     return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
 
 
-def _measured(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Corrected:
+def _measured(
+    model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack, deadline: float
+) -> Corrected:
     """Fit the layers on a part of the data; keep the fit where it helps on the rest."""
-    done = fit_layers(model, ranges, held_back.seen)
+    done = fit_layers(model, ranges, held_back.seen, deadline=deadline)
     before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
