@@ -132,7 +132,8 @@ def sensitivity(
         analysis, why_not_asked = begin(chosen)
         starts = _all_converted(analysis, costs, deadline)
     costs, notes = with_errors(analysis, costs, deadline)
-    fewer = "" if first == _FIRST_SAMPLES else f"at most {first} samples were measured, for time"
+    usual = min(samples, _FIRST_SAMPLES, data.samples)
+    fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
     notes += [why for why in (why_untimed, why_not_asked, fewer, _too_few(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
