@@ -131,6 +131,7 @@ def _row(model: SearchedModel, args: argparse.Namespace, gpu: int) -> dict[str, 
         "XDG_CACHE_HOME": str(folder),  # the lock of exclusive timing: each GPU has its own cores
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "CUDA_VISIBLE_DEVICES": visible,
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     }
     run = Steps(model.name, folder, environment, cores_of(gpu, args.gpus, visible))
     data, count = folder / "data.npz", max(8, args.samples // model.batch)
