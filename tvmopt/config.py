@@ -37,9 +37,9 @@ from tvmopt.skip_layers import SkipLayers
 # Further sizes of a model that are tuned in the time of the largest one.
 _SIZES_AS_ONE = 10
 _RPC = ("rpc_tracker", "rpc_key")
-# Left out of a digest when empty, so that digests of local measurements, and of exact float32, stay
-# equal.
-_ONLY_IF_SET = (*_RPC, "allow_tf32")
+# Left out of a digest when empty, so that digests of local measurements, of exact float32, and of
+# calibration without a time limit stay equal.
+_ONLY_IF_SET = (*_RPC, "allow_tf32", "calibration_time")
 
 _C = TypeVar("_C", bound="StageConfig")
 
@@ -261,8 +261,8 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
         metric_sha256: sha256 of the user's own metric or alphabet; empty for other metrics.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
-        accuracy_time_s: Most seconds that the candidate computes for its accuracy, so that fewer
-            samples may be seen; 0 for no limit.
+        accuracy_time_s: Most seconds for the accuracy, of the candidate and the float model
+            together, so that fewer samples may be seen; 0 for no limit.
         rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
         rpc_key: Key of the board there to measure on.
     """

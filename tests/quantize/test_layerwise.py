@@ -145,9 +145,9 @@ def test_auto_fits_on_a_part_and_measures_the_float_model_once(network, monkeypa
             floats.append(model)
         return found
 
-    def fit(model, ranges, batches):
+    def fit(model, ranges, batches, deadline):
         seen.append(len(batches))
-        return fit_layers(model, ranges, batches)
+        return fit_layers(model, ranges, batches, deadline=deadline)
 
     monkeypatch.setattr(CORRECT, "new_session", session)
     monkeypatch.setattr(CORRECT, "fit_layers", fit)
@@ -174,7 +174,7 @@ def test_auto_drops_a_fit_that_does_not_help(network, monkeypatch):
     model, batches, _ = network
     ranges = collect_ranges(model, batches)
     worse = dataclasses.replace(ranges, biases={"first": (9.0,) * 16})
-    monkeypatch.setattr(CORRECT, "fit_layers", lambda *_: worse)
+    monkeypatch.setattr(CORRECT, "fit_layers", lambda *_, **__: worse)
     done = correct(model, ranges, batches, "auto")
     assert (done.ranges, done.quantizer) == (ranges, "onnxruntime")
     assert done.line.startswith("layers as they are: fitting changes the error of the outputs from")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,6 +145,36 @@ def test_whatever_comes_of_trials_the_plan_goes_on_to_the_end(seed: int) -> None
 def test_each_dtype_is_tried_before_any_is_explored() -> None:
     tried = _run(SPACE, lambda c: _finished(c, 1.0), VariantSampler(0), most=3)
     assert {t.choice.variant.dtype for t in tried} == {"float32", "bfloat16", "int8"}
+
+
+GPU_SPACE = Space(
+    ("float16", "int8", "bfloat16", "float32"),
+    {"float16": ("",), "int8": ("0", ""), "bfloat16": ("",)},
+    ("NHWC", "NCHW"),
+    EFFORTS[:2],
+)
+
+
+def test_dtypes_are_begun_in_the_order_of_the_space() -> None:
+    tried = _run(GPU_SPACE, lambda c: _finished(c, 1.0), VariantSampler(0), most=3)
+    assert [t.choice.variant.dtype for t in tried] == ["float16", "int8", "bfloat16"]
+
+
+@pytest.mark.parametrize("state", [FAILED, FINISHED])
+def test_float32_is_next_while_nothing_is_feasible(state: str) -> None:
+    def measure(choice: Choice) -> Tried:
+        if choice.variant.dtype == "float32":
+            return _finished(choice, 3.0)
+        return Tried(choice, state, 0.5, (1.0,) if state == FINISHED else ())
+
+    tried = _run(GPU_SPACE, measure, VariantSampler(0), most=3)
+    assert [t.choice.variant.dtype for t in tried] == ["float16", "float32", "int8"]
+
+
+def test_a_trial_that_still_runs_is_no_reason_for_float32() -> None:
+    first = Choice(next(GPU_SPACE.variants()), EFFORTS[0])
+    chosen = next_choice(GPU_SPACE, [Tried(first, RUNNING)], VariantSampler(0))
+    assert chosen is not None and chosen.variant.dtype == "int8"
 
 
 def test_the_sampler_finds_the_best_region_before_random_search() -> None:

@@ -82,7 +82,7 @@ def test_any_space_survives_the_way_through_json(dtypes, convolutions, topk) -> 
 
 
 def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
-    assert choose_dtypes(Declared(), roofline(AVX512), False) == ("float32", "int8", "bfloat16")
+    assert choose_dtypes(Declared(), roofline(AVX512), False) == ("bfloat16", "int8", "float32")
     assert choose_dtypes(Declared(), roofline(("avx2",)), False) == ("float32",)
     assert choose_dtypes(Declared(dtypes=("int8",)), roofline(("avx2",)), False) == ("int8",)
     assert choose_dtypes(Declared(), roofline(AVX512), True) == ("float32",)
@@ -93,23 +93,27 @@ def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
 @pytest.mark.parametrize(
     ("target", "dtypes"),
     [
-        ("h200", ("float32", "int8", "float16", "bfloat16")),
-        ("t4", ("float32", "float16", "int8")),
-        ("sapphirerapids", ("float32", "int8", "bfloat16")),
-        ("neoverse-v1", ("float32", "int8", "bfloat16", "float16")),
+        ("h200", ("float16", "int8", "bfloat16", "float32")),
+        ("t4", ("float16", "int8", "float32")),
+        ("sapphirerapids", ("bfloat16", "int8", "float32")),
+        ("neoverse-v1", ("bfloat16", "int8", "float16", "float32")),
+        ("cascadelake", ("int8", "float32")),
     ],
 )
-def test_dtypes_come_in_the_order_of_their_rates(target: str, dtypes: tuple) -> None:
-    assert choose_dtypes(Declared(), roofline_of(resolve_target(target)), False) == dtypes
+def test_the_fastest_half_float_comes_first_and_float32_last(target: str, dtypes: tuple) -> None:
+    peaks = roofline_of(resolve_target(target))
+    assert choose_dtypes(Declared(), peaks, False) == dtypes
+    declared = Declared(dtypes=tuple(reversed(dtypes)))
+    assert choose_dtypes(declared, peaks, False) == dtypes
 
 
 def test_tf32_is_a_dtype_only_where_it_is_allowed() -> None:
     h200 = roofline_of(resolve_target("h200"))
-    assert choose_dtypes(Declared(), h200, False, allow_tf32=True)[:2] == ("float32", "tf32")
+    assert choose_dtypes(Declared(), h200, False, allow_tf32=True)[-2:] == ("tf32", "float32")
     assert "tf32" not in choose_dtypes(Declared(), h200, False)
     declared = Declared(dtypes=("float16", "float32"))
     found = choose_dtypes(declared, h200, False, allow_tf32=True)
-    assert found == ("float16", "float32", "tf32")
+    assert found == ("float16", "tf32", "float32")
     assert choose_dtypes(Declared(dtypes=("int8",)), h200, False, allow_tf32=True) == ("int8",)
     assert choose_dtypes(Declared(), h200, True, allow_tf32=True) == ("float32",)
 

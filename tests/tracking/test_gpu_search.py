@@ -38,7 +38,8 @@ def command(search_command, tmp_path_factory):
     space.write_text("skip_layers: {bfloat16: ['']}\n")
     return search_command(
         target="cuda", threads=1, dtypes="float32,float16,bfloat16", layouts="NHWC", topk=1,
-        strategies="default,fast", trials=6, sensitivity_time=12, repeats=20, space=space,
+        strategies="default,fast", trials=6, time_budget=0, sensitivity_time=12, repeats=20,
+        space=space,
     )  # fmt: skip
 
 

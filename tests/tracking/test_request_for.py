@@ -63,6 +63,11 @@ def test_a_baseline_takes_a_share_of_the_budget(budget_s, seconds) -> None:
     assert asked.accuracy_time_s == asked.time_limit_s == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("budget_s", "seconds"), [(0.0, 0.0), (600.0, 12.0), (10.0, 2.0)])
+def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) -> None:
+    assert request_for(REQUEST, PLAIN, budget_s).evaluate.accuracy_time_s == seconds
+
+
 def test_a_model_without_inputs_is_refused(make_model, tmp_path) -> None:
     node = helper.make_node("Relu", ["c"], ["y"], name="relu")
     model = make_model([node], {}, {"y": ("float32", [2])}, {"c": np.float32([-1, 2])})

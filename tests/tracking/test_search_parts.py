@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -243,14 +244,22 @@ def test_a_stage_gets_its_own_limit_or_what_is_left_of_the_budget() -> None:
 
 def test_untuned_tvm_takes_a_share_of_the_budget() -> None:
     left = [2000.0]
-    of_baseline = TrialLimits(1200.0, 500.0, lambda: left[0], 2000.0, is_baseline=True)
-    assert of_baseline.allow().seconds == 60.0
-    assert replace(of_baseline, budget_s=480.0).allow().seconds == 30.0
+    now = time.monotonic()
+    of_baseline = TrialLimits(1200.0, 500.0, lambda: left[0], 2000.0, is_baseline=True, began=now)
+    assert of_baseline.allow().seconds == pytest.approx(120.0, abs=1.0)
+    assert replace(of_baseline, budget_s=480.0).allow().seconds == pytest.approx(30.0, abs=1.0)
     assert replace(of_baseline, budget_s=0.0).allow().seconds == 1200.0
     assert replace(of_baseline, seconds=5.0).allow().seconds == 5.0
-    said = of_baseline.explain(LimitError("a stage took longer than 60 s", "timeout"))
-    assert said.failure_class == "timeout"
-    assert "untuned TVM may take 60 s of the time_budget of 2000 s" in str(said)
+    # all stages together
+    assert replace(of_baseline, began=now - 100).allow().seconds == pytest.approx(20.0, abs=1.0)
+    with pytest.raises(LimitError) as none_left:
+        replace(of_baseline, began=now - 130).allow()
+    hung = LimitError("a stage took too long", "timeout")
+    assert of_baseline.explain(hung) is hung
+    for error in (hung, none_left.value):
+        said = replace(of_baseline, began=now - 120).explain(error)
+        assert said.failure_class == "timeout"
+        assert "untuned TVM may take 120 s of the time_budget of 2000 s" in str(said)
     left[0] = 0.0
     assert of_baseline.explain(said).failure_class == BUDGET_SPENT
 

@@ -11,6 +11,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import DatabaseMismatchError
+from tvmopt.kernels.cuda.common.register_promotion import OWN
 from tvmopt.tune.annotations import refusal
 from tvmopt.tune.database import (
     RECORD_FILE,
@@ -121,3 +122,9 @@ def test_serialised_calls_are_refused_wherever_they_are(tmp_path):
 def test_layouts_with_index_arithmetic_are_read(tmp_path, pad_value, width):
     _with_layout(tmp_path, pad_value, width)
     assert len(open_database(tmp_path, KEY).get_all_tuning_records()) == 1
+
+
+def test_what_gpu_kernels_annotate_is_allowed() -> None:
+    for key in ("tvmopt.halves", OWN):
+        annotate = ["Annotate", ["l0", 1], [key], []]
+        assert refusal([{}, [[[annotate], []]]]) == ""

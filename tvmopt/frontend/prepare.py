@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from tvmopt import host
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
@@ -108,7 +110,7 @@ def _with_shapes(model: onnx.ModelProto, shapes: Shapes) -> tuple[onnx.ModelProt
 
 
 def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:
-    """Return options of a quiet ONNX Runtime session with ``threads`` threads (0: its default).
+    """Return options of a quiet ONNX Runtime session with ``threads`` threads .
 
     If the model pads before a pool, ONNX Runtime's Pad fusion is disabled. That fusion merges a
     zero pad into MaxPool, which pads with -inf, and creates pools with more padding than ONNX
@@ -116,7 +118,7 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
 
     Args:
         model: The model, or its path.
-        threads: Number of intra-op threads.
+        threads: Number of intra-op threads; 0 for one for each core that this process may run on.
     """
     import onnxruntime as ort
 
@@ -128,6 +130,10 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
     options.add_session_config_entry("session.x64quantprecision", "1")
     if _pads_a_pool(model.graph):
         options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
+    if not threads and host.usable_cores() < (os.cpu_count() or 1):
+        # ONNX Runtime's default is a thread for each core of the machine, bound to it: searches on
+        # separate cores would all compute on the same ones.
+        threads = host.usable_cores()
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

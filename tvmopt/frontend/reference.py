@@ -40,7 +40,7 @@ class Reference:
 
     Args:
         model: A model with static input shapes, or its path.
-        threads: Number of threads of the session; 0 for ONNX Runtime's default.
+        threads: Number of threads of the session; 0 for one for each usable core.
 
     Raises:
         ModelError: When ONNX Runtime rejects the model.

@@ -155,6 +155,12 @@ class CalibrationParameters(Group):
         choices=(AUTO, *QUANTIZERS),
     )
     calibration_samples: int = parameter(100, "int8: most samples to calibrate on", least=1)
+    calibration_time: float = parameter(
+        0.0,
+        "int8: most seconds to calibrate for, on fewer samples if need be; 0: no limit; a search "
+        "takes 10% of its time_budget at most",
+        least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +169,7 @@ class SensitivityLimitParameters(Group):
 
     sensitivity_time: float = parameter(
         120.0,
-        "most seconds to measure sensitivity for; a search takes 15% of its time_budget at most",
+        "most seconds to measure sensitivity for; a search takes 10% of its time_budget at most",
         least=1,
     )
 

@@ -15,6 +15,7 @@ lower the error on the others. Then the parameter ``quantizer`` says what correc
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -136,6 +137,7 @@ def correct(
     quantizer: str,
     progress: Progress | None = None,
     held_back: HeldBack | None = None,
+    deadline: float = math.inf,
 ) -> Corrected:
     """Return ``ranges`` with the corrected weights and biases of the layers.
 
@@ -147,6 +149,8 @@ def correct(
             names NNCF.
         progress: Called before each step.
         held_back: The same data in two parts, to share measurements.
+        deadline: Value of :func:`time.monotonic` after which no range is narrowed and
+            no layer is fitted.
 
     Raises:
         ModelError: When NNCF cannot quantize the model and ``quantizer`` names NNCF.
@@ -158,17 +162,21 @@ def correct(
     if quantizer in (AUTO, LAYERWISE):
         held_back = held_back or HeldBack(model, batches)
         if quantizer == AUTO:
-            return _measured(model, ranges, held_back)
-        done = fit_layers(model, _narrowed(model, ranges, held_back), batches)
+            return _measured(model, ranges, held_back, deadline)
+        narrowed = _narrowed(model, ranges, held_back, deadline)
+        done = fit_layers(model, narrowed, batches, deadline=deadline)
         return Corrected(done, quantizer, _fitted(done, ranges))
     biases = corrected_biases(model, batches, quantizer == ACCURATE, ranges.channel_scales)
     done = dataclasses.replace(ranges, biases=biases)
     return Corrected(done, quantizer, f"biases of {len(biases)} layers corrected by NNCF")
 
 
-def _measured(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Corrected:
+def _measured(
+    model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack, deadline: float
+) -> Corrected:
     """Fit the layers on a part of the data; keep the fit where it helps on the rest."""
-    done = fit_layers(model, _narrowed(model, ranges, held_back), held_back.seen)
+    narrowed = _narrowed(model, ranges, held_back, deadline)
+    done = fit_layers(model, narrowed, held_back.seen, deadline=deadline)
     before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
@@ -176,9 +184,11 @@ def _measured(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Co
     return Corrected(done, LAYERWISE, f"{_fitted(done, ranges)}: this changes {change}")
 
 
-def _narrowed(model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack) -> Ranges:
+def _narrowed(
+    model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack, deadline: float
+) -> Ranges:
     """Return narrower ranges where they lower the error on the held-back samples."""
-    done = narrow_ranges(model, ranges, held_back.seen)
+    done = narrow_ranges(model, ranges, held_back.seen, deadline=deadline)
     if done.tensors == ranges.tensors:
         return ranges
     return done if held_back.error(done) < held_back.error(ranges) else ranges

@@ -39,7 +39,8 @@ def layer_seconds(
         jobs: Layers and dtypes, most important first.
         scheme: Quantization scheme of int8.
         target: CPU or GPU of this machine, to compile for.
-        deadline: No new layer starts after it. On a GPU all cores start a layer each.
+        deadline: No layer starts after it, nor one that would end after it if it took as long as
+            the slowest before. On a GPU all cores start a layer each.
 
     Returns:
         Median seconds by node name and dtype. Layers that do not compile, or that time did not
@@ -55,9 +56,11 @@ def layer_seconds(
     waiting = [*distinct.items()]
     known: dict[tuple[object, ...], float] = {}
     with layer_builder(target) as builder, layer_timer(target) as timer:
-        while waiting and time.monotonic() < deadline:
+        longest = 0.0  # a block of layers that would end too late is not begun
+        while waiting and (start := time.monotonic()) + longest < deadline:
             some, waiting = waiting[: builder.at_once], waiting[builder.at_once :]
             known |= _timed(model, graph, some, scheme, builder, timer)
+            longest = max(longest, time.monotonic() - start)
     return {layer: known[key] for layer, key in keys.items() if key in known}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -37,7 +38,11 @@ _LEAST_POSITIONS = 2  # for each input of a dot product
 
 
 def fit_layers(
-    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs], scheme: Scheme | None = None
+    model: onnx.ModelProto,
+    ranges: Ranges,
+    batches: Sequence[Inputs],
+    scheme: Scheme | None = None,
+    deadline: float = math.inf,
 ) -> Ranges:
     """Return ``ranges`` with the rounding and the bias of each integer layer.
 
@@ -46,6 +51,8 @@ def fit_layers(
         ranges: Ranges of its activations, with the channel scales to use.
         batches: Calibration data, one mapping from input names for each call of the model.
         scheme: Quantization scheme; by default :class:`Scheme`'s.
+        deadline: Value of :func:`time.monotonic` after which no layer is begun; the layers that
+            are left stay as they are.
     """
     scheme = scheme or Scheme()
     batches = spread_batches(model, batches)
@@ -63,6 +70,8 @@ def fit_layers(
     floats = Graph(exact.graph)
     rng = np.random.default_rng(0)
     for layer in layers:
+        if time.monotonic() >= deadline:
+            break
         found = walk.fit(layer, floats, means.get(layer.name), rng)
         if found.rounding is not None:
             roundings[layer.name] = found.rounding

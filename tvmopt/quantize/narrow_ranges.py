@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,7 +36,11 @@ _LEAST_GAIN = 0.02  # of the error; a smaller one may be chance
 
 
 def narrow_ranges(
-    model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Inputs], scheme: Scheme | None = None
+    model: onnx.ModelProto,
+    ranges: Ranges,
+    batches: Sequence[Inputs],
+    scheme: Scheme | None = None,
+    deadline: float = math.inf,
 ) -> Ranges:
     """Return ``ranges`` with narrower ranges of the tensors whose layers lose less by them.
 
@@ -46,6 +51,7 @@ def narrow_ranges(
         ranges: Ranges of its activations, with the channel scales to use.
         batches: Calibration data, one mapping from input names for each call of the model.
         scheme: Quantization scheme; by default :class:`Scheme`'s.
+        deadline: Value of :func:`time.monotonic` after which no further range is narrowed.
     """
     scheme = scheme or Scheme()
     plain = dataclasses.replace(ranges, biases={}, roundings={})
@@ -58,13 +64,15 @@ def narrow_ranges(
             for name in dict.fromkeys(node.input[:2]):
                 if name in plain.tensors and name not in graph.constants:
                     readers.setdefault(name, []).append(node)
-    if not readers:
+    if not readers or time.monotonic() >= deadline:
         return ranges
     spread = np.linspace(0, len(batches) - 1, min(_BATCHES, len(batches))).round().astype(int)
     names = {name for nodes in readers.values() for node in nodes for name in node.input if name}
     recording = Recording(exact, sorted(names), [batches[at] for at in spread], _BYTES)
     tensors = dict(ranges.tensors)
     for name, nodes in readers.items():
+        if time.monotonic() >= deadline:
+            break
         if not plain.usable(name):
             continue
         setting = Setting(exact, graph, scheme, plain)

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -43,7 +44,11 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.single_layers import with_errors
 from tvmopt.quantize.skipsets import Ladder
 
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
 _FIRST_SAMPLES = 16  # samples that tell how many are needed
+_SHARE_OF_FIRST = 0.2  # of the time limit, for the first samples
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _TIMING = 0.6  # share of the remaining time for timing layers before dtypes are chosen
@@ -95,13 +100,14 @@ def sensitivity(
     bar, scheme = Bar(max_drop), scheme or Scheme()
     proto = model.model if isinstance(model, Prepared) else _with_types(model)
     check_float(proto)
-    few = _choose(data, min(samples, _FIRST_SAMPLES), seed)
+    session = new_session(proto)
+    first = _first_samples(session, data, len(dtypes), time_limit_s)
+    few = _choose(data, min(samples, first), seed)
     if "int8" in dtypes and ranges is None:
         ranges = collect_ranges(proto, [b.inputs for b in few.batches()], scheme, progress)
     graph = Graph(proto.graph)
     setting = Setting(proto, graph, scheme, ranges)
     layers, nodes = layer_table(proto), {node.name: node for node in graph.nodes}
-    session = new_session(proto)
     scores = find_class_scores(proto).on(random_inputs=data.is_random)
 
     def begin(chosen: Dataset) -> tuple[Analysis, str]:
@@ -126,7 +132,9 @@ def sensitivity(
         analysis, why_not_asked = begin(chosen)
         starts = _all_converted(analysis, costs, deadline)
     costs, notes = with_errors(analysis, costs, deadline)
-    notes += [why for why in (why_untimed, why_not_asked, _too_few(analysis)) if why]
+    usual = min(samples, _FIRST_SAMPLES, data.samples)
+    fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
+    notes += [why for why in (why_untimed, why_not_asked, fewer, _too_few(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
     if layer_dtypes:  # the choice reads the times
@@ -205,6 +213,24 @@ def _choose(data: Dataset, samples: int, seed: int) -> Dataset:
     count = max(samples, min(data.batch_size, data.samples))
     order = np.random.default_rng(seed).permutation(data.samples)
     return data.take(np.sort(order[:count]))
+
+
+def _first_samples(
+    session: ort.InferenceSession, data: Dataset, dtypes: int, time_limit_s: float
+) -> int:
+    """Return how many samples to begin with: fewer where the float model is slow.
+
+    The float model and the model in each dtype run on them, an int8 model maybe twice as long.
+    """
+    inputs = data.batch(0).inputs
+    session.run(None, inputs)
+    start = time.monotonic()
+    session.run(None, inputs)
+    once = time.monotonic() - start
+    batches = int(_SHARE_OF_FIRST * time_limit_s / ((1 + 2 * dtypes) * max(once, 1e-6)))
+    if batches * data.batch_size >= _FIRST_SAMPLES:
+        return _FIRST_SAMPLES
+    return max(1, batches) * data.batch_size
 
 
 def _wanted_samples(analysis: Analysis, starts: Mapping[str, _Start], most_s: float) -> int:

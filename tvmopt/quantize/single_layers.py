@@ -29,7 +29,7 @@ def with_errors(analysis: Analysis, costs: Costs, deadline: float) -> tuple[Cost
     """
     single = _SingleLayers.record(analysis, costs)
     deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
-    costs = costs | single.own_errors(costs)
+    costs = costs | single.own_errors(costs, deadline)
     order = sorted(
         single.layers, key=lambda r: -max(costs[r.index, dtype].error for dtype in analysis.dtypes)
     )
@@ -77,15 +77,27 @@ class _SingleLayers:
         recording = Recording(analysis.setting.model, sorted(names), inputs, _RECORD_BYTES)
         return cls(analysis, layers, parts, batches, recording)
 
-    def own_errors(self, costs: Costs) -> Costs:
-        """Return costs with the error of each layer's own result on one batch."""
+    def own_errors(self, costs: Costs, deadline: float) -> Costs:
+        """Return costs with the error of each layer's own result on one batch.
+
+        Layers that are not reached before ``deadline`` get the largest error of the others.
+        """
         example = self.recording.values[0]
         found: Costs = {}
         for layer in self.layers:
+            if found and time.monotonic() >= deadline:
+                break
             probe = ProbedLayer(self.analysis.setting, self.analysis.nodes[layer.name], example)
             for dtype, error in probe.own_errors(example, self._dtypes(layer, costs)).items():
                 key = layer.index, dtype
                 found[key] = dataclasses.replace(costs[key], error=error)
+        worst = {d: max((c.error for (_, of), c in found.items() if of == d), default=1.0)
+                 for d in self.analysis.dtypes}  # fmt: skip
+        for layer in self.layers:
+            for dtype in self._dtypes(layer, costs):
+                key = layer.index, dtype
+                if key not in found:
+                    found[key] = dataclasses.replace(costs[key], error=worst[dtype])
         return found
 
     def errors(self, layer: TableRow, costs: Costs, until: float) -> Costs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tvmopt.choices import GPU_LAYOUTS, GPU_STRATEGIES, GRANULARITIES, LOW_DTYPES, MEASURING
@@ -24,10 +25,11 @@ _PARTS = (8, 4, 2)
 def choose_dtypes(
     declared: Declared, peaks: LayerRoofline, quantised: bool, allow_tf32: bool = False
 ) -> tuple[str, ...]:
-    """Return the dtypes of the space: float32, and those with a higher peak rate, highest first.
+    """Return the dtypes of the space in the order of their first trials.
 
-    Trials come in this order, so that a short search has seen the fastest dtypes. A 16-bit float of
-    less than half the other's rate is left out: on CPUs with AMX, float16 was slower than float32.
+    The space holds float32 and the dtypes with a higher peak rate. A 16-bit float of less than half
+    the other's rate is left out: on CPUs with AMX, float16 was slower than float32. The order is
+    that of :func:`by_first_trial`.
 
     Args:
         declared: The user's restrictions.
@@ -47,12 +49,33 @@ def choose_dtypes(
         return (FLOAT,)
     if declared.dtypes:
         tf32 = (TF32.name,) if allow_tf32 and FLOAT in declared.dtypes else ()
-        return tuple(dict.fromkeys((*declared.dtypes, *tf32)))
+        return by_first_trial((*declared.dtypes, *tf32), peaks)
     best = max(peaks.faster[dtype] for dtype in HALF_FLOATS)
     slow = {dtype for dtype in HALF_FLOATS if peaks.faster[dtype] < best / 2}
     low = [dtype for dtype in LOW_DTYPES if peaks.faster[dtype] > 1 and dtype not in slow]
     tf32 = (TF32.name,) if allow_tf32 else ()
-    return (FLOAT, *tf32, *sorted(low, key=lambda dtype: -peaks.faster[dtype]))
+    return by_first_trial((FLOAT, *tf32, *low), peaks)
+
+
+def by_first_trial(dtypes: Sequence[str], peaks: LayerRoofline) -> tuple[str, ...]:
+    """Return dtypes in the order of their first trials, so that a short search has a fast artifact.
+
+    The fastest 16-bit float comes first: it is nearly always within the accuracy bar and needs no
+    calibration. 8-bit dtypes follow, then other 16-bit floats, TF32, and float32, the fallback.
+
+    Args:
+        dtypes: The dtypes.
+        peaks: Peaks of the target.
+    """
+
+    def rate(dtype: str) -> float:
+        return peaks.faster.get(dtype, 1.0)
+
+    known = tuple(dict.fromkeys(dtypes))
+    halves = sorted((d for d in HALF_FLOATS if d in known), key=lambda d: -rate(d))
+    last = [dtype for dtype in (TF32.name, FLOAT) if dtype in known]
+    eights = sorted((d for d in known if d not in (*halves, *last)), key=lambda d: -rate(d))
+    return (*halves[:1], *eights, *halves[1:], *last)
 
 
 def choose_layouts(declared: Declared, convolutions: int, on_gpu: bool = False) -> tuple[str, ...]:

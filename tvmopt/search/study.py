@@ -42,7 +42,7 @@ __all__ = [
     "VOID", "Claimed", "Clock", "Record", "SearchStudy", "find_study", "open_study", "study_names",
 ]  # fmt: skip
 
-_DECLARATION, _BUDGET, _ENDING = "declaration", "budget", "ending"
+_DECLARATION, _BUDGET, _ENDING, _OPENING = "declaration", "budget", "ending", "opening"
 _SETTLED = ("space", "request")
 _DECLARING_S = 5.0
 _PARENT = "parent_run"
@@ -71,14 +71,33 @@ class SearchStudy:
         self._storage = storage
         self._study = optuna.load_study(study_name=name, storage=storage)
         self.name = name
-        self.declaration: dict[str, Any] = json.loads(self._study.user_attrs[_DECLARATION])
-        self.space = Space.from_dict(self.declaration["space"])
-        self.sample_with(0)
+        self.reload()
         self._process = process or Process.own()
         self._sessions = Sessions(self._study, self._process, clock or Clock(), silent_s)
         #: As of :class:`Sessions`.
         self.count_from, self.beat = self._sessions.count_from, self._sessions.beat
         self.worked_s = self._sessions.worked_s
+
+    @patient
+    def reload(self) -> None:
+        """Read the declaration and the space, which another process may have settled meanwhile."""
+        self.declaration: dict[str, Any] = json.loads(self._study.user_attrs[_DECLARATION])
+        self.space = Space.from_dict(self.declaration["space"])
+        self.sample_with(0)
+
+    @property
+    @patient
+    def is_opening(self) -> bool:
+        """Whether the first trial comes before the skip sets of the space are found."""
+        return bool(self._study.user_attrs.get(_OPENING, False))
+
+    @patient
+    def settle(self, space: Space, request: Mapping[str, Any]) -> None:
+        """Store the space with its skip sets, and how to make the request; the opening ends."""
+        settled = {**self.declaration, "space": space.to_dict(), "request": dict(request)}
+        self._study.set_user_attr(_DECLARATION, json.dumps(settled))
+        self._study.set_user_attr(_OPENING, False)
+        self.reload()
 
     def sample_with(self, seed: int) -> HalvingSampler:
         """Give Optuna's study a sampler with this process's seed, and return it."""
@@ -144,6 +163,12 @@ class SearchStudy:
             return False
         return True
 
+    @patient
+    def is_worked_on(self) -> bool:
+        """Return whether a process that has written a heartbeat is alive."""
+        beats = self._sessions.heartbeats()
+        return any(self._sessions.is_alive(process, count) for process, count in beats.items())
+
     # -- claiming
 
     def claim(self, choose: _Choose, budget: Budget) -> Claimed | None:
@@ -157,7 +182,9 @@ class SearchStudy:
             choice = self._next(choose, budget)
             if choice is None:
                 return None
-            template = patient(running_trial)(self._study, self.space, choice, self._process)
+            template = patient(running_trial)(
+                self._study, self.space, choice, self._process, self.is_opening
+            )
             claimed = Claimed(self._study, Trial(self._study, self._make(template)), choice)
             if not self._is_late(claimed.number, choice, budget):
                 return claimed
@@ -241,6 +268,7 @@ def open_study(
     name: str,
     declaration: Mapping[str, Any],
     budget: Budget,
+    is_opening: bool = False,
 ) -> SearchStudy:
     """Create study ``name``, or resume it.
 
@@ -254,6 +282,7 @@ def open_study(
             ``"request"``, ``"objectives"``, and whatever else must be the same for a study to go
             on.
         budget: What the study as a whole may spend from now on.
+        is_opening: Whether a new study has a first trial before the skip sets of its space.
 
     Raises:
         ConfigError: When there is a study of that name about something else; says in what.
@@ -277,6 +306,7 @@ def open_study(
     study.set_user_attr(_BUDGET, dataclasses.asdict(budget))
     if known is None:
         _name_objectives(study, declaration["objectives"])
+        study.set_user_attr(_OPENING, is_opening)
         # last, so that whoever finds a declaration finds the rest
         study.set_user_attr(_DECLARATION, json.dumps(wanted))
     return SearchStudy(storage, name)

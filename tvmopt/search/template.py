@@ -15,15 +15,28 @@ from tvmopt.search.space import BASELINE, Choice, Space
 
 #: User attribute of a trial: a name of the claim that made it, known before the trial exists.
 CLAIM = "claim"
+#: Name of the dimension of skip sets.
+SKIPS = "skip_layers"
 #: User attribute of a trial: the process that runs it.
 PROCESS = "process"
 
 
 def running_trial(
-    study: optuna.Study, space: Space, choice: Choice, process: Process
+    study: optuna.Study, space: Space, choice: Choice, process: Process, is_opening: bool = False
 ) -> FrozenTrial:
-    """Return a running trial of a choice, to be stored in one transaction."""
+    """Return a running trial of a choice, to be stored in one transaction.
+
+    Args:
+        study: The study.
+        space: Its space.
+        choice: The choice.
+        process: The process that runs it.
+        is_opening: Whether skip sets are still to be found. The trial has no parameter for them
+            then, since Optuna allows no other values later.
+    """
     params = space.params(choice)
+    if is_opening:
+        params = {name: v for name, v in params.items() if not name.startswith(f"{SKIPS}_")}
     return create_trial(
         state=TrialState.RUNNING,
         params=params,

@@ -1,4 +1,4 @@
-"""Sample the next variant to start: each dtype once, then TPE."""
+"""Sample the next variant to start: each dtype once, in the order of the space, then TPE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from tvmopt.search.plan import FINISHED, Tried
+from tvmopt.search.choose import FLOAT
+from tvmopt.search.plan import FINISHED, RUNNING, Tried
 from tvmopt.search.space import Space, Variant
 
 _ASKS = 30
@@ -15,6 +16,8 @@ _ASKS = 30
 
 class VariantSampler:
     """Optuna's TPE over variants at the cheapest effort, after each dtype was begun.
+
+    While no trial that ended is feasible, float32 is begun next: the safe fallback.
 
     TPE runs on observations in memory, made from the trials for each choice and dropped after it.
     It cannot run on the study itself. A draw that repeats a tried variant is rejected; TPE's
@@ -32,9 +35,11 @@ class VariantSampler:
     def __call__(self, space: Space, tried: Sequence[Tried], untried: Sequence[Variant]) -> Variant:
         """Return one of ``untried``."""
         begun = {t.choice.variant.dtype for t in tried if t.choice in space}
-        for variant in untried:  # those each dtype is begun with come first
-            if variant.dtype not in begun:
-                return variant
+        # the first variants of each dtype come first
+        first = [variant for variant in untried if variant.dtype not in begun]
+        if first:
+            safe = [variant for variant in first if variant.dtype == FLOAT]
+            return safe[0] if safe and _needs_fallback(tried) else first[0]
         if len(untried) == 1:
             return untried[0]
         observed = self._observe(space, tried)
@@ -65,6 +70,12 @@ class VariantSampler:
                 )
             )
         return observed
+
+
+def _needs_fallback(tried: Sequence[Tried]) -> bool:
+    """Return whether trials have ended and none is feasible, so that float32 is to be next."""
+    ended = [t for t in tried if t.state != RUNNING]
+    return bool(ended) and not any(t.state == FINISHED and not t.violation for t in ended)
 
 
 def distributions(space: Space, params: dict[str, str]) -> dict[str, BaseDistribution]:

@@ -172,7 +172,7 @@ def _convert_size(
     quantised = _quantised(config, read, names, skipped.halves, calibrate_dir, chosen_in)
     source = round_thresholds(quantised, config.thresholds)
     import_ = Importer(read.layers, config, target, is_checked)
-    keep_in = out_dir if is_only and target.gpu is None and not import_.is_foreign else None
+    keep_in = out_dir if is_only and not import_.is_foreign else None
     made, check, findings = _checked(
         config, import_, read, source, skipped, target, progress, keep_in
     )

@@ -92,7 +92,9 @@ def finish_search(
     if not chosen:
         why = (sentences.NOTHING_FINISHED,)
         return Ending(-1, False, "", False, why, stopped, 0.0, 0.0, (), ended)
-    final = measure_finals(dataclasses.replace(session, takes_turns=True), request, limits, chosen)
+    final = measure_finals(
+        dataclasses.replace(session, takes_turns=True), request, limits, chosen, study.budget.time_s
+    )
     for number, p50, _, _ in _rounds(final):
         run_id = final.trials[f"trial {number}"].run_id
         log_metrics(session.client, run_id, {FINAL_MS: p50})

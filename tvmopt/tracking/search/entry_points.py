@@ -11,36 +11,44 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
-from tvmopt.choices import LOW_DTYPES
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.parameters.call import entry_point
 from tvmopt.parameters.commands import SearchCommand, WorkerCommand
 from tvmopt.parameters.declare import words
-from tvmopt.quantize.roofline import roofline_of
 from tvmopt.search.budget import Budget
-from tvmopt.search.choose import FLOAT, choose_dtypes
 from tvmopt.search.declared import Declared, read_declared
 from tvmopt.search.dimensions import KEYS
-from tvmopt.search.generate import generate_space
 from tvmopt.search.limits import Limits
+from tvmopt.search.shares import ENDING
 from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage, storage_url
 from tvmopt.search.study import find_study, open_study, study_names
 from tvmopt.search.urls import masked_url
-from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.stages.watch import Allowance
-from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.dry_run import mark, say_parameters, say_steps
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, resolved
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.report.sentences import EXHAUSTED
+from tvmopt.tracking.search.analysis import (
+    analysis_request,
+    dtypes_of,
+    to_analyse,
+    unanalysed_space,
+    with_analysis,
+)
 from tvmopt.tracking.search.device_rules import check_has_gpu, check_searchable
 from tvmopt.tracking.search.ending import Ending, finish_search
-from tvmopt.tracking.search.facts import check_same, facts_of, portable
+from tvmopt.tracking.search.facts import calibrated_as, check_same, facts_of, portable
 from tvmopt.tracking.search.history import TrialHistory
 from tvmopt.tracking.search.loop import SearchWork, heartbeat, work
+from tvmopt.tracking.search.opening import (
+    begins_with_trial,
+    first_choice,
+    wait_for_space,
+    work_from_opening,
+)
 from tvmopt.tracking.search.report import leave_report
 from tvmopt.tracking.search.trial import mend_runs
 from tvmopt.tracking.store.allowance import stage_allowance
@@ -52,11 +60,6 @@ from tvmopt.tracking.store.runs import log_tags
 from tvmopt.tracking.store.stage_run import Session
 
 _SQLITE = "sqlite:///"
-_RESERVE_SHARE, _MOST_RESERVE_S = 0.1, 90.0
-# Share of the time budget that the sensitivity analysis may take, and seconds that it may in any
-# case.
-_ANALYSIS_SHARE, _LEAST_ANALYSIS_S = 0.15, 10.0
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,23 +169,25 @@ def search(command: SearchCommand) -> SearchResult:
         # Of searches that begin a study at once, one makes the space.
         with alone(f"the beginning of {name}", say):
             known = find_study(database, name)
+            is_opening = False
             if known is None:
                 say(f"study      {name} (new)")
-                made = _space(session, request, asked.declared, budget)
+                made, request, is_opening = _begin(session, asked)
             else:
                 say(f"study      {name} (gone on with: {known.ended_trials()} trials done)")
-                made = known.space
+                made, request = known.space, calibrated_as(request, known.declaration)
             settled = {"space": made.to_dict(), "request": portable(request)}
-            study = open_study(database, name, {**facts, **settled}, budget)
+            study = open_study(database, name, {**facts, **settled}, budget, is_opening)
         study.count_from(began)
-        say(f"space      {study.space.describe()}")
+        if not study.is_opening:
+            say(f"space      {study.space.describe()}")
         limit = command.trial_limits
+        reserve_s = ENDING.seconds(budget.time_s) if budget.time_s else 0.0
         job = SearchWork(
-            session, request, study, budget, min(_MOST_RESERVE_S, _RESERVE_SHARE * budget.time_s),
-            asked.limits, asked.objectives, limit.trial_timeout, limit.memory_limit,
-            command.study.seed, session.run_id,
+            session, request, study, budget, reserve_s, asked.limits, asked.objectives,
+            limit.trial_timeout, limit.memory_limit, command.study.seed, session.run_id,
         )  # fmt: skip
-        return _search(job)
+        return _search(job, asked.declared)
 
 
 @entry_point(WorkerCommand)
@@ -202,6 +207,7 @@ def worker(command: WorkerCommand) -> str:
             f"study must be one that a search has begun in this storage ({known}), but got "
             f"{join.study!r}; begin it with -e search -P study={join.study}"
         )
+    wait_for_space(study)
     declared = study.declaration
     own = {"model": join.model, "data": join.data}
     params = {**declared["request"], **{role: path for role, path in own.items() if path}}
@@ -237,7 +243,7 @@ def worker(command: WorkerCommand) -> str:
         return stopped
 
 
-def _search(job: SearchWork) -> SearchResult:
+def _search(job: SearchWork, declared: Declared) -> SearchResult:
     session, study = job.session, job.study
     history = TrialHistory(session.client, session.run_id)
     job = dataclasses.replace(job, on_trial=lambda: history.log(study.records()))
@@ -250,7 +256,7 @@ def _search(job: SearchWork) -> SearchResult:
     else:
         study.parent_run = session.run_id
         mend_runs(session.client, study.records(), session.run_id)
-        stopped = work(job)
+        stopped = work_from_opening(job, declared)
         # Two searches of one study that end at once must not both register what it found.
         with heartbeat(study), alone(f"the end of {study.name}", say):
             mend_runs(session.client, study.records(), session.run_id)
@@ -289,42 +295,25 @@ def _nothing_left(job: SearchWork, ending: Ending) -> bool:
 
 
 def _analysed(request: Request, declared: Declared, budget: Budget) -> Request | None:
-    """Return the request whose sensitivity the space needs; None when it needs none.
-
-    The analysis takes a share of the time budget at most, so that trials have the rest.
-    """
-    dtypes = _dtypes(request, declared)
-    unknown = [d for d in dtypes if d in LOW_DTYPES and d not in declared.skip_layers]
-    if not unknown:
-        return None
-    most = request.asked.sensitivity_limit.sensitivity_time
-    if budget.time_s:
-        most = min(most, max(_LEAST_ANALYSIS_S, _ANALYSIS_SHARE * budget.time_s))
-    return request.changed(dtypes=",".join(unknown), sensitivity_time=most)
+    """Return the request whose sensitivity the space needs; None when it needs none."""
+    dtypes = to_analyse(dtypes_of(request, declared), declared)
+    return analysis_request(request, dtypes, budget) if dtypes else None
 
 
-def _dtypes(request: Request, declared: Declared) -> tuple[str, ...]:
-    """Return the dtypes of the space; float32 alone for a model of a table, unless declared."""
-    source = request.interface
-    if source is not None and source.flavor != "pytorch" and not declared.dtypes:
-        return (FLOAT,)
-    return choose_dtypes(
-        declared, roofline_of(request.target), request.quantised, request.convert.allow_tf32
-    )
-
-
-def _space(session: Session, request: Request, declared: Declared, budget: Budget) -> Space:
-    dtypes = _dtypes(request, declared)
-    found, analysed = None, _analysed(request, declared, budget)
-    if analysed is not None:
-        session = dataclasses.replace(session, takes_turns=True)
-        found = read_sensitivity(StagePipeline(session, analysed).run("sensitivity").folder)
-    layers = model_layers(request.model, request.convert.input_shapes, session.allow())
-    convolutions = sum(layer.op in _CONVOLUTIONS for layer in layers)
-    return generate_space(
-        declared, dtypes, convolutions, found, has_large_trees=request.has_large_trees,
-        on_gpu=request.target.gpu is not None,
-    )  # fmt: skip
+def _begin(session: Session, asked: _Question) -> tuple[Space, Request, bool]:
+    """Return the space of a new study, its request, and whether a trial precedes the analysis."""
+    request, declared, budget = asked.request, asked.declared, asked.budget
+    space = unanalysed_space(session, request, declared)
+    dtypes = to_analyse(space.dtypes, declared)
+    if begins_with_trial(space, dtypes, budget):
+        said = f"{first_choice(space)}, then the analysis of {', '.join(dtypes)}"
+        say(f"opening    {said}")
+        return space, request, True
+    if dtypes:
+        analysed = analysis_request(request, dtypes, budget)
+        space = with_analysis(session, analysed, space, dtypes, asked.allowance)
+        request = request.changed(calibration_time=analysed.asked.calibration.calibration_time)
+    return space, request, False
 
 
 def _default_storage() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def portable(request: Request) -> dict[str, Any]:
     found["name"] = request.name
     found["threads"] = request.evaluate.threads  # a GPU target has 1, ONNX Runtime has more
     return found
+
+
+def calibrated_as(request: Request, declaration: Mapping[str, Any]) -> Request:
+    """Return the request with the time limit of calibration that its study has settled.
+
+    The calibration of every int8 trial is the one of the analysis, whatever the budget is now.
+    """
+    return request.changed(calibration_time=declaration["request"].get("calibration_time", 0.0))
 
 
 def facts_of(

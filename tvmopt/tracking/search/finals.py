@@ -14,6 +14,7 @@ from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
+from tvmopt.search.shares import FINALS_LATENCY, TRIAL_ACCURACY
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, read_table
@@ -101,9 +102,17 @@ def fitting(chosen: list[Record], memory_bytes: int) -> list[Record]:
 
 
 def measure_finals(
-    session: Session, request: Request, limits: Limits, chosen: list[Record]
+    session: Session, request: Request, limits: Limits, chosen: list[Record], budget_s: float = 0.0
 ) -> Final:
-    """Time trials, the current champion and ONNX Runtime interleaved in one process."""
+    """Time trials, the current champion and ONNX Runtime interleaved in one process.
+
+    Args:
+        session: Of the search.
+        request: Of the search.
+        limits: Hard constraints, which the current champion must keep, too.
+        chosen: The finalists, most promising first.
+        budget_s: Seconds of the study's budget, of which the last round takes a share; 0 for none.
+    """
     built = {f"trial {r.number}": _stage(session, r, "build") for r in chosen}
     converted = _stage(session, chosen[0], "convert")
     first = next(iter(built))
@@ -120,7 +129,12 @@ def measure_finals(
         inputs["data"], digests["data"] = request.data, request.data_digest
     add_torch_peer(request, inputs, digests)
     repeats = _TIMES_REPEATS * request.evaluate.repeats
-    config: EvaluateConfig = dataclasses.replace(request.evaluate, repeats=repeats)
+    config: EvaluateConfig = dataclasses.replace(
+        request.evaluate,
+        repeats=repeats,
+        time_limit_s=min(request.evaluate.time_limit_s, FINALS_LATENCY.seconds(budget_s)),
+        accuracy_time_s=TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s,
+    )
     planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")
     measured = run_stage(session, planned)
     rows = {row["variant"]: row for row in read_table(measured.folder)}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.limits import Limits
-from tvmopt.search.plan import RUNNING
+from tvmopt.search.plan import RUNNING, Tried
 from tvmopt.search.records import REFERENCE_MS
-from tvmopt.search.space import BASELINE
+from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.report.sentences import EXHAUSTED, NO_BETTER, SPENT_TIME, SPENT_TRIALS
@@ -43,6 +43,7 @@ class SearchWork:
         seed: Seed of this process's sampler.
         parent: Run that the trials' runs belong to.
         on_trial: Called after each trial of this process.
+        choose: Chooses the next trial from what was tried; None for the study's sampler.
     """
 
     session: Session
@@ -57,6 +58,12 @@ class SearchWork:
     seed: int
     parent: str
     on_trial: Callable[[], None] = lambda: None
+    choose: Callable[[Sequence[Tried]], Choice | None] | None = None
+
+    @property
+    def trials_s(self) -> float:
+        """Seconds of the budget that trials may use; 0 for no limit."""
+        return max(0.0, self.budget.time_s - self.reserve_s) if self.budget.time_s else 0.0
 
     def rules(self) -> Rules:
         """Return the rules for judging trials, given the baseline.
@@ -72,8 +79,7 @@ class SearchWork:
 def work(it: SearchWork) -> str:
     """Run trials until none is left; return why."""
     study, budget = it.study, it.budget
-    sampler = study.sample_with(it.seed)
-    time_s = max(0.0, budget.time_s - it.reserve_s) if budget.time_s else 0.0
+    choose, time_s = it.choose or study.sample_with(it.seed).choose, it.trials_s
     if budget.time_s and not time_s:
         return SPENT_TIME.format(budget.time_s)
     with heartbeat(study):
@@ -83,7 +89,7 @@ def work(it: SearchWork) -> str:
                 return SPENT_TIME.format(budget.time_s)
             if budget.patience and study.stale_trials() >= budget.patience:
                 return NO_BETTER.format(budget.patience)
-            claimed = study.claim(sampler.choose, budget)
+            claimed = study.claim(choose, budget)
             if claimed is None:
                 if any(t.state == RUNNING for t in study.records()):
                     time.sleep(_POLL_S)

@@ -20,6 +20,7 @@ from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import ADJUSTED, REFERENCE_MS, Record
+from tvmopt.search.shares import BASELINE_MEASUREMENT, TRIAL_ACCURACY
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
@@ -32,11 +33,8 @@ from tvmopt.tracking.store.trust import drop_private
 
 # Logged first, because the compare view of the UI opens with what comes first.
 _FIRST = ("latency_ms_p50", "accuracy_drop", "speedup_vs_baseline")
-# Of the baseline: most seconds for its accuracy, for its latency, and for ONNX Runtime's, each; and
-# the share of the study's time budget that each may take, 3% in all.
-_BASELINE_MOST_S, _BASELINE_LEAST_S, _BASELINE_SHARE = 10.0, 0.5, 0.01
-# Of every other trial: most seconds for the latency of the candidate, and of ONNX Runtime. Finals
-# measure the best again, with all repeats.
+# Of every trial but the baseline: most seconds for the latency of the candidate, and of ONNX
+# Runtime. Finals measure the best again.
 _TRIAL_LATENCY_S = 3.0
 _MOST_ADJUSTED = 1.25
 
@@ -69,8 +67,8 @@ class Rules:
 def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Request:
     """Return the request for one choice of a search.
 
-    Untuned TVM may be a hundred times as slow as what the search is about: it gets a share of the
-    budget, at least three calls.
+    Untuned TVM may be a hundred times as slow as what the search is about: its measurements get a
+    share of the budget, at least three calls. The accuracy of another trial has a share, too.
 
     Args:
         request: Of the search.
@@ -80,10 +78,11 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
     # torch.compile takes minutes: the last round alone compares with it
     found = dataclasses.replace(request.changed(**choice.settings()), torch_source=None)
     if choice != BASELINE:
-        return dataclasses.replace(found, latency_time_s=_TRIAL_LATENCY_S)
-    most = _BASELINE_MOST_S
-    if budget_s:
-        most = min(most, max(_BASELINE_LEAST_S, _BASELINE_SHARE * budget_s))
+        accuracy_s = TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s
+        return dataclasses.replace(
+            found, latency_time_s=_TRIAL_LATENCY_S, accuracy_time_s=accuracy_s
+        )
+    most = BASELINE_MEASUREMENT.seconds(budget_s)
     return dataclasses.replace(found, accuracy_time_s=most, latency_time_s=most)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
 from tvmopt import host
 from tvmopt.errors import LimitError
+from tvmopt.search.shares import BASELINE
 from tvmopt.stages.watch import Allowance
 
 _MEMORY_SHARE = 0.8
-# Untuned TVM may be a hundred times as slow as ONNX Runtime: the share of a search's time budget
-# that one of its stages may take, and the seconds that it may take at least.
-_BASELINE_SHARE, _BASELINE_LEAST_S = 0.03, 30.0
+_LATE_S = 1.0  # a stage may be stopped by so much before its limit, by another clock
 BUDGET_SPENT = "time_budget"
 
 
@@ -26,7 +26,9 @@ class TrialLimits:
         memory_mb: Resident memory of one of its stages in megabytes; 0 for 80% of the machine's.
         left: Seconds left of the study's budget; infinite when it has none.
         budget_s: Seconds of the study's whole budget; 0 when it has none.
-        is_baseline: Whether the trial is the baseline, which takes a share of the budget at most.
+        is_baseline: Whether the trial is the baseline, whose stages together take a share of the
+            budget at most.
+        began: Start of the trial, by :func:`time.monotonic`.
     """
 
     seconds: float
@@ -34,35 +36,37 @@ class TrialLimits:
     left: Callable[[], float]
     budget_s: float = 0.0
     is_baseline: bool = False
+    began: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
-    def stage_s(self) -> float:
-        """Seconds of one of its stages; 0 for no limit."""
+    def baseline_left_s(self) -> float:
+        """Seconds left of the baseline's share; infinite for another trial, or without a budget."""
         if not self.is_baseline or not self.budget_s:
-            return self.seconds
-        share = max(_BASELINE_LEAST_S, _BASELINE_SHARE * self.budget_s)
-        return min(self.seconds, share) if self.seconds else share
+            return math.inf
+        return BASELINE.seconds(self.budget_s) - (time.monotonic() - self.began)
 
     def allow(self) -> Allowance:
         """Return the limits of the next stage.
 
         Raises:
-            LimitError: Nothing is left of the budget.
+            LimitError: Nothing is left of the budget, or of the baseline's share.
         """
-        left = self.left()
+        left, of_baseline = self.left(), self.baseline_left_s
         if left <= 0:
             raise LimitError("the search has spent its time_budget", BUDGET_SPENT)
-        limits = [s for s in (self.stage_s, left) if 0 < s < float("inf")]
+        if of_baseline <= 0:
+            raise LimitError("its share is spent", "timeout")
+        limits = [s for s in (self.seconds, left, of_baseline) if 0 < s < math.inf]
         return Allowance(min(limits, default=0.0), memory_mb(self.memory_mb))
 
     def explain(self, error: LimitError) -> LimitError:
         """Return the error, or a budget error when the budget ended before the stage's limit."""
         if error.failure_class == "timeout" and self.left() <= 0:
             return LimitError("the search has spent its time_budget", BUDGET_SPENT)
-        if error.failure_class == "timeout" and self.stage_s != self.seconds:
+        if error.failure_class == "timeout" and self.baseline_left_s <= _LATE_S:
             return LimitError(
-                f"a stage of untuned TVM may take {self.stage_s:.0f} s of the time_budget of "
-                f"{self.budget_s:.0f} s, and took longer; the search goes on without a baseline",
+                f"untuned TVM may take {BASELINE.seconds(self.budget_s):.0f} s of the time_budget "
+                f"of {self.budget_s:.0f} s, and took longer; the search goes on without a baseline",
                 "timeout",
             )
         return error
