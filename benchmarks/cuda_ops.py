@@ -1,6 +1,7 @@
 """Compare single operators on a CUDA GPU: TVM with dlight, tvmopt top-1 and top-k, PyTorch.
 
-Usage: ``python -m benchmarks.cuda_ops [--only ROWS] [--topk K] [--json FILE] [--out FILE.md]``
+Usage: ``python -m benchmarks.cuda_ops [--only ROWS] [--topk K] [--no-dlight] [--json FILE]
+[--out FILE.md]``
 
 The script tunes each operator of :mod:`benchmarks.cuda_rows`, then times all contenders interleaved
 in one process: dlight's default schedule, the top-1 configuration, the best of ``topk`` measured
@@ -101,10 +102,11 @@ class RowRunner:
         arch: The GPU.
         topk: Configurations to measure per row.
         scratch: Directory for libraries and logs.
+        dlight: Whether dlight's default schedules are a contender.
     """
 
-    def __init__(self, arch: CudaArch, topk: int, scratch: Path) -> None:
-        self._arch, self._topk, self._scratch = arch, topk, scratch
+    def __init__(self, arch: CudaArch, topk: int, scratch: Path, dlight: bool = True) -> None:
+        self._arch, self._topk, self._scratch, self._dlight = arch, topk, scratch, dlight
         self._measurer = Measurer(device_of(arch), scratch)
         self._builders = WorkerPool(host.usable_cores(), 1, scratch, "default")
         self._timer = WorkerPool(1, 1, scratch, "time")
@@ -130,10 +132,11 @@ class RowRunner:
                 {"row": name, "arch": arch, "path": str(path)}, _BUILD_S,
             )
             for name, path in zip(names, paths, strict=True)
+            if self._dlight
         ]  # fmt: skip
         outcomes = self._builders.run(jobs)
         self._builders.close()
-        for name, path, outcome in zip(names, paths, outcomes, strict=True):
+        for name, path, outcome in zip(names, paths, outcomes, strict=self._dlight):
             self._defaults[name] = path, outcome.error or ""
         self._timer.run([Job("benchmarks.cuda_timing:start", {}, _BUILD_S)])
         starting.join()
@@ -158,9 +161,9 @@ class RowRunner:
         if best is None or best.built is None:
             reasons = sorted({m.error or "" for m in tried})
             return OpRow(name, row.group, problem=f"all {len(tried)} failed: {reasons[0]}")
-        path, problem = self._defaults[name]
+        path, problem = self._defaults.get(name, (None, ""))
         problems = {"dlight": problem} if problem else {}
-        kernels = {} if problem else {"dlight": (str(path), "main")}
+        kernels = {} if problem or path is None else {"dlight": (str(path), "main")}
         for contender, m in (("top-1", top1), ("best", best)):
             if m.built is None or m.latency_us is None:
                 problems[contender] = m.error or "not built"
@@ -259,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_ops")
     parser.add_argument("--only", default="", help="names of rows, separated by commas")
     parser.add_argument("--topk", type=int, default=20, help="configurations to measure per row")
+    parser.add_argument("--no-dlight", action="store_true", help="leave out dlight's schedules")
     parser.add_argument("--json", default="", help="file to write the rows to")
     parser.add_argument("--out", default="", help="file to write the table to")
     args = parser.parse_args(arguments)
@@ -276,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[OpRow] = []
     with (
         tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch,
-        RowRunner(arch, args.topk, Path(scratch)) as runner,
+        RowRunner(arch, args.topk, Path(scratch), not args.no_dlight) as runner,
     ):
         start = time.perf_counter()
         runner.build_defaults(names)
