@@ -190,6 +190,21 @@ def test_families_that_spread_nan_say_so(name: str, spreads: bool) -> None:
     assert family_of(hint).spreads_non_finite(func) == spreads
 
 
+@pytest.mark.parametrize(
+    ("name", "alike"),
+    [
+        ("matmul_nt-1024-1024-1024-float32", False),
+        ("matmul_nt-1024-1024-1024-tf32", True),
+        ("matmul_nt-1024-1024-1024-float16", True),
+    ],
+)
+def test_families_whose_results_overflow_elsewhere_say_so(name: str, alike: bool) -> None:
+    func = row(name).func
+    hint = policy_of(func, H200).ranked[0].hint
+    assert hint.template == "hopper_gemm"
+    assert family_of(hint).overflows_alike(func) == alike
+
+
 def test_a_spreading_candidate_may_add_nan_but_lose_none() -> None:
     wanted = np.array([1.0, np.nan, np.inf, 2.0], np.float16)
     check_no_place_lost(np.array([np.nan, np.nan, np.nan, 2.0], np.float16), wanted)

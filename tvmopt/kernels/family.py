@@ -111,6 +111,14 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
         """
         return False
 
+    def overflows_alike(self, func: tirx.PrimFunc) -> bool:
+        """Return whether results overflow to an infinity exactly where those of ``func`` do.
+
+        False where sums of parts stay finite within a thousandth of the largest number, or where
+        subnormal numbers count as zero.
+        """
+        return True
+
     def build_effort(self, hint: ConfigHint) -> float:
         """Return the relative build time of the kernel; 1.0 is a usual kernel."""
         return 1.0

@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tvmopt import host
 from tvmopt.device import dtypes
+from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of
 from tvmopt.kernels.tf32 import tf32_tolerance
@@ -283,23 +284,23 @@ class Measurer:
 
     def _inputs(self, group: Candidates) -> dict[str, Any]:
         weights = constants(group.func)
+        how, families = planting(group.func, weights), _families(group)
+        spreads = any(family.spreads_non_finite(group.func) for family in families)
+        huge = how.huge and all(family.overflows_alike(group.func) for family in families)
         return {
             "arguments": argument_types(group.func),
             "constants": weights,
             "seed": self._seed,
-            "planted": dataclasses.replace(
-                planting(group.func, weights), spreads=_spreads(group)
-            ).to_dict(),
+            "planted": dataclasses.replace(how, huge=huge, spreads=spreads).to_dict(),
             "weight_bytes": group.weight_bytes,
             "tolerance": tf32_tolerance(group.func),
         }
 
 
-def _spreads(group: Candidates) -> bool:
-    """Return whether a family of the candidates spreads NaN and infinities."""
+def _families(group: Candidates) -> list[Family[Any, Any]]:
+    """Return the families of the candidates."""
     hints = [*group.hints, *(measured.hint for measured in group.again)]
-    families = {h.template: family_of(h) for h in hints if isinstance(h, Hint)}
-    return any(family.spreads_non_finite(group.func) for family in families.values())
+    return list({h.template: family_of(h) for h in hints if isinstance(h, Hint)}.values())
 
 
 def _effort(candidate: Hint | tirx.PrimFunc) -> float:

@@ -39,8 +39,9 @@ class Planting:
         arguments: Indices of the arguments; empty when nothing may be planted.
         nan: Whether NaN may occur among numbers. False for max and min reductions, whose result
             depends on the order of operands.
-        huge: Whether huge values may occur. False where FMA contraction decides whether a
-            difference of huge values overflows.
+        huge: Whether huge and subnormal values may occur. False where FMA contraction decides
+            whether a difference of huge values overflows, and where a family does not overflow
+            alike (:meth:`tvmopt.kernels.family.Family.overflows_alike`).
         spreads: Whether NaN and infinities may reach further outputs than in the reference
             (:meth:`tvmopt.kernels.family.Family.spreads_non_finite`).
     """

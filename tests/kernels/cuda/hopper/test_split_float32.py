@@ -26,12 +26,16 @@ from tvmopt.kernels.tf32 import allow_tf32
 from tvmopt.kernels.workload import Refusal
 
 RNG = np.random.default_rng(6)
-SMALL = fitted(gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1), "float32")
+PLAIN = fitted(gemm_config(consumer_warpgroups=1, tile_n=64, epilogue_buffers=1), "float32")
+SMALL = dataclasses.replace(PLAIN, parts=2)
 SMEM_STORE = dataclasses.replace(SMALL, tile_n=40, smem_store=True, persistent=False)
 SPLIT_K = dataclasses.replace(SMEM_STORE, split_k=3)
 WORKSPACE = dataclasses.replace(SMALL, split_k=2, split_k_workspace=True)
 SWAPPED = dataclasses.replace(SMEM_STORE, swap_ab=True, tile_n=16)
-MULTICAST = fitted(gemm_config(tile_n=96, stages=4, cluster_m=2, epilogue_buffers=1), "float32")
+MULTICAST = dataclasses.replace(
+    SMALL, consumer_warpgroups=2, tile_n=96, stages=3, cluster_m=2, epilogue_buffers=1
+)
+ONE_SUM = dataclasses.replace(SMALL, consumer_warpgroups=2, tile_n=192, stages=2)
 
 
 def problem_of(**fields) -> GemmProblem:
@@ -63,6 +67,7 @@ def multiplied(p: GemmProblem, config, a, b, device) -> np.ndarray:
         ({"m": 300, "n": 96, "k": 300}, WORKSPACE),
         ({"m": 9}, SWAPPED),
         ({"m": 300, "n": 200}, MULTICAST),
+        ({"m": 300, "n": 200, "k": 300}, ONE_SUM),
         ({"batch": 3}, SMALL),
         ({"batch": 3, "trans_b": False, "batch_a": False}, SMALL),
         ({"batch": 2, "trans_a": True, "k": 75}, SMALL),
@@ -140,11 +145,19 @@ def test_refusals(fields, reason) -> None:
     assert dataclasses.replace(problem_of(**fields), split_float32=False).refusal is None
 
 
-def test_a_tile_holds_three_sums() -> None:
-    wide = fitted(gemm_config(tile_n=192, stages=2), "float32")
+def test_registers_hold_the_sums_of_k_blocks() -> None:
+    assert (SMALL.block_sums, ONE_SUM.block_sums) == (2, 1)
+    wide = dataclasses.replace(ONE_SUM, tile_n=256)
     refused = wide.why_not(problem_of(m=512, n=512))
-    assert refused.reason == "the sums of two K blocks and of all exceed a thread's registers"
-    assert wide.why_not(problem_of(m=512, n=512, split_float32=False)) is None
+    assert refused.reason == "the sums of a K block and of all exceed a thread's registers"
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_stage_holds_the_parts_of_the_problem(split: bool) -> None:
+    p = problem_of(m=512, n=512, split_float32=split)
+    right, wrong = (SMALL, PLAIN) if split else (PLAIN, SMALL)
+    assert right.why_not(p) is None
+    assert wrong.why_not(p).reason.startswith(f"a stage holds {p.parts} parts")
 
 
 @pytest.mark.parametrize("size", [1024, 4096])

@@ -23,7 +23,6 @@ from tvmopt.kernels.cuda.hopper.problem import (
     GemmProblem,
     ceil_div,
 )
-from tvmopt.kernels.cuda.hopper.split_float32 import SUMS
 from tvmopt.kernels.workload import Refusal
 
 #: Names of the families.
@@ -78,6 +77,7 @@ class HopperConfig(CudaHint):
         wgmma_wait_depth: wgmma groups left in flight.
         pingpong: Whether each consumer warpgroup has tiles of its own, so that the epilogue of one
             overlaps the main loop of the other.
+        parts: Parts of each operand in a stage: 2 for split float32, else 1.
     """
 
     tile_k: int = 64
@@ -96,6 +96,7 @@ class HopperConfig(CudaHint):
     epilogue_buffers: int = 2
     wgmma_wait_depth: int = 1
     pingpong: bool = False
+    parts: int = 1
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -171,7 +172,7 @@ class HopperConfig(CudaHint):
     @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage, in bytes."""
-        return (self.tile_m + self.tile_n) * K_BLOCK_BYTES
+        return self.parts * (self.tile_m + self.tile_n) * K_BLOCK_BYTES
 
     def columns_of(self, rank: int) -> range:
         """Return the tile columns that rank ``rank`` of a cluster split-K reduces and stores."""
@@ -252,6 +253,13 @@ class HopperConfig(CudaHint):
         """Registers that a thread starts with; ptxas fails if the accumulators exceed them."""
         return min(255, self.arch.registers_sm // (128 * (self.consumer_warpgroups + 1)))
 
+    @property
+    def block_sums(self) -> int:
+        """Sums of K blocks of split operands that registers hold beside the sum of all: 0 to 2."""
+        # ptxas was seen to spill nothing up to here.
+        most = max(self._first_registers, self.registers[1]) - _OTHER_REGISTERS
+        return min(2, max(0, most // self._accumulator_registers - 1))
+
     def k_major(self, problem: GemmProblem) -> tuple[bool, bool]:
         """Whether the left operand (tile rows) and the right one (tile columns) are K-major."""
         a, b = problem.k_major
@@ -291,10 +299,11 @@ class HopperConfig(CudaHint):
 
     def why_not_problem(self, problem: GemmProblem) -> Refusal | None:
         """Return why this cannot compute a ``problem`` whose dtype it fits; None where it can."""
+        if self.parts != problem.parts:
+            return Refusal(f"a stage holds {problem.parts} parts of an operand, not {self.parts}")
         if problem.split_float32:
-            most = max(self._first_registers, self.registers[1])  # ptxas spills nothing up to here
-            if (1 + SUMS) * self._accumulator_registers + _OTHER_REGISTERS > most:
-                return Refusal("the sums of two K blocks and of all exceed a thread's registers")
+            if not self.block_sums:
+                return Refusal("the sums of a K block and of all exceed a thread's registers")
             if self.pingpong:
                 return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)

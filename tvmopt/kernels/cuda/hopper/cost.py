@@ -16,6 +16,7 @@ from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.split_float32 import PRODUCTS
 
 _Problem: TypeAlias = GemmProblem | ConvProblem | FewChannelsProblem
 
@@ -202,13 +203,13 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     tiles = down * across * p.batch
     if config.split_k_workspace:
         plain, slices = dataclasses.replace(p, epilogue=None), config.split_k
-        tiled = _Tiled(plain, tiles * slices, p.k_blocks, pitches, moved, p.accumulator)
+        tiled = _Tiled(plain, tiles * slices, p.k_blocks * p.group, pitches, moved, p.accumulator)
         cost = _cost(config, tiled, costs)
         traffic = (slices + 1) * p.elements * 4.0
         added = costs.extra_kernel_cycles + traffic / (2.0 * arch.dram_bytes_cycle)
         cost = dataclasses.replace(cost, cycles=cost.cycles + added, epilogue=cost.epilogue + added)
     else:
-        cost = _cost(config, _Tiled(p, tiles, p.k_blocks, pitches, moved, p.out), costs)
+        cost = _cost(config, _Tiled(p, tiles, p.k_blocks * p.group, pitches, moved, p.out), costs)
     return _with_packing(cost, p.packing_bytes, arch, costs)
 
 
@@ -286,10 +287,6 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     k_blocks = ceil_div(tiled.k_blocks, c.split_k)
     busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
     k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
-    if isinstance(tiled.problem, GemmProblem) and tiled.problem.split_float32:
-        terms = len(tiled.problem.terms)
-        added = costs.sum_cycles_per_element * c.tile_m * c.tile_n
-        k_block, compute, l2 = terms * k_block + added, terms * compute, terms * l2
     epilogue = _epilogue_cycles(c, tiled, costs)
     sms = _tiles_cycles(c, waves, k_blocks * k_block, epilogue, costs)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
@@ -333,13 +330,16 @@ def _k_block_cycles(
     problem = tiled.problem
     k_steps = 4 if isinstance(problem, GemmProblem) else problem.k_steps
     atoms = c.tile_m // 64
-    compute = costs.wgmma_slowdown * k_steps * atoms * c.tile_n / 2.0
+    products = len(PRODUCTS) if c.parts > 1 else 1
+    compute = products * costs.wgmma_slowdown * k_steps * atoms * c.tile_n / 2.0
     # Of each wgmma, shared memory serves 32 bytes of each column and all of its 64 rows.
     smem_bytes = 32.0 * c.tile_n + 2048.0
-    smem = costs.smem_read_slowdown * k_steps * atoms * smem_bytes / c.arch.smem_bandwidth
+    smem = (
+        products * costs.smem_read_slowdown * k_steps * atoms * smem_bytes / c.arch.smem_bandwidth
+    )
     left = costs.pitch_slowdown(tiled.pitches[0], c.cluster_n > 1)
     right = costs.pitch_slowdown(tiled.pitches[1], c.cluster_m > 1)
-    rows, columns = left * c.tile_m, right * c.tile_n
+    rows, columns = left * c.parts * c.tile_m, right * c.parts * c.tile_n
     loaded = K_BLOCK_BYTES * (rows / c.cluster_n + columns / c.cluster_m)
     l2 = loaded / costs.l2_bytes_per_cycle_per_sm * busy
     if exceeds_l2(tiled.dram_bytes, c.arch, costs) and not tiled.pixel_cycles:
@@ -347,12 +347,14 @@ def _k_block_cycles(
         l2 = max(l2, missed / costs.l2_miss_bytes_per_cycle_per_sm * busy)
     exponent = costs.arrival_slowdown_exponent
     arrival = costs.arrival_cycles_per_line * (
-        left**exponent * c.tile_m + right**exponent * c.tile_n
+        left**exponent * c.parts * c.tile_m + right**exponent * c.parts * c.tile_n
     )
     latency = costs.load_latency_cycles / (c.stages - 1)
     parts = (compute, smem, l2, arrival, tiled.pixel_cycles * c.tile_m, latency)
     norm = costs.k_block_norm_exponent
     slowest = sum(part**norm for part in parts) ** (1.0 / norm)
+    if c.parts > 1:
+        slowest += costs.sum_cycles_per_element * c.tile_m * c.tile_n / c.block_sums
     return costs.k_block_cycles + slowest + costs.smem_power_share * smem, compute, l2
 
 

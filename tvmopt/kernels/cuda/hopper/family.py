@@ -69,6 +69,12 @@ class HopperGemm(_Hopper[GemmProblem, HopperConfig]):
             return Refusal("not a gemm")
         return gemm(found.problem, hint, found.name, found.signature)
 
+    def overflows_alike(self, func: tirx.PrimFunc) -> bool:
+        """Return False for split float32: tensor cores saturate sums of parts."""
+        found = match(func)
+        problem = None if isinstance(found, Refusal) else found.problem
+        return not (isinstance(problem, GemmProblem) and problem.split_float32)
+
 
 class HopperConv(_Hopper[ConvProblem | FewChannelsProblem, HopperConvConfig]):
     """Implicit-GEMM convolution in NHWC: the same main loop, TMA loads of pixel boxes."""

@@ -56,7 +56,7 @@ class FewChannelsLoader(Loader):
         """Return the transaction bytes of one stage."""
         return self._config.stage_bytes
 
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
         """Issue the TMA loads of a stage: the rows under each pixel box, the weight's columns."""
         c, p = self._config, self._problem
         barrier = pipeline.full.pointer(slot)

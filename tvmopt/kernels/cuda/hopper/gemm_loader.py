@@ -16,7 +16,6 @@ from tvmopt.kernels.cuda.hopper.packing import pitch_of
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
 from tvmopt.kernels.cuda.hopper.smem_layout import layout_of
-from tvmopt.kernels.cuda.hopper.split_float32 import GROUP
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map, tma_load
 
@@ -37,6 +36,7 @@ class TmaLoad:
         start: First row of the tile.
         part: Multicast part that this thread block loads.
         mask: Multicast mask: one bit for each receiving thread block; 0 without multicast.
+        share: Which of the parts of a stage, in the sense of :mod:`.split_float32`.
     """
 
     ring: tirx.Buffer
@@ -47,6 +47,7 @@ class TmaLoad:
     start: Expr
     part: Expr | int
     mask: Expr | int
+    share: int = 0
 
 
 class TmaOperand:
@@ -143,7 +144,7 @@ class TmaOperand:
             for i in range(self.boxes):
                 row = first + i * height
                 place = [load.k_block * self.step, load.start + row, *self._batch_of(load)]
-                where = load.ring.ptr_to([load.slot, row * self.step])
+                where = load.ring.ptr_to([load.slot, (load.share * self.tile + row) * self.step])
                 tma_load(where, self._by_height[height], place, load.barrier, load.mask)
 
         low, high = min(heights), max(heights)
@@ -179,7 +180,7 @@ class GemmLoader(Loader):
     ) -> None:
         self._config, self._left, self._right = config, left, right
         self.dtype = problem.dtype
-        self.k_blocks, self.terms = problem.k_blocks, problem.terms
+        self.k_blocks, self.group, self._parts = problem.k_blocks, problem.group, problem.parts
         self.k_steps = ceil_div(min(problem.k * BYTES[problem.dtype], K_BLOCK_BYTES), 32)
         self.left_layout = layout_of(left.k_major, config.tile_k)
         self.right_layout = layout_of(right.k_major, config.tile_k)
@@ -188,19 +189,17 @@ class GemmLoader(Loader):
     def stage_bytes(self, tile: Tile) -> Expr | int:
         """Return the transaction bytes of one stage; fewer in a ragged last tile."""
         missing = self._left.missing(tile.row) + self._right.missing(tile.column)
-        return self._config.stage_bytes - missing
+        return self._config.stage_bytes - self._parts * missing
 
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
         """Issue the TMA loads of one K block into stage ``slot``."""
         barrier, cast = pipeline.full.pointer(slot), pipeline.multicast
-        left, right = (
-            k_block * 2 * GROUP + part if len(self.terms) > 1 else k_block
-            for part in self.terms[term]
-        )
-        stage, batch = (slot, barrier), tile.operand_batch
-        self._left.load(
-            TmaLoad(pipeline.left, *stage, left, batch, tile.row, cast.cta_n, cast.left_mask)
-        )
-        self._right.load(
-            TmaLoad(pipeline.right, *stage, right, batch, tile.column, cast.cta_m, cast.right_mask)
-        )
+        for part in range(self._parts):
+            block = k_block * self._parts + part
+            own = (slot, barrier, block, tile.operand_batch)
+            self._left.load(
+                TmaLoad(pipeline.left, *own, tile.row, cast.cta_n, cast.left_mask, part)
+            )
+            self._right.load(
+                TmaLoad(pipeline.right, *own, tile.column, cast.cta_m, cast.right_mask, part)
+            )

@@ -93,7 +93,7 @@ class Im2colLoader(Loader):
         """Return the transaction bytes of one stage."""
         return self._config.stage_bytes
 
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
         """Issue the TMA loads of a stage: a pixel box for each warpgroup, the weight's columns."""
         c, p = self._config, self._problem
         barrier = pipeline.full.pointer(slot)

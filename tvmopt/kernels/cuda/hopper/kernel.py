@@ -119,9 +119,10 @@ class HopperKernel:
                 first, k_blocks = scheduler.k_range(tile)
                 stage_bytes = held(self.loader.stage_bytes(tile))
                 with build.serial(0, k_blocks) as k:
-                    for term in range(len(self.loader.terms)):
+                    for turn in range(self.loader.group):
                         slot = pipeline.acquire(stage_bytes)
-                        self.loader.load(pipeline, slot, first + k, tile, term)
+                        block = (first + k) * self.loader.group + turn
+                        self.loader.load(pipeline, slot, block, tile)
                         pipeline.advance()
             pipeline.wait_until_released()
         if self.config.cluster_split_k > 1:  # the consumers' two barriers are of the whole cluster
@@ -134,7 +135,7 @@ class HopperKernel:
     ) -> None:  # fmt: skip
         """Consumer warpgroups: wgmma over all K blocks of each tile, then reduction and store."""
         set_registers("inc", self.config.registers[1])
-        multiply = Mma if len(self.loader.terms) == 1 else SplitMma
+        multiply = Mma if self.config.parts == 1 else SplitMma
         mma = multiply(self.config, self.loader, pipeline, threads)
         pipeline.start_consumer()
         store.start()

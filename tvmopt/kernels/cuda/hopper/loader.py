@@ -8,7 +8,6 @@ from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.smem_layout import OperandLayout
-from tvmopt.kernels.cuda.hopper.split_float32 import TERMS
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 
 
@@ -18,8 +17,7 @@ class Loader(abc.ABC):
     Attributes:
         dtype: Dtype of the operands.
         k_blocks: K blocks of the whole reduction.
-        terms: Products of each K block: the block of the left and of the right operand that each
-            multiplies; one product but for :mod:`.split_float32`.
+        group: Pipeline stages that each of ``k_blocks`` takes.
         k_steps: wgmma K steps (32 bytes each) of a K block.
         left_layout: Shared-memory layout of the left operand (tile rows) in a stage.
         right_layout: Shared-memory layout of the right operand (tile columns).
@@ -28,7 +26,7 @@ class Loader(abc.ABC):
 
     dtype: str
     k_blocks: int
-    terms: tuple[tuple[int, int], ...] = TERMS[:1]
+    group: int = 1
     k_steps: int
     left_layout: OperandLayout
     right_layout: OperandLayout
@@ -39,5 +37,5 @@ class Loader(abc.ABC):
         """Return the transaction bytes of one stage; fewer in a ragged last tile."""
 
     @abc.abstractmethod
-    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile, term: int) -> None:
-        """Issue the TMA loads of one K block, for one of ``terms``, into stage ``slot``."""
+    def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
+        """Issue the TMA loads into stage ``slot``; stages are counted along the reduction."""

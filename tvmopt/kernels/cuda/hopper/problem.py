@@ -11,7 +11,7 @@ from tvm.ir import Expr
 
 from tvmopt.device import dtypes
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue, identity
-from tvmopt.kernels.cuda.hopper.split_float32 import GROUP, LEAST_K, TERMS, split_width
+from tvmopt.kernels.cuda.hopper.split_float32 import GROUP, LEAST_K, PARTS, split_width
 from tvmopt.kernels.workload import Refusal
 
 #: Output dtypes, by operand dtype. float32 operands are multiplied as TF32.
@@ -128,13 +128,17 @@ class GemmProblem:
     @property
     def k_blocks(self) -> int:
         """K blocks, each 128 bytes of a row of an operand; with split operands, groups of them."""
-        group = GROUP if self.split_float32 else 1
-        return ceil_div(self.k * BYTES[self.dtype], group * K_BLOCK_BYTES)
+        return ceil_div(self.k * BYTES[self.dtype], self.group * K_BLOCK_BYTES)
 
     @property
-    def terms(self) -> tuple[tuple[int, int], ...]:
-        """Blocks of A and of B that are multiplied in each of ``k_blocks``."""
-        return TERMS if self.split_float32 else TERMS[:1]
+    def group(self) -> int:
+        """Pipeline stages that each of ``k_blocks`` takes."""
+        return GROUP if self.split_float32 else 1
+
+    @property
+    def parts(self) -> int:
+        """Parts of each operand in a pipeline stage."""
+        return PARTS if self.split_float32 else 1
 
     @property
     def row_elements(self) -> int:

@@ -51,7 +51,7 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
     """
     if not arch.has_wgmma or problem.refusal:
         return []
-    base = HopperConfig(GEMM, arch, K_BLOCK_BYTES // BYTES[problem.dtype])
+    base = HopperConfig(GEMM, arch, K_BLOCK_BYTES // BYTES[problem.dtype], parts=problem.parts)
     found: list[tuple[HopperCost, HopperConfig]] = []
     swap = (
         problem.m <= _SWAP_MAX_M

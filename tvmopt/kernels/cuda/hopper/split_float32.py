@@ -7,13 +7,16 @@ without the bits that TF32 lacks, ``low`` the rest, rounded to TF32. Then::
 
 Tensor cores truncate their sums, so only the 3 x 32 products of one K block are added by them; the
 sums of the K blocks are added in float32, rounded to nearest. In a simulation of K from 256 to
-8192 the largest error was 0.2 to 1.4 times that of a sequential float32 sum. While the sum of one K
-block is added, the tensor cores compute the next, but for the last of a group of K blocks: ptxas
-does not see that a wgmma of an earlier iteration of a loop has ended.
+8192 the largest error was 0.2 to 1.4 times that of a sequential float32 sum. Where registers
+allow, a K block has a sum of its own while the sum before is added; but for the last K block of a
+group, because ptxas does not see that a wgmma of an earlier iteration of a loop has ended.
 
 ``low`` has the sign of ``x`` and is zero only where ``x`` is (the smallest normal number in place
 of zero): infinities and NaN come out as of the products themselves, since an infinite ``high`` is
 never multiplied by a zero that the other factor has not.
+
+Subnormal numbers count as zero, and a result within a thousandth of the largest float32 may stay
+finite where float32 overflows.
 
 Method: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing
 the FP32 theoretical peak performance", 2022; the sign of ``low`` is ours.
@@ -24,17 +27,13 @@ row has whole groups of K blocks, zero-padded.
 
 from __future__ import annotations
 
-#: Numbers of a K block of one part, K blocks of a group, and sums of K blocks in registers.
-BLOCK, GROUP, SUMS = 32, 2, 2
+#: Parts of an operand; numbers of a K block of one part; K blocks of a group.
+PARTS, BLOCK, GROUP = 2, 32, 2
 #: Least K of operands that are split: below, the product of the low parts, which is left out, is
 #: not small beside the few roundings of a float32 sum.
 LEAST_K = 64
 #: Part of the left and of the right operand in each product: 0 for ``high``, 1 for ``low``.
 PRODUCTS = ((0, 0), (0, 1), (1, 0))
-#: Blocks of a row, counted from the first of a group, of each product of a group.
-TERMS = tuple(
-    (2 * block + left, 2 * block + right) for block in range(GROUP) for left, right in PRODUCTS
-)
 
 #: Numbers that a thread splits: 32 bytes of each part, a whole sector of memory.
 PIECE = 8
@@ -84,4 +83,4 @@ def split_function(aligned: bool) -> tuple[str, str]:
 
 def split_width(k: int) -> int:
     """Return the numbers of a row of ``k`` elements, split: two parts of whole groups."""
-    return 2 * GROUP * BLOCK * -(-k // (GROUP * BLOCK))
+    return PARTS * GROUP * BLOCK * -(-k // (GROUP * BLOCK))

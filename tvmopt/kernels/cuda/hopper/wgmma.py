@@ -28,7 +28,7 @@ from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES
 from tvmopt.kernels.cuda.hopper.smem_layout import OperandLayout
-from tvmopt.kernels.cuda.hopper.split_float32 import PRODUCTS, SUMS
+from tvmopt.kernels.cuda.hopper.split_float32 import PRODUCTS
 from tvmopt.kernels.cuda.hopper.turns import Turns
 
 
@@ -105,7 +105,8 @@ class Mma:
         """Wait until at most ``depth`` committed groups are in flight."""
         build.evaluate(T.ptx.wgmma.wait_group.sync.aligned(depth))
 
-    def _multiply(self, slot: Expr, accumulate: Expr) -> None:
+    def _multiply(self, slot: Expr, accumulate: Expr, parts: tuple[int, int] = (0, 0)) -> None:
+        """Issue the wgmma of one stage, for the given part of the left and the right operand."""
         c, dtype = self._config, self._loader.dtype
         size, per_atom = BYTES[dtype], c.tile_n // 2
         row = dtypes.tensor_core_operand(dtype)
@@ -114,8 +115,9 @@ class Mma:
         rows, columns = self._loader.left_layout, self._loader.right_layout
         # Descriptor addresses are in units of 16 bytes.
         mine = c.part_of(self._threads.warpgroup) * (c.warpgroup_m * K_BLOCK_BYTES // 16)
-        left = advance(self._left[0], slot * (c.tile_m * K_BLOCK_BYTES // 16) + mine)
-        right = advance(self._right[0], slot * (c.tile_n * K_BLOCK_BYTES // 16))
+        first, second = (slot * c.parts + part for part in parts)
+        left = advance(self._left[0], first * (c.tile_m * K_BLOCK_BYTES // 16) + mine)
+        right = advance(self._right[0], second * (c.tile_n * K_BLOCK_BYTES // 16))
         for k in range(self._loader.k_steps):
             for m in range(c.m_atoms):
                 args = [self._sums.registers[m * per_atom + i] for i in range(per_atom)]
@@ -139,7 +141,16 @@ class SplitMma(Mma):
         self, config: HopperConfig, loader: Loader, pipeline: Pipeline, threads: Threads
     ) -> None:
         super().__init__(config, loader, pipeline, threads)
-        self._parts = [Accumulators(config, self.accumulators.dtype) for _ in range(SUMS)]
+        self._parts = [
+            Accumulators(config, self.accumulators.dtype) for _ in range(config.block_sums)
+        ]
+
+    def issue(self, slot: Expr, accumulate: Expr) -> None:
+        """Issue and commit the wgmma of one stage: three products of parts."""
+        build.evaluate(T.ptx.wgmma.fence.sync.aligned())
+        for number, parts in enumerate(PRODUCTS):
+            self._multiply(slot, accumulate if number == 0 else tirx.const(True, "bool"), parts)
+        build.evaluate(T.ptx.wgmma.commit_group.sync.aligned())
 
     def multiply_tile(self, k_blocks: Expr, turns: Turns) -> None:
         """Emit the main loop of a tile; a sum is added under the first product of the next.
@@ -151,20 +162,21 @@ class SplitMma(Mma):
         for i in range(self._count):
             build.buffer_store(self.accumulators.registers, T.float32(0), [i])
         with build.serial(0, k_blocks):
-            for term in range(len(self._loader.terms)):
-                block, product = divmod(term, len(PRODUCTS))
-                self._sums = self._parts[block % SUMS]
+            for turn in range(self._loader.group):
+                before, self._sums = self._sums, self._parts[turn % len(self._parts)]
                 slot = pipeline.wait_full()
-                self.issue(slot, accumulate=tirx.const(product > 0, "bool"))
-                if term:
-                    self.wait(1)
-                    pipeline.release_behind(1)
-                    if product == 0:
-                        self._add(self._parts[(block - 1) % SUMS])
+                self.issue(slot, accumulate=tirx.const(False, "bool"))
+                if turn and len(self._parts) > 1:
+                    self._finish(before, in_flight=1)
                 pipeline.advance()
-            self.wait(0)
-            pipeline.release_behind(1)
-            self._add(self._sums)
+                if turn == self._loader.group - 1 or len(self._parts) == 1:
+                    self._finish(self._sums, in_flight=0)
+
+    def _finish(self, sums: Accumulators, in_flight: int) -> None:
+        """Wait for the K block of ``sums``, the stage before; release it, and add its sum."""
+        self.wait(in_flight)
+        self._pipeline.release_behind(1)
+        self._add(sums)
 
     def _add(self, sums: Accumulators) -> None:
         total = self.accumulators.registers
