@@ -19,8 +19,7 @@ from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.int4.form import prepare_int4
-from tvmopt.kernels.cuda.int4.schedule import int4_layout
-from tvmopt.kernels.cuda.toolchain.dependent_launch import TRIGGER_STATEMENT, WAIT_STATEMENT
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 from tvmopt.kernels.emit import NotApplicable, emit, emit_kernel
 from tvmopt.kernels.policies import DefaultPolicy
 
@@ -87,7 +86,6 @@ def test_other_orders_of_a_words_values_are_refused() -> None:
         _hint(64, 64, 4, 2),
         _hint(512, 16, 2, 2),  # more threads than a block may have
         _hint(128, 16, 4, 8),  # more shared memory than an SM has
-        _hint(32, 16, 4, 2, l2_stages=-1),
     ],
 )
 def test_hints_that_do_not_fit_are_refused(one: CudaHint) -> None:
@@ -182,58 +180,32 @@ def test_weights_that_a_kernel_may_write_are_loaded_after_it(attrs: dict[str, li
 @pytest.mark.parametrize(
     ("sizes", "one"),
     [
-        ((1, 33, 2048, 32), _hint(16, 16, 2, 2, early_launch=True, l2_stages=2)),
-        ((2, 40, 800, 32), _hint(32, 32, 2, 3, early_launch=True, l2_stages=4)),  # partial stages
-        ((1, 100, 512, 128), _hint(112, 16, 1, 6, early_launch=True)),  # two stages, ring of six
+        ((2, 40, 800, 32), _hint(32, 32, 2, 3)),  # partial stages
+        ((1, 100, 512, 128), _hint(112, 16, 1, 6)),  # two stages, a ring of six
+        ((1, 130, 1024, 128), _hint(112, 16, 2, 3)),
     ],
 )
-def test_the_next_kernel_starts_when_the_last_weights_are_requested(
+def test_tiles_of_any_number_of_warps(
     sizes: tuple[int, int, int, int], one: CudaHint, order: str
 ) -> None:
-    func = int4_product(*sizes).with_attrs(_CONSTANTS)
+    func = int4_product(*sizes)
     inputs, want = _problem(*sizes)
-    kernel = emit_kernel(func, one)
-    code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
-    body = code[code.index("float tvmopt_int4_") :]
-    wait, load, trigger = (
-        body.index(text) for text in (WAIT_STATEMENT, "load(turn + DEEP - 1);", TRIGGER_STATEMENT)
-    )
-    assert wait < load < trigger and code.count(TRIGGER_STATEMENT) == 1
-    prefetch = body.find("prefetch.global.L2")
-    assert prefetch < wait and (prefetch >= 0) == (one.to_dict()["l2_stages"] > 0)
     empty = np.full(want.shape, np.nan, func.params[-1].dtype)
-    [got] = run(kernel, inputs, [empty], H200, order=order)
+    [got] = run(emit_kernel(func, one), inputs, [empty], H200, order=order)
     np.testing.assert_array_equal(got, want.astype(got.dtype))
-
-
-def test_weights_that_a_kernel_may_write_are_not_prefetched() -> None:
-    one = _hint(16, 16, 2, 2, early_launch=True, l2_stages=2)
-    code = cuda_source(emit_kernel(int4_product(1, 33, 2048, 32), one))
-    assert "prefetch.global.L2" not in code and TRIGGER_STATEMENT in code
 
 
 @pytest.mark.parametrize(
     ("rows", "depth"), [(6144, 4096), (4096, 4096), (14336, 4096), (4096, 14336)]
 )
-def test_the_first_choice_for_a_decoder_leaves_room_for_the_next_kernel(
+def test_the_first_choice_for_a_decoder_fills_all_sms_with_enough_warps(
     rows: int, depth: int
 ) -> None:
     func = int4_product(1, rows, depth, 128)
     first = next(r.hint for r in DefaultPolicy(func, H200).ranked if r.hint.template == "gpu_int4")
     config = first.to_dict()
-    assert config["early_launch"]
     assert 120 <= -(-rows // config["tile"]) <= H200.sms
-    form = prepare_int4(func)
-    assert form is not None and 2 * int4_layout(form, first).size < H200.smem_sm_bytes
-
-
-def test_gpus_without_dependent_launches_do_not_trigger() -> None:
-    func, config = int4_product(1, 33, 1024, 32), _hint(16, 16, 4, 3, early_launch=True)
-    a100 = dataclasses.replace(config, arch=GPUS["nvidia-a100"])
-    assert "griddepcontrol" not in cuda_source(emit_kernel(func, a100))
-    ranked = DefaultPolicy(int4_product(1, 4096, 4096, 128), GPUS["nvidia-a100"]).ranked
-    found = [r.hint.to_dict() for r in ranked if r.hint.template == "gpu_int4"]
-    assert found and not any(one["early_launch"] or one["l2_stages"] for one in found)
+    assert config["tile"] // config["warp_tile"] * config["reduce_warps"] >= 8
 
 
 def test_gpus_without_dependent_launches_do_not_wait() -> None:

@@ -19,7 +19,6 @@ from tvmopt.kernels.cuda.common.narrow_rounding import round_widely
 from tvmopt.kernels.cuda.common.splat import write_splats
 from tvmopt.kernels.cuda.hopper.parameters import KERNEL_ATTR
 from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS, launched_early, waiting
-from tvmopt.kernels.cuda.toolchain.early_trigger import trigger_early
 from tvmopt.kernels.cuda.toolchain.interleave import interleave_copies
 from tvmopt.kernels.cuda.toolchain.one_barrier import remove_second_barrier
 from tvmopt.kernels.cuda.toolchain.zero_fill import fill_with_zeros
@@ -54,7 +53,7 @@ def mixed_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transf
             # Their indices are the generator's, kept in variables: they come from no input.
             lowered = keep_nan(kernels(tvm.IRModule(generated, attrs=mod.attrs)))
             out.update(change_each(lowered, launched_early))
-        return trigger_early(out)
+        return out
 
     return run, host, device
 

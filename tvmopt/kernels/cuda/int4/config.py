@@ -16,14 +16,9 @@ class Int4Config(CudaHint):
         warp_tile: Rows of the weight of a warp.
         reduce_warps: Warps that share the reduction of a row.
         stages: Pipeline stages.
-        early_launch: Whether the next kernel may start before this one ends (PDL trigger).
-        l2_stages: Stages of each warp after the ring's that are prefetched into L2 while this
-            kernel waits for the one before it (constant weights only).
     """
 
     tile: int
     warp_tile: int
     reduce_warps: int = 1
     stages: int = 2
-    early_launch: bool = False
-    l2_stages: int = 0

@@ -19,7 +19,6 @@ from tvmopt.kernels.workload import Refusal
 
 # Most shared memory of the activation and of the scales, in bytes; larger ones stay in global.
 _MOST_X, _MOST_SCALES = 64 * 1024, 48 * 1024
-_MOST_L2_STAGES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,10 +92,7 @@ def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
         "s_pitch": layout.s_pitch, "s_at": layout.scales, "ring_at": layout.ring,
     }  # fmt: skip
     waits = config.arch.sm >= LEAST_CAPABILITY and _is_constant(func, form)
-    triggers = config.early_launch and config.arch.sm >= LEAST_CAPABILITY
-    name, source = int4_source(
-        numbers, form.offset, waits, triggers, config.l2_stages if waits else 0
-    )
+    name, source = int4_source(numbers, form.offset, waits)
     at, thread = (tirx.Var(n, ir.PrimType("int32")) for n in ("block", "thread"))
     shared = tirx.decl_buffer((layout.size,), "uint8", "shared", scope="shared.dyn")
     total = tirx.decl_buffer((1,), "float32", "total", scope="local")
@@ -130,7 +126,7 @@ def _is_constant(func: tirx.PrimFunc, form: Int4Form) -> bool:
 
 def _fits(form: Int4Form, config: Int4Config) -> bool:
     """Whether the numbers of ``config`` make a kernel for ``form``."""
-    if not 2 <= config.stages <= 8 or not 0 <= config.l2_stages <= _MOST_L2_STAGES:
+    if not 2 <= config.stages <= 8:
         return False
     block, warp, share = config.tile, config.warp_tile, config.reduce_warps
     if warp not in (TILE, 2 * TILE) or block % warp or share < 1:

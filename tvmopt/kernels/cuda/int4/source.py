@@ -10,9 +10,8 @@ permuted freely if the activation is permuted alike, which happens once a thread
     activation, in the same order:            (x0, x4), (x1, x5), (x2, x6), (x3, x7)
 
 Weight and scales that no kernel writes are loaded before the kernel waits for the one before it
-(programmatic dependent launch), so that their latency overlaps its end. With ``early_launch`` the
-kernel in turn lets the next one start once its last weights are requested: while they arrive, the
-next kernel fills its ring, and DRAM does not idle between the two.
+(programmatic dependent launch), so that their latency overlaps its end. Letting the next kernel
+start early, and prefetching further stages into L2 before the wait, took longer on an H100.
 
 Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
 shorter than 128 multiply the weights.
@@ -23,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from tvmopt.kernels.cuda.intrinsics.async_copy import ASYNC_COPY
-from tvmopt.kernels.cuda.toolchain.dependent_launch import TRIGGER_STATEMENT, WAIT_STATEMENT
+from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 
 #: Weights in 16 bytes (one lane), in 64 bytes (four lanes), and in one stage.
 PIECE, STEP, STAGE = 32, 128, 256
@@ -78,7 +77,6 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
   constexpr bool SCALED = {scaled}, FINE = SCALED && G < 128, X_SHARED = {x_shared};
   constexpr bool S_SHARED = {s_shared};
   constexpr int STAGES = (K + 255) / 256, EACH = (STAGES + SHARE - 1) / SHARE;
-  constexpr int LAST = EACH > DEEP ? EACH - DEEP : 0;  // turn that loads the last stage
   constexpr int THREADS = BLOCK / (16 * TILES) * SHARE * 32;
   constexpr int RING = (DEEP < EACH ? DEEP : EACH) * TILES * 2048;
   constexpr int X_PITCH = STAGES * 32 + 4;  // units of 16 bytes, of which rows start 64 apart
@@ -120,7 +118,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       }}
     }}
     tvmopt_commit();
-  }}{prefetch}{wait}
+  }}{wait}
   if (X_SHARED) {{
     uint4* steps = reinterpret_cast<uint4*>(shared);
     for (int i = threadIdx.x; i < M * STAGES * 32; i += THREADS) {{
@@ -142,7 +140,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     tvmopt_wait<DEEP - 2>();
     __syncwarp();  // all lanes' pieces are here, and all lanes have read the stage before
     load(turn + DEEP - 1);
-    tvmopt_commit();{trigger}
+    tvmopt_commit();
     const int stage = turn * SHARE + part;
     const unsigned char* here = ring + (turn % DEEP) * (TILES * 2048) + g * 128;
     const bool inside = STAGES % SHARE == 0 || stage < STAGES;
@@ -229,25 +227,8 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
 }}
 """
 
-# The stages after the ring's, a row of 128 bytes a lane.
-_PREFETCH = """
-#pragma unroll
-  for (int d = DEEP - 1; d < DEEP - 1 + {l2_stages}; ++d) {{
-    const int stage = d * SHARE + part;
-    if (d < EACH && stage < K / 256 && lane < 16 * TILES && row + lane < N) {{
-      const char* line = w + static_cast<long long>(row + lane) * (K / 2) + stage * 128;
-      asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
-    }}
-  }}"""
 
-
-def int4_source(
-    numbers: dict[str, int],
-    offset: int,
-    waits: bool = False,
-    triggers: bool = False,
-    l2_stages: int = 0,
-) -> tuple[str, str]:
+def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tuple[str, str]:
     """Return name and source of the device function.
 
     The function returns output element ``threadIdx.x`` of the block, weight rows fastest.
@@ -257,22 +238,14 @@ def int4_source(
         offset: Zero point of the weights.
         waits: Whether the function waits for the kernel before it, after its first loads of the
             weight and before its first load of the activation.
-        triggers: Whether the function lets the next kernel start once a warp of each thread block
-            has requested its last weights.
-        l2_stages: Stages of each warp, after the first ones, that are prefetched into L2 before
-            the function waits.
     """
-    words = [*(["waits"] if waits else []), *(["triggers"] if triggers else [])]
-    words += [f"l2_{l2_stages}"] if l2_stages else []
-    named = (*numbers.values(), offset, *words)
+    named = (*numbers.values(), offset, *(["waits"] if waits else []))
     name = "_".join(["tvmopt_int4", *map(str, named)])
     text = _KERNEL.format(
         name=name,
         even=_twice(1024 + offset),
         odd=_twice(-64 - offset),
         wait=f"\n  {WAIT_STATEMENT}" if waits else "",
-        prefetch=_PREFETCH.format(l2_stages=l2_stages) if l2_stages else "",
-        trigger=f"\n    if (turn == LAST) {TRIGGER_STATEMENT}" if triggers else "",
         **numbers,
     )
     return name, ASYNC_COPY + _COMMON + text

@@ -6,10 +6,9 @@ second kernel start once all blocks of the first have ended. Before they access 
 execute ``griddepcontrol.wait``: it returns once the results of the first kernel are visible. Only
 the int4 GEMV loads weights before, if they are constants.
 
-Kernels do not trigger earlier (``griddepcontrol.launch_dependents``) in general. An early trigger
-puts the dependent's blocks where the first blocks end, many on one SM and none on others. On an
-H200, networks of many kinds of kernels then took 1 to 15 % longer; a kernel that follows itself,
-less. The exceptions are modules with a GEMV that loads before it waits (:mod:`.early_trigger`).
+We do not trigger earlier (``griddepcontrol.launch_dependents``). An early trigger puts the
+dependent's blocks where the first blocks end, many on one SM and none on others. On an H200,
+networks of many kinds of kernels then took 1 to 15 % longer; a kernel that follows itself, less.
 
 Only a kernel that waits is launched with PDL: without the wait it would read stale data.
 """
@@ -32,8 +31,6 @@ _LAUNCH, _DYNAMIC_SHARED = "tirx.kernel_launch_params", "tirx.use_dyn_shared_mem
 LEAST_CAPABILITY = 90
 #: CUDA statement that waits for the kernel before.
 WAIT_STATEMENT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
-#: CUDA statement that lets the next kernel start, once each thread block has executed it or ended.
-TRIGGER_STATEMENT = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
 _WAIT = "tvmopt_wait_for_kernel_before"
 _SOURCE = f"""
 __forceinline__ __device__ void {_WAIT}() {{
@@ -52,7 +49,7 @@ def waiting(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Before -> after: ``kernel(): body`` -> ``kernel(): wait_for_kernel_before(); body``
     """
-    if not is_kernel(func) or waits(func) or not can_wait(func.attrs["target"]):
+    if not _is_kernel(func) or _waits(func) or not can_wait(func.attrs["target"]):
         return func
     wait = tirx.Evaluate(wait_for_kernel_before())
     return func.with_body(tirx.SeqStmt([wait, func.body]))
@@ -60,7 +57,7 @@ def waiting(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def launched_early(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Mark a lowered device function for launch with PDL, if it waits."""
-    if not is_kernel(func) or not waits(func):
+    if not _is_kernel(func) or not _waits(func):
         return func
     tags = [str(tag) for tag in func.attrs[_LAUNCH] if str(tag) != _TAG]
     place = len(tags) - (_DYNAMIC_SHARED in tags)  # the dynamic shared memory tag must be last
@@ -73,28 +70,17 @@ def can_wait(target: Target) -> bool:
     return int(arch) >= LEAST_CAPABILITY
 
 
-def is_kernel(func: Any) -> bool:
-    """Whether ``func`` is a lowered device function."""
-    return isinstance(func, tirx.PrimFunc) and _LAUNCH in (func.attrs or {})
+def _is_kernel(func: tirx.PrimFunc) -> bool:
+    return _LAUNCH in (func.attrs or {})
 
 
-def waits(func: tirx.PrimFunc) -> bool:
+def _waits(func: tirx.PrimFunc) -> bool:
     """Whether ``func`` or a device function that it calls calls ``griddepcontrol.wait``."""
-    return bool(_functions_that_wait(func))
-
-
-def loads_before_waiting(func: tirx.PrimFunc) -> bool:
-    """Whether ``func`` leaves the wait to a device function, which loads constants before."""
-    return any(name != _WAIT for name in _functions_that_wait(func))
-
-
-def _functions_that_wait(func: tirx.PrimFunc) -> list[str]:
-    """Return the names of the device functions in ``func`` that call ``griddepcontrol.wait``."""
-    found: list[str] = []
+    found: list[ir.Call] = []
 
     def on_call(call: ir.Call) -> None:
         if any(isinstance(a, ir.StringImm) and WAIT_STATEMENT in str(a.value) for a in call.args):
-            found.append(str(call.args[0].value))
+            found.append(call)
 
     tvm_ffi.structural_walk(func.body, (ir.Call, on_call), order="post")
-    return found
+    return bool(found)
