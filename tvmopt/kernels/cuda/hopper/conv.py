@@ -134,7 +134,7 @@ def _window_element(
     r, o = remainder(rest, kh), quotient(rest, kh)
     s, c = quotient(e, filled), remainder(e, filled)
     there = tirx.all(s < kw, c < p.channels)
-    if p.weight_k_major:
+    if p.weight == "OHWI":
         return ((o * kh + r) * kw + s) * p.channels + c, there
     return ((r * kw + s) * p.channels + c) * p.filters + o, there
 
