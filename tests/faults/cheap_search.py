@@ -30,6 +30,7 @@ from flows.unexpected import explain, hide_tracebacks
 from tests.faults.refusal import refuse
 from tvmopt.errors import StageFailedError, TvmoptError
 from tvmopt.search.budget import Budget
+from tvmopt.search.declared import Declared
 from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits
 from tvmopt.search.space import Space
@@ -103,7 +104,7 @@ def search(folder: Path, name: str) -> None:
             session, request, study, budget, 0.0, Limits(0.01), ("latency",),
             0.0, 0.0, 0, session.run_id,
         )  # fmt: skip
-        search_module._search(job)
+        search_module._search(job, Declared())
 
 
 def _prepare(folder: Path) -> None:

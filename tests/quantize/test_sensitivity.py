@@ -184,8 +184,16 @@ def test_time_is_bounded_and_what_is_missing_is_said(fragile):
     assert found.sets("int8")[-1].source == "exact"
 
 
-def test_estimates_find_the_fragile_layer_too(fragile):
+def test_estimates_find_the_fragile_layer_too(fragile, monkeypatch):
+    own_errors = single_layers._SingleLayers.own_errors
+
+    def without_limit(self, costs, deadline):
+        return own_errors(self, costs, math.inf)
+
+    # Time remains for each layer's own error, but none to run the layers downstream of it.
+    monkeypatch.setattr(single_layers._SingleLayers, "own_errors", without_limit)
     found = sensitivity(fragile, _data(fragile, 4, 0), dtypes=["int8"], time_limit_s=1e-3)
+    assert {cost.source for cost in found.of("int8")} == {"estimated"}
     assert max(found.of("int8"), key=lambda cost: cost.error).name == "right"
 
 

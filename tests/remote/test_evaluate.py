@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
+from tvmopt.stages import evaluate
 from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED, read_table
 from tvmopt.tracking.report.tables import as_text, comparison
 
@@ -62,15 +64,18 @@ def test_metrics_tags_and_table(run, of_board):
 
 
 def test_accuracy_of_a_slow_board_stops_in_time(run, of_board, monkeypatch):
-    original = RemoteModel.__call__
+    original, seconds = RemoteModel.__call__, itertools.count(0.0, 1.0)
+    now = [next(seconds)]
 
     def slow(self, inputs):
-        time.sleep(0.1)
+        now[0] = next(seconds)
         return original(self, inputs)
 
     monkeypatch.setattr(RemoteModel, "__call__", slow)
-    result, _ = run(accuracy_time_s=0.15, **of_board)
-    assert result.tags["tvmopt.accuracy_samples"] == "2 of 8: the board took 0.15 s for these"
+    # Each batch takes two seconds of this clock: one of the candidate, one of the untuned model.
+    monkeypatch.setattr(evaluate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    result, _ = run(accuracy_time_s=3.0, **of_board)
+    assert result.tags["tvmopt.accuracy_samples"] == "2 of 8: the board took 3 s for these"
     assert "on 2 samples" in result.changed[0]
 
 

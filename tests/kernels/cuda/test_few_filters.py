@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tvm import relax
+from tvm import relax, te, tirx
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, assert_same, cuda_source, hint
@@ -15,9 +15,10 @@ from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.workload import Refusal
 
 op, nn = relax.op, relax.op.nn
+FAMILY = "gpu_few_filters"
 H, F = "float16", "float32"
 HINTS = [
-    hint("gpu_few_filters", threads=threads, pixels=pixels)
+    hint(FAMILY, threads=threads, pixels=pixels)
     for threads, pixels in ((128, 1), (64, 2), (256, 4))
 ]
 
@@ -84,14 +85,40 @@ def test_rows_that_do_not_divide_are_refused() -> None:
         emit(func, HINTS[1])
 
 
-def test_it_is_ranked_first_where_tensor_cores_have_no_tile_for_it() -> None:
+def _strided(filters: int, dtype: str):
     shape = (16, 224, 224, 32)
-    few, many = (
-        lowered(lambda x, w: conv(x, w, padding=1, strides=2), (shape, H), ((3, 3, 32, n), H))
-        for n in (3, 64)
+    return lowered(
+        lambda x, w: conv(x, w, padding=1, strides=2), (shape, dtype), ((3, 3, 32, filters), dtype)
     )
-    ampere = GPUS["nvidia-a100"]
-    assert policy_of(few, ampere).ranked[0].hint.template == "gpu_few_filters"
-    assert policy_of(many, ampere).ranked[0].hint.template == "mma_matmul"
-    hopper = policy_of(few, H200).ranked
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("v100", H), ("t4", H), ("a100", F)])
+def test_it_is_ranked_first_where_tensor_cores_have_no_tile_for_it(gpu: str, dtype: str) -> None:
+    assert policy_of(_strided(3, dtype), GPUS[f"nvidia-{gpu}"]).ranked[0].hint.template == FAMILY
+
+
+def test_it_is_tried_where_mma_sync_is_predicted_as_fast() -> None:
+    """Predictions for ``mma_matmul`` with a tile of 16 columns are 7% lower on an A100."""
+    policy = policy_of(_strided(3, H), GPUS["nvidia-a100"])
+    best = {}
+    for one in policy.ranked:
+        best.setdefault(one.hint.template, one.cycles)
+    assert set(list(best)[:2]) == {FAMILY, "mma_matmul"}
+    assert 2 / 3 < best[FAMILY] / best["mma_matmul"] < 3 / 2
+    assert 2 * best[FAMILY] < min(best[name] for name in best.keys() - {FAMILY, "mma_matmul"})
+    assert {FAMILY, "mma_matmul"} <= {hint.template for hint in policy.emit_config(20)}
+
+
+def test_many_filters_are_of_tensor_cores() -> None:
+    policy = policy_of(_strided(64, H), GPUS["nvidia-a100"])
+    assert policy.ranked[0].hint.template == "mma_matmul" and FAMILY in policy.ranking.refusals
+    hopper = policy_of(_strided(3, H), H200).ranked
     assert (hopper[0].hint.template, hopper[0].hint.tile_n) == ("hopper_conv", 8)
+
+
+def test_a_symbolic_shape_is_refused() -> None:
+    rows = tirx.Var("n", "int64")
+    a = te.placeholder((rows, 8, 8, 16), "float16", "A")
+    func = te.create_prim_func([a, te.compute(a.shape, lambda *at: a[at] + a[at], "B")])
+    refused = policy_of(func, H200).ranking.refusals[FAMILY]
+    assert "symbolic shape" in refused.reason

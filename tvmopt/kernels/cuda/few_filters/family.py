@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir, tirx
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.kernels.cuda.common.memory_bound import analysed
 from tvmopt.kernels.cuda.few_filters.config import FewFiltersConfig
 from tvmopt.kernels.cuda.few_filters.form import FewFiltersForm, few_filters_form
 from tvmopt.kernels.cuda.few_filters.schedule import emit_few_filters
@@ -26,7 +27,7 @@ class FewFilters(Family[FewFiltersForm, FewFiltersConfig]):
 
     def match(self, workload: Workload, arch: CudaArch) -> FewFiltersForm | Refusal:
         """Return the form of the convolution."""
-        return workload.analysed(few_filters_form) or Refusal("TVM refuses a step of the analysis")
+        return analysed(workload, few_filters_form)
 
     def rank(self, form: FewFiltersForm, arch: CudaArch) -> Sequence[Ranked[FewFiltersConfig]]:
         """Return the configurations, fastest predicted first."""
