@@ -261,7 +261,7 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
         metric_sha256: sha256 of the user's own metric or alphabet; empty for other metrics.
         time_limit_s: Most seconds for the latency of one contender; slow ones get fewer samples.
         max_samples: Most data samples to evaluate accuracy on.
-        accuracy_time_s: Most seconds for the accuracy, of the candidate and the float model
+        accuracy_time_s: Most seconds for the accuracy, of all contenders and the float model
             together, so that fewer samples may be seen; 0 for no limit.
         rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
         rpc_key: Key of the board there to measure on.

@@ -92,7 +92,7 @@ class Request:
         asked: The parameters.
         quantised: Whether the model came quantised.
         has_large_trees: Whether an ensemble of trees is so large that short keys may pay.
-        accuracy_time_s: Most seconds for the accuracy, of the candidate and the float model
+        accuracy_time_s: Most seconds for the accuracy, of all contenders and the float model
             together; 0 for no limit.
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
