@@ -176,7 +176,13 @@ def _openvino(
     else:
         models = quantised_contenders(model, seen)
     for preset, quantised in models.items():
-        call = peers.openvino_model(quantised, threads, "bf16")
+        try:
+            call = peers.openvino_model(quantised, threads, "bf16")
+        except (
+            RuntimeError
+        ) as error:  # OpenVINO has no kernel for some quantised layers in bfloat16
+            print(f"OpenVINO int8, NNCF {preset}: {report.one_line(error)}")
+            continue
         found[f"OpenVINO int8, NNCF {preset}"] = call
     return found
 

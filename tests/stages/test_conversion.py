@@ -176,7 +176,7 @@ def test_low_floats(run, dtype):
         want = Reference(str(out / REFERENCE_FILE))({"x": golden["input_0"]})[0]
         assert cosine(golden["output_0"], want) > 0.999
         assert not np.array_equal(golden["output_0"], want)  # its own results, not the reference
-    assert Signature.read(out).min_cosine == {"float16": 0.999, "bfloat16": 0.95}[dtype]
+    assert Signature.read(out).min_cosine == {"float16": 0.999, "bfloat16": 0.9}[dtype]
 
 
 def test_layer_that_cannot_take_the_layout_says_why(run):

@@ -23,9 +23,13 @@ def test_two_roundings_of_one_graph_deviate_by_both_errors():
     assert 0.1 < found.deviation < 0.25
 
 
+def test_layers_in_bfloat16_may_add_an_error_within_the_tolerance():
+    assert _check(_FLOAT + 0.19 * _NOISE[0], _FLOAT + 0.1 * _NOISE[1]).deviation > 0.1
+
+
 def test_a_larger_error_than_that_of_onnx_runtime_is_a_fault():
     with pytest.raises(AccuracyError, match="output 'y' deviates"):
-        _check(_FLOAT + 0.2 * _NOISE[0], _FLOAT + 0.1 * _NOISE[1])
+        _check(_FLOAT + 0.3 * _NOISE[0], _FLOAT + 0.1 * _NOISE[1])
 
 
 def test_nan_is_a_fault():

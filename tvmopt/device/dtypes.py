@@ -179,9 +179,9 @@ _TABLE = (
         # TVM widens a bfloat16 buffer that a CPU function allocates to float32.
         buffer_dtype="uint16",
         exact_in=("float32",), convertible=True,
-        # Only against wrong kernels: the accuracy drop decides. A detector whose maps are nearly
-        # zero where there is no object had 0.983.
-        kernel_tolerance=4e-2, model_tolerance=5e-2, min_cosine=0.95, cosine_loss=1e-3,
+        # Only against wrong kernels, as of int8: the accuracy drop decides. A detector whose maps
+        # are nearly zero where there is no object had 0.983, a text recogniser 0.946.
+        kernel_tolerance=4e-2, model_tolerance=5e-2, min_cosine=0.9, cosine_loss=1e-3,
     ),
     DType(
         "float8_e4m3fn", 8, "float", "float32", mantissa_bits=3, ml_dtypes=True, ptx="e4m3",

@@ -175,8 +175,9 @@ def _check_same(
     """Return the deviation from ONNX Runtime on the same graph.
 
     Where an output of a quantised model is sensitive to rounding, two right implementations deviate
-    by more than the tolerance. An output may so deviate where it is as close to the float model as
-    ONNX Runtime's is. Whether that is close enough, the accuracy decides.
+    by more than the tolerance. An output may so deviate where it is nearly as close to the float
+    model as ONNX Runtime's is: within the tolerance, for layers in bfloat16. Whether that is close
+    enough, the accuracy decides.
     """
     tolerance = criteria.tolerance
     assert tolerance is not None
@@ -190,7 +191,8 @@ def _check_same(
         for actual, same, plain in zip(got, expected, trial.expected, strict=True):
             apart = deviation(actual, same, tolerance.measure)
             errors = [deviation(side, plain, tolerance.measure) for side in (actual, same)]
-            if apart > tolerance.limit and not errors[0] <= _AS_CLOSE * errors[1] < np.inf:
+            most = max(_AS_CLOSE * errors[1], errors[1] + tolerance.limit)
+            if apart > tolerance.limit and not errors[0] <= most < np.inf:
                 raise
             worst = max(worst, apart)
         return worst
