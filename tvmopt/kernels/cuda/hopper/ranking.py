@@ -14,8 +14,6 @@ from tvmopt.kernels.cuda.hopper.config import (
     GEMM,
     HopperConfig,
     HopperConvConfig,
-    tiled_configs,
-    workspace_configs,
 )
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.cost import (
@@ -30,6 +28,7 @@ from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
 from tvmopt.kernels.cuda.hopper.problem import BYTES, K_BLOCK_BYTES, GemmProblem, ceil_div
+from tvmopt.kernels.cuda.hopper.space import tiled_configs, workspace_configs
 from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTER_GROUPS, ranked_raster_groups
 from tvmopt.kernels.ranked import Ranked
 
