@@ -202,9 +202,10 @@ def test_the_first_choice_for_a_decoder_fills_all_sms_with_enough_warps(
     rows: int, depth: int
 ) -> None:
     func = int4_product(1, rows, depth, 128)
-    first = next(r.hint for r in DefaultPolicy(func, H200).ranked if r.hint.template == "gpu_int4")
+    h100 = GPUS["nvidia-h100"]  # where such tiles were measured
+    first = next(r.hint for r in DefaultPolicy(func, h100).ranked if r.hint.template == "gpu_int4")
     config = first.to_dict()
-    assert 120 <= -(-rows // config["tile"]) <= H200.sms
+    assert 120 <= -(-rows // config["tile"]) <= h100.sms
     assert config["tile"] // config["warp_tile"] * config["reduce_warps"] >= 8
 
 
