@@ -22,7 +22,6 @@ class FewFiltersForm:
 
     Attributes:
         facts: Facts of the reduction; its axes are n, y, x, filter, then window and channels.
-        name: Name of its block.
         producer: Block that pads or computes the image; None where the image is a parameter.
         image: Index of the image among the reads of the reduction.
         window: Indices of the window's axes, in order.
@@ -30,7 +29,6 @@ class FewFiltersForm:
     """
 
     facts: BlockFacts
-    name: str
     producer: str | None
     image: int
     window: tuple[int, ...]
@@ -96,11 +94,10 @@ def _form_of(sch: s_tir.Schedule, block: SBlockRV) -> FewFiltersForm | Refusal:
         return Refusal(f"channels are not whole vectors of {VECTOR_BYTES} bytes")
     if int(read.buffer.shape[3]) != facts.axes[channels[0]].extent or read.strides[2] == 0:
         return Refusal("not an image in NHWC")
-    name = str(sch.get(block).name_hint)
     before = [p for p in sch.get_producers(block) if _writes(sch, p, read.buffer)]
     producer = str(sch.get(before[0]).name_hint) if before else None
     window = tuple(i for i in reduced if i != channels[0])
-    return FewFiltersForm(facts, name, producer, image, window, channels[0])
+    return FewFiltersForm(facts, producer, image, window, channels[0])
 
 
 def _writes(sch: s_tir.Schedule, block: SBlockRV, buffer: tirx.Buffer) -> bool:

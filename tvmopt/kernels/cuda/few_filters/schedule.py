@@ -32,7 +32,7 @@ def emit_few_filters(func: tirx.PrimFunc, config: FewFiltersConfig) -> s_tir.Sch
     if form.extent(2) % config.pixels:
         return Refusal(f"rows of {form.extent(2)} pixels are no multiple of {config.pixels}")
     sch = s_tir.Schedule(IRModule({"main": func}))
-    block = sch.get_sblock(form.name)
+    block = sch.get_sblock(form.facts.name)
     end, image, weight = _copies(sch, block, form)
     loops = sch.get_loops(block)
     n, y, x, f = loops[:4]
@@ -95,7 +95,8 @@ def _share_weight(
     sch.compute_at(shared, grid, preserve_unit_loops=True)
     _, lane = sch.split(fuse_all(sch, sch.get_loops(shared)[1:]), [None, threads])
     sch.bind(lane, "threadIdx.x")
-    loops = sch.get_loops(local)[_depth(sch, block, step) + 1 :]
+    place = _depth(sch, block, step) + 1
+    loops = sch.get_loops(local)[place:]
     strides = form.facts.reads[index].strides
     run, lanes = loops[-1], form.vector
     if strides[3] == 1 and strides[form.channel] == form.filters:  # channels x filters: one run
@@ -103,7 +104,7 @@ def _share_weight(
     elif strides[form.channel] != 1:
         lanes = 1
     _, lane = sch.split(run, [None, lanes])
-    for loop in sch.get_loops(local)[_depth(sch, block, step) + 1 : -1]:
+    for loop in sch.get_loops(local)[place:-1]:
         sch.unroll(loop)
     sch.vectorize(lane)
 

@@ -24,6 +24,7 @@ from tvmopt.kernels.cuda.hopper.emit import const, quotient, remainder, when
 from tvmopt.kernels.cuda.hopper.problem import BYTES, ceil_div
 from tvmopt.kernels.cuda.hopper.split_float32 import (
     BLOCK,
+    PARTS,
     PIECE,
     split_function,
     split_width,
@@ -158,7 +159,7 @@ class PackingKernel:
         """
         lines, k = (width, rows) if transposed else (rows, width)
         size = split_width(k)
-        pieces = size // 2 // PIECE
+        pieces = size // PARTS // PIECE
         name, text = split_function(aligned=not transposed and k % BLOCK == 0)
 
         def body(workspace: tirx.Buffer, offset: int, item: Expr) -> None:
@@ -175,7 +176,7 @@ class PackingKernel:
             )
             block, inner = quotient(first, BLOCK), remainder(first, BLOCK)
             target = workspace.ptr_to(
-                [offset + (matrix * lines + line) * size + block * (2 * BLOCK) + inner]
+                [offset + (matrix * lines + line) * size + block * (PARTS * BLOCK) + inner]
             )
             pitch = const(width if transposed else 1, "int64")
             build.evaluate(

@@ -166,6 +166,14 @@ class GemmProblem:
         return self.transposed[0] or a * size % 16 != 0, self.transposed[1] or b * size % 16 != 0
 
     @property
+    def _copied(self) -> tuple[int, int]:
+        """Elements of a packed copy of A, and of B (of one batch entry), at most."""
+        if self.split_float32:
+            return self.m * self.row_elements, self.n * self.row_elements
+        (rows_a, width_a), (rows_b, width_b) = self.stored
+        return rows_a * (width_a + 16), rows_b * (width_b + 16)
+
+    @property
     def packing_bytes(self) -> int:
         """Bytes that the packing kernel reads and writes."""
         factor = 3 if self.split_float32 else 2  # an element is read, its parts are written
@@ -201,10 +209,9 @@ class GemmProblem:
                 "TMA needs rows of a multiple of 16 bytes, but A has rows of "
                 f"{self.k * size}, and their number is dynamic"
             )
-        parts = 2 if self.split_float32 else 1
         if any(
-            there and self.batch * parts * (count + 32) * (width + 32) > MOST_ELEMENTS
-            for there, (count, width) in zip(self.packed, self.stored, strict=True)
+            there and self.batch * elements > MOST_ELEMENTS
+            for there, elements in zip(self.packed, self._copied, strict=True)
         ):
             return Refusal("a copy of an operand has more than 2**31 - 1 elements")
         if self.dynamic and self.batch > 1:
