@@ -138,7 +138,12 @@ def test_float32_gemms_match_without_tf32_and_convolutions_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"), [({"dynamic": True}, "static"), ({"k": 63}, "K = 64")]
+    ("fields", "reason"),
+    [
+        ({"dynamic": True}, "static"),
+        ({"k": 63}, "K = 64"),
+        ({"m": 20_000_000, "n": 8, "k": 68}, "a copy of an operand"),
+    ],
 )
 def test_refusals(fields, reason) -> None:
     assert reason in problem_of(**fields).refusal.reason
