@@ -14,6 +14,7 @@ import pytest
 
 from tests.search.small_study import DECLARATION
 from tests.tracking.records import failed, record
+from tvmopt.choices import AUTO
 from tvmopt.errors import ConfigError, LimitError
 from tvmopt.search.budget import Budget
 from tvmopt.search.declared import Declared
@@ -46,13 +47,18 @@ def searching(tmp_path, monkeypatch) -> Callable[..., Any]:
     """Return a function that runs a search with made-up trials, and returns what happened."""
     happened: list[str] = []
 
-    def analysed(session: Any, request: Any, space: Space, dtypes: list[str], _: Any) -> Space:
-        happened.append(f"analysis of {','.join(dtypes)}")
+    def analysed(
+        session: Any, request: Any, space: Space, dtypes: list[str], _: Any, mixes: bool
+    ) -> Space:
+        happened.append(f"analysis of {'layers' if mixes else ','.join(dtypes)}")
+        if mixes:
+            return dataclasses.replace(space, dtypes=(space.dtypes[0], AUTO, *space.dtypes[1:]))
         skips = {**space.skip_layers, **dict.fromkeys(dtypes, ("3", ""))}
         return dataclasses.replace(space, skip_layers=skips)
 
     monkeypatch.setattr(opening, "with_analysis", analysed)
     monkeypatch.setattr(opening, "portable", lambda request: PARAMS)
+    monkeypatch.setattr(opening, "with_limits_of", lambda request, analysed: request)
     monkeypatch.setattr(opening, "calibrated_as", lambda request, declaration: request)
     asked = SimpleNamespace(
         sensitivity_limit=SimpleNamespace(sensitivity_time=120.0),
@@ -62,7 +68,10 @@ def searching(tmp_path, monkeypatch) -> Callable[..., Any]:
     request.changed = lambda **values: request
 
     def search(
-        space: Space, ends: dict[str, float | Exception], budget: Budget = BUDGET
+        space: Space,
+        ends: dict[str, float | Exception],
+        budget: Budget = BUDGET,
+        mixes: bool = False,
     ) -> tuple[str, list[str], SearchStudy]:
         """``ends`` gives the violation of the trials of a dtype, or the error that ends one."""
 
@@ -76,6 +85,7 @@ def searching(tmp_path, monkeypatch) -> Callable[..., Any]:
             return "done"
 
         monkeypatch.setattr(loop, "run_trial", run_trial)
+        monkeypatch.setattr(opening, "mixes_dtypes", lambda *_: mixes)
         storage = open_storage(f"sqlite:///{tmp_path / 'studies.db'}")
         declaration = {**DECLARATION, "space": space.to_dict(), "request": {}}
         study = open_study(storage, "s", declaration, budget, is_opening=True)
@@ -106,6 +116,16 @@ def test_on_a_cpu_bfloat16_comes_before_the_analysis(searching) -> None:
         str(BASELINE), "bfloat16 NHWC default", "analysis of int8",
         "int8 NHWC default without 1 layer", "float32 NHWC default",
     ]  # fmt: skip
+
+
+def test_dtypes_of_layers_are_tried_behind_the_opening(searching) -> None:
+    # Optuna allows no new value of a parameter: trial 1 has to know of auto already
+    _, happened, study = searching(AMX, {}, Budget(trials=4, time_s=600.0), mixes=True)
+    assert happened == [
+        str(BASELINE), "bfloat16 NHWC default", "analysis of layers", "auto NHWC default",
+        "int8 NHWC default", "bfloat16 NHWC fast-20",
+    ]  # fmt: skip
+    assert study.space.dtypes == ("bfloat16", AUTO, "int8", "float32")
 
 
 def test_without_a_feasible_first_trial_all_is_analysed_and_float32_is_next(searching) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from tvmopt.choices import AUTO
 from tvmopt.process import Process
 from tvmopt.search.records import CHOICE
 from tvmopt.search.space import BASELINE, Choice, Space
@@ -31,16 +32,19 @@ def running_trial(
         space: Its space.
         choice: The choice.
         process: The process that runs it.
-        is_opening: Whether skip sets are still to be found. The trial has no parameter for them
-            then, since Optuna allows no other values later.
+        is_opening: Whether the analysis is still to come. Optuna allows no other values of a
+            parameter later, so the trial has no parameter of skip sets, and the values of its
+            dtype include ``auto``.
     """
     params = space.params(choice)
+    more: dict[str, list[str]] = {}
     if is_opening:
         params = {name: v for name, v in params.items() if not name.startswith(f"{SKIPS}_")}
+        more = {"dtype": [AUTO]}
     return create_trial(
         state=TrialState.RUNNING,
         params=params,
-        distributions=_distributions(study, space, params),
+        distributions=_distributions(study, space, params, more),
         user_attrs={
             CHOICE: choice.to_dict(),
             PROCESS: process.to_dict(),
@@ -50,18 +54,22 @@ def running_trial(
 
 
 def _distributions(
-    study: optuna.Study, space: Space, params: Mapping[str, str]
+    study: optuna.Study,
+    space: Space,
+    params: Mapping[str, str],
+    more: Mapping[str, Sequence[str]],
 ) -> dict[str, BaseDistribution]:
     """Return the distribution of each parameter: as in the study, else with the baseline's value.
 
     Trial zero has parameters, too: Optuna's fANOVA knows only parameters that every finished trial
-    has. A study that was begun without them keeps its distributions, which must not change.
+    has. A study that was begun without them keeps its distributions, which must not change. A new
+    distribution holds the values of ``more``, too.
     """
     known: dict[str, BaseDistribution] = {}
     for trial in study.get_trials(deepcopy=False):
         known |= trial.distributions
     values, zero = space.parameters(), space.params(BASELINE)
     for name in params.keys() - known.keys():
-        listed = [*values[name], *([zero[name]] if name in zero else [])]
+        listed = [*values[name], *more.get(name, ()), *([zero[name]] if name in zero else [])]
         known[name] = CategoricalDistribution(list(dict.fromkeys(listed)))
     return {name: known[name] for name in params}

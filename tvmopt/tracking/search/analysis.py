@@ -1,4 +1,8 @@
-"""The space of a search: what is known at once, and skip sets by an analysis within bounds."""
+"""The space of a search: what is known at once, and what an analysis adds within bounds.
+
+The analysis proposes skip sets for each dtype. Where a network may be int8 and a 16-bit float at
+once, it chooses a dtype for each layer instead: ``auto`` becomes a dtype of the space.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import dataclasses
 import math
 from collections.abc import Collection
 
-from tvmopt.choices import LOW_DTYPES
+from tvmopt.choices import AUTO, LOW_DTYPES
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import LimitError
-from tvmopt.quantize.roofline import roofline_of
+from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.analysis import is_convertible
+from tvmopt.quantize.roofline import mixed_dtypes, roofline_of
 from tvmopt.search.budget import Budget
 from tvmopt.search.choose import FLOAT, choose_dtypes, choose_skips
 from tvmopt.search.declared import Declared
@@ -57,6 +64,29 @@ def to_analyse(dtypes: Collection[str], declared: Declared) -> list[str]:
     return [d for d in dtypes if d in LOW_DTYPES and d not in declared.skip_layers]
 
 
+def mixes_dtypes(
+    request: Request, space: Space, dtypes: Collection[str], declared: Declared
+) -> bool:
+    """Return whether the analysis chooses a dtype for each layer, in place of int8's skip sets.
+
+    It does where the space has int8 and a 16-bit float that needs no analysis, since a trial has
+    shown that no layer need be skipped. Dtypes that the user declared are tried as they are.
+
+    Args:
+        request: Of the search.
+        space: The space.
+        dtypes: The dtypes to analyse.
+        declared: The user's restrictions.
+    """
+    mixed = mixed_dtypes(request.target)
+    return (
+        not declared.dtypes
+        and len(mixed) > 1
+        and set(mixed) <= set(space.dtypes)
+        and set(mixed) & set(dtypes) == {_NEEDS_CALIBRATION}
+    )
+
+
 def analysis_request(
     request: Request, dtypes: Collection[str], budget: Budget, left_s: float = math.inf
 ) -> Request:
@@ -85,8 +115,9 @@ def with_analysis(
     space: Space,
     dtypes: Collection[str],
     allowance: Allowance,
+    mixes: bool = False,
 ) -> Space:
-    """Calibrate and analyse within the limits of ``request``; return the space with skip sets.
+    """Calibrate and analyse within the limits of ``request``; return the space with the result.
 
     A stage that exceeds its limit is stopped at one and a half times that: without calibration the
     space loses int8, without the analysis it keeps the skip sets that it has. A tag of the
@@ -98,6 +129,7 @@ def with_analysis(
         space: The space.
         dtypes: The dtypes to analyse.
         allowance: Most memory and seconds of a stage in any case.
+        mixes: Whether to choose a dtype for each layer, as of :func:`mixes_dtypes`.
 
     Raises:
         LimitError: When int8 is the only dtype and calibration exceeds its limits.
@@ -117,14 +149,33 @@ def with_analysis(
     if not left:
         return space
     limited = _limited(session, allowance, request.asked.sensitivity_limit.sensitivity_time)
+    mixes = mixes and _NEEDS_CALIBRATION in left
+    asked = {"dtype": AUTO, "dtypes": ""} if mixes else {"dtypes": ",".join(left)}
     try:
-        analysed = request.changed(dtypes=",".join(left))
+        analysed = request.changed(**asked)
         found = read_sensitivity(StagePipeline(limited, analysed).run("sensitivity").folder)
     except LimitError as error:
         _note(session, f"no layers are skipped: {error}")
         return space
+    if mixes:
+        return with_mix(space, found)
     skips = {dtype: choose_skips(found, dtype) for dtype in left}
     return dataclasses.replace(space, skip_layers={**space.skip_layers, **skips})
+
+
+def with_mix(space: Space, found: Sensitivity) -> Space:
+    """Return the space with ``auto``, where the layers have several dtypes together.
+
+    ``auto`` comes behind a 16-bit float that is the first dtype, before all other dtypes. Where
+    one dtype was chosen for all layers, or float32 for want of time, the space stays as it is.
+    """
+    chosen = found.chosen_map.by_layer
+    convertible = {cost.index for cost in found.costs if is_convertible(cost)}
+    if len({chosen.get(index, FLOAT) for index in convertible}) < 2:
+        return space
+    first = int(space.dtypes[0] in HALF_FLOATS)
+    dtypes = (*space.dtypes[:first], AUTO, *space.dtypes[first:])
+    return dataclasses.replace(space, dtypes=dtypes)
 
 
 def _seconds(share: Share, budget: Budget, left_s: float) -> float:

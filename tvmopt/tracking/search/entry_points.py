@@ -40,7 +40,13 @@ from tvmopt.tracking.search.analysis import (
 )
 from tvmopt.tracking.search.device_rules import check_has_gpu, check_searchable
 from tvmopt.tracking.search.ending import Ending, finish_search
-from tvmopt.tracking.search.facts import calibrated_as, check_same, facts_of, portable
+from tvmopt.tracking.search.facts import (
+    calibrated_as,
+    check_same,
+    facts_of,
+    portable,
+    with_limits_of,
+)
 from tvmopt.tracking.search.history import TrialHistory
 from tvmopt.tracking.search.loop import SearchWork, heartbeat, work
 from tvmopt.tracking.search.opening import (
@@ -312,7 +318,7 @@ def _begin(session: Session, asked: _Question) -> tuple[Space, Request, bool]:
     if dtypes:
         analysed = analysis_request(request, dtypes, budget)
         space = with_analysis(session, analysed, space, dtypes, asked.allowance)
-        request = request.changed(calibration_time=analysed.asked.calibration.calibration_time)
+        request = with_limits_of(request, analysed)
     return space, request, False
 
 

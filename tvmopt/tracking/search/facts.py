@@ -17,6 +17,8 @@ from tvmopt.search.declared import Declared
 from tvmopt.search.limits import Limits
 from tvmopt.tracking.pipeline.request import Asked, Request
 
+_ANALYSIS_LIMITS = ("calibration_time", "sensitivity_time")
+
 
 def portable(request: Request) -> dict[str, Any]:
     """Return parameters that reproduce the request of a search in another process."""
@@ -36,11 +38,19 @@ def portable(request: Request) -> dict[str, Any]:
 
 
 def calibrated_as(request: Request, declaration: Mapping[str, Any]) -> Request:
-    """Return the request with the time limit of calibration that its study has settled.
+    """Return the request with the time limits of the analysis that its study has settled.
 
-    The calibration of every int8 trial is the one of the analysis, whatever the budget is now.
+    The calibration of every int8 trial, and the dtypes of layers of every ``auto`` trial, are the
+    ones of the analysis, whatever the budget is now.
     """
-    return request.changed(calibration_time=declaration["request"].get("calibration_time", 0.0))
+    settled = declaration["request"]
+    return request.changed(**{name: settled[name] for name in _ANALYSIS_LIMITS if name in settled})
+
+
+def with_limits_of(request: Request, analysed: Request) -> Request:
+    """Return the request with the time limits of the analysis that was made for it."""
+    limits = {**analysed.asked.calibration.values(), **analysed.asked.sensitivity_limit.values()}
+    return request.changed(**{name: limits[name] for name in _ANALYSIS_LIMITS})
 
 
 def facts_of(

@@ -20,8 +20,17 @@ from tvmopt.search.plan import FINISHED, Tried
 from tvmopt.search.space import Choice, Space
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.report.sentences import EXHAUSTED
-from tvmopt.tracking.search.analysis import analysis_request, to_analyse, with_analysis
-from tvmopt.tracking.search.facts import calibrated_as, portable
+from tvmopt.tracking.search.analysis import (
+    analysis_request,
+    mixes_dtypes,
+    to_analyse,
+    with_analysis,
+)
+from tvmopt.tracking.search.facts import (
+    calibrated_as,
+    portable,
+    with_limits_of,
+)
 from tvmopt.tracking.search.loop import SearchWork, heartbeat, work
 from tvmopt.tracking.store.allowance import Stopwatch, stage_allowance
 from tvmopt.tracking.store.console import say
@@ -85,9 +94,9 @@ def _settle(job: SearchWork, declared: Declared, first: Choice) -> None:
     space = study.space
     if dtypes:
         allowance = stage_allowance(job.memory_limit_mb, job.trial_timeout_s)
-        space = with_analysis(job.session, analysed, space, dtypes, allowance)
-    limit_s = analysed.asked.calibration.calibration_time
-    study.settle(space, portable(job.request.changed(calibration_time=limit_s)))
+        mixes = mixes_dtypes(job.request, space, dtypes, declared)
+        space = with_analysis(job.session, analysed, space, dtypes, allowance, mixes)
+    study.settle(space, portable(with_limits_of(job.request, analysed)))
 
 
 def wait_for_space(study: SearchStudy) -> None:
