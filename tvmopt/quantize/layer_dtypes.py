@@ -1,68 +1,44 @@
 """Choose a dtype for each layer: the least predicted time that meets the accuracy bar.
 
-The time of a choice is the sum of the layers' times and of the changes of dtype between
-neighbouring layers. Its accuracy loss is the sum of the errors of single layers. A Lagrange
-multiplier weighs the two: for each multiplier, variable elimination finds the choice of least
-``time + multiplier * loss``. Multipliers from 0 to infinity give choices from the fastest one to
-float32. Errors do not add up exactly, so bisection over these choices, and then between two of
-them, measures the model with all layers converted together, after a correction of its biases for
-these dtypes (:mod:`.mixed_biases`). The fastest choice that meets the bar wins.
-
-Source of the multiplier: Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
-quantizers", IEEE TASSP 36(9), 1988. It reaches the choices on the convex hull of time and loss.
+Choices from the fastest one to float32 come from :mod:`.layer_choices`. Errors of single layers do
+not add up exactly, so a search over these choices, and then between two of them, measures the model
+with all layers converted together, after a correction of its biases for these dtypes
+(:mod:`.mixed_biases`). The fastest choice that meets the bar wins. Where time is short, few choices
+are measured: the first ones are where the drop, taken to grow with the predicted loss, would be
+within the bar.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from tvmopt.device import dtypes as dtype_table
-from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
+from tvmopt.quantize.analysis import Analysis, Costs
 from tvmopt.quantize.dtype_map import DtypeMap, fastest, half_layers, whole_model_dtype
 from tvmopt.quantize.emulate import cast_layers
-from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.joint import JointVerdict
+from tvmopt.quantize.layer_choices import (
+    FLOAT,
+    LayerChoice,
+    between,
+    dtype_changes,
+    layer_choices,
+    pareto_choices,
+    total_seconds,
+)
 from tvmopt.quantize.loss_bound import loss_bound
 from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
-from tvmopt.tune.assignment import minimise, total_cost
 
-_FLOAT = "float32"
-# Multipliers between the two that decide every layer by time alone and by error alone.
-_MULTIPLIERS = 128
-_DECADES = 6.0
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerChoice:
-    """What a layer may be: its dtypes, float32 first, with the time and the error of each."""
-
-    index: int
-    name: str
-    dtypes: tuple[str, ...]
-    seconds: tuple[float, ...]
-    errors: tuple[float, ...]
-
-    @property
-    def half(self) -> int:
-        """The position of the 16-bit float that the layer can have; 0 where there is none."""
-        for at, (dtype, error) in enumerate(zip(self.dtypes, self.errors, strict=True)):
-            if dtype in dtype_table.HALF_FLOATS and math.isfinite(error):
-                return at
-        return 0
-
-    @property
-    def never(self) -> tuple[int, ...]:
-        """The position of float32 where the layer can have a 16-bit float; else nothing."""
-        return (0,) if self.half else ()
+# Part of the allowed drop that is aimed at between two measurements.
+_AIMED_DROP = 0.7
 
 
 def choose_layer_dtypes(
@@ -71,6 +47,7 @@ def choose_layer_dtypes(
     works: Mapping[int, LayerWork | None],
     peaks: LayerRoofline,
     deadline: float,
+    known: Mapping[str, JointVerdict] | None = None,
 ) -> list[DtypeMap]:
     """Return the maps that were measured; one of them meets the bar, float32 if no other does.
 
@@ -82,10 +59,11 @@ def choose_layer_dtypes(
         works: Work of each layer by index, for layers that were not timed.
         peaks: Peaks of the target.
         deadline: Value of ``time.monotonic()`` after which no new measurement starts.
+        known: Verdicts on all samples for the model with every layer in one dtype that can have it.
     """
     choices = layer_choices(costs, works, peaks)
     changes = dtype_changes(analysis.setting.graph, choices, peaks.bandwidth)
-    measure = _Measure(analysis, choices, changes)
+    measure = _Measure(analysis, choices, changes, known or {})
     _search(choices, changes, measure, deadline)
     best = fastest(measure.found)
     return [
@@ -120,157 +98,17 @@ def _bisected(candidates: Sequence[tuple[int, ...]], measure: _Measure, deadline
     Returns:
         The position of the first choice that is known to meet the bar.
     """
-    low, high = 0, len(candidates) - 1
+    low, high, aims = 0, len(candidates) - 1, True
     while high - low > 1 and time.monotonic() < deadline:
         middle = (low + high) // 2
+        if aims:
+            middle = min(measure.expected_to_hold(candidates, low, middle), high - 1)
         if measure(candidates[middle], deadline).holds:
             high = middle
         else:
             low = middle
+        aims = not aims
     return high
-
-
-def layer_choices(
-    costs: Costs, works: Mapping[int, LayerWork | None], peaks: LayerRoofline
-) -> list[LayerChoice]:
-    """Return the choices of all layers that some dtype can convert.
-
-    A layer's float32 time is the measured one, or the roofline time times the median ratio of
-    measured to roofline times. Times in other dtypes have the ratio to float32 that was measured,
-    or that of the rooflines.
-    """
-    by_layer: dict[int, list[str]] = {}
-    for (index, dtype), cost in costs.items():
-        if is_convertible(cost):
-            by_layer.setdefault(index, []).append(dtype)
-    modelled = {
-        index: {dtype: peaks.seconds(work, dtype) for dtype in (_FLOAT, *by_layer[index])}
-        if (work := works.get(index)) is not None
-        else dict.fromkeys((_FLOAT, *by_layer[index]), 0.0)
-        for index in by_layer
-    }
-    timed = {
-        index: cost.float_latency_s
-        for (index, _), cost in costs.items()
-        if cost.float_latency_s is not None
-    }
-    ratios = [timed[i] / modelled[i][_FLOAT] for i in timed if modelled.get(i, {}).get(_FLOAT)]
-    scale = statistics.median(ratios) if ratios else 1.0
-    choices = []
-    for index, dtypes in sorted(by_layer.items()):
-        base = timed.get(index, scale * modelled[index][_FLOAT])
-        seconds, errors = [base], [0.0]
-        for dtype in dtypes:
-            cost = costs[index, dtype]
-            if cost.latency_s is not None and cost.float_latency_s:
-                ratio = cost.latency_s / cost.float_latency_s
-            elif modelled[index][_FLOAT]:
-                ratio = modelled[index][dtype] / modelled[index][_FLOAT]
-            else:
-                ratio = 1.0
-            seconds.append(base * ratio)
-            errors.append(cost.error)
-        name = costs[index, dtypes[0]].name
-        choices.append(LayerChoice(index, name, (_FLOAT, *dtypes), tuple(seconds), tuple(errors)))
-    return choices
-
-
-def dtype_changes(
-    graph: Graph, choices: Sequence[LayerChoice], bandwidth: float
-) -> dict[tuple[int, int], np.ndarray]:
-    """Return the seconds of a change of dtype between neighbouring layers.
-
-    A tensor whose reader has another dtype is read once more and stored once more.
-
-    Args:
-        graph: The float model.
-        choices: The layers.
-        bandwidth: Memory bandwidth in bytes per second.
-
-    Returns:
-        For positions ``i < j`` in ``choices``, a table ``[dtype of i, dtype of j]``.
-    """
-    position = {choice.name: at for at, choice in enumerate(choices)}
-    changes: dict[tuple[int, int], np.ndarray] = {}
-    for node in graph.nodes:
-        if node.name not in position:
-            continue
-        i = position[node.name]
-        elements = math.prod(graph.dims(node.output[0]) or (0,))
-        for reader in _next_layers(graph, node, position):
-            j = position[reader]
-            pair, first, second = (i, j), choices[i].dtypes, choices[j].dtypes
-            table = np.array([[_bytes_of_change(a, b) for b in second] for a in first])
-            if j < i:
-                pair, table = (j, i), table.T
-            if i != j:
-                changes[pair] = changes.get(pair, 0.0) + table * elements / bandwidth
-    return changes
-
-
-def pareto_choices(
-    choices: Sequence[LayerChoice], changes: Mapping[tuple[int, int], np.ndarray]
-) -> list[tuple[int, ...]]:
-    """Return distinct choices, from the fastest one to float32; errors fall, times rise.
-
-    Each is a position in ``LayerChoice.dtypes`` for every layer. A layer that can have a 16-bit
-    float is float32 in the last choice alone, where all layers are: the 16-bit float is faster, and
-    float32 among such layers costs changes of dtype.
-    """
-    if not choices:
-        return [()]
-    seconds = sum(max(choice.seconds) for choice in choices)
-    error = sum(max(e for e in choice.errors if math.isfinite(e)) for choice in choices)
-    middle = math.log10(seconds / error) if seconds > 0 and error > 0 else 0.0
-    found: dict[tuple[int, ...], None] = {}
-    for multiplier in (0.0, *np.logspace(middle - _DECADES, middle + _DECADES, _MULTIPLIERS)):
-        unary = [
-            [
-                math.inf if at in choice.never or not math.isfinite(e) else s + multiplier * e
-                for at, (s, e) in enumerate(_pairs(choice))
-            ]
-            for choice in choices
-        ]
-        found.setdefault(minimise(unary, changes, starts=list(found)[-1:]).choice)
-    found.pop(plain := (0,) * len(choices), None)
-    return [*found, plain]
-
-
-def between(
-    fast: Sequence[int],
-    accurate: Sequence[int],
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-) -> list[tuple[int, ...]]:
-    """Return choices between two that follow each other on the convex hull, the fastest first.
-
-    Layers take their dtype of the accurate choice one after the other, those with the largest error
-    for the time that they save first. Choices that are no faster than the accurate one are left
-    out: changes of dtype can cost more than the layers save.
-    """
-    differing = [i for i, (a, b) in enumerate(zip(fast, accurate, strict=True)) if a != b]
-
-    def price(i: int) -> float:
-        saved = choices[i].seconds[accurate[i]] - choices[i].seconds[fast[i]]
-        lost = choices[i].errors[fast[i]] - choices[i].errors[accurate[i]]
-        return lost / saved if saved > 0 else math.inf
-
-    limit = total_seconds(accurate, choices, changes)
-    current, found = list(fast), []
-    for i in sorted(differing, key=price, reverse=True)[:-1]:
-        current[i] = accurate[i]
-        if total_seconds(current, choices, changes) < limit:
-            found.append(tuple(current))
-    return found
-
-
-def total_seconds(
-    choice: Sequence[int],
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-) -> float:
-    """Return the predicted seconds of all layers and of the changes of dtype between them."""
-    return total_cost(choice, [c.seconds for c in choices], changes)
 
 
 def emulated(
@@ -299,9 +137,12 @@ class _Measure:
         analysis: Analysis,
         choices: Sequence[LayerChoice],
         changes: Mapping[tuple[int, int], np.ndarray],
+        known: Mapping[str, JointVerdict],
     ) -> None:
         setting = analysis.setting
         self._analysis, self._choices, self._changes = analysis, choices, changes
+        self._known = known
+        self._by_choice: dict[tuple[int, ...], DtypeMap] = {}
         self._quantizer: Quantizer | None = None
         self._mixed_biases: MixedBiases | None = None
         self._biases_s = 0.0  # that the last correction of biases took
@@ -313,18 +154,19 @@ class _Measure:
         pairs = list(zip(self._choices, choice, strict=True))
         by_name = {c.name: c.dtypes[at] for c, at in pairs}
         by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
-        ranges = self._corrected(by_name, deadline)
-        setting, quantizer = self._analysis.setting, self._quantizer
-        if ranges is not None:
-            quantizer = Quantizer(setting.model, ranges, setting.scheme)
-        model = emulated(setting.model, quantizer, by_name)
-        judged = self._analysis.judge(model, whole_model_dtype(by_name.values()), deadline)
+        ranges, judged = None, self._verdict_of_one_dtype(by_name)
+        if judged is None:
+            ranges = self._corrected(by_name, deadline)
+            setting, quantizer = self._analysis.setting, self._quantizer
+            if ranges is not None:
+                quantizer = Quantizer(setting.model, ranges, setting.scheme)
+            model = emulated(setting.model, quantizer, by_name)
+            judged = self._analysis.judge(model, whole_model_dtype(by_name.values()), deadline)
         found = DtypeMap(
             layers=tuple(by_index),
             dtypes=tuple(by_index.values()),
             predicted_s=total_seconds(choice, self._choices, self._changes),
-            # The cosine loss is half the error power.
-            predicted_loss=sum(c.errors[at] for c, at in pairs) / 2,
+            predicted_loss=self._predicted_loss(choice),
             cosine=judged.accuracy.cosine,
             agreement=judged.accuracy.agreement,
             drop=judged.accuracy.drop,
@@ -335,8 +177,37 @@ class _Measure:
             biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
         )
         self.found.append(found)
+        self._by_choice[tuple(choice)] = found
         self._tell(found)
         return found
+
+    def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:
+        """Return the first position after ``low`` whose drop is expected to be within the bar.
+
+        The drop is taken to be proportional to the predicted loss, from what was measured at
+        ``low``; ``middle`` where that was not measured, or shows no drop.
+        """
+        worst = self._by_choice.get(candidates[low])
+        if worst is None or not worst.drop > 0 or not worst.predicted_loss > 0:
+            return middle
+        allowed = _AIMED_DROP * self._analysis.bar.max_drop * worst.predicted_loss / worst.drop
+        within = (
+            at
+            for at in range(low + 1, len(candidates))
+            if self._predicted_loss(candidates[at]) <= allowed
+        )
+        return next(within, len(candidates) - 1)
+
+    def _predicted_loss(self, choice: Sequence[int]) -> float:
+        """Return the cosine loss, half the error power, added over the layers."""
+        return sum(c.errors[at] for c, at in zip(self._choices, choice, strict=True)) / 2
+
+    def _verdict_of_one_dtype(self, by_name: Mapping[str, str]) -> JointVerdict | None:
+        """Return what is known where all layers that can have one dtype have it; else None."""
+        [dtype, *others] = set(by_name.values()) - {FLOAT} or {FLOAT}
+        can = {c.name for c in self._choices if dtype in c.dtypes}
+        has = {name for name, of in by_name.items() if of == dtype}
+        return self._known.get(dtype) if not others and can == has else None
 
     def _corrected(self, by_name: Mapping[str, str], deadline: float) -> Ranges | None:
         """Return ranges with biases for these dtypes; None where the calibration's biases stay.
@@ -383,26 +254,3 @@ class _Measure:
                 f"{found.cosine:.4f}"
             )
             self._analysis.progress(count, count, text)
-
-
-def _pairs(choice: LayerChoice) -> Iterator[tuple[float, float]]:
-    return zip(choice.seconds, choice.errors, strict=True)
-
-
-def _bytes_of_change(one: str, other: str) -> float:
-    """Return the bytes per element of a change of dtype."""
-    sizes = dtype_table.itemsize(one), dtype_table.itemsize(other)
-    return 0.0 if one == other else float(sum(sizes))
-
-
-def _next_layers(graph: Graph, node: onnx.NodeProto, layers: Mapping[str, object]) -> Iterator[str]:
-    """Yield the layers that read a node's result, also through other operators."""
-    pending, seen = list(node.output), set(node.output)
-    while pending:
-        for reader in graph.consumers.get(pending.pop(), []):
-            if reader.name in layers:
-                yield reader.name
-                continue
-            new = [name for name in reader.output if name not in seen]
-            seen.update(new)
-            pending += new

@@ -51,7 +51,7 @@ _FIRST_SAMPLES = 16  # samples that tell how many are needed
 _SHARE_OF_FIRST = 0.2  # of the time limit, for the first samples
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
-_TIMING = 0.6  # share of the remaining time for timing layers before dtypes are chosen
+_TIMING = 0.4  # share of the remaining time for timing layers before dtypes are chosen
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
@@ -141,7 +141,8 @@ def sensitivity(
         if timed_on is not None:
             costs = _with_latency(analysis, costs, timed_on, part_of_time(deadline, _TIMING))
         works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
-        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline)
+        known = {dtype: start.verdict for dtype, start in starts.items()}
+        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline, known)
     else:
         for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
         sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
