@@ -1,4 +1,4 @@
-"""Read and build fused functions: Relax functions with ``Primitive``, between FuseOps and FuseTIR."""
+"""Read and build fused functions (``Primitive``), as they are between FuseOps and FuseTIR."""
 
 from __future__ import annotations
 

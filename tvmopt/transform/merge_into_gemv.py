@@ -40,7 +40,7 @@ _PACKED = "uint32"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _KernelCall:
+class _CalledKernel:
     """A kernel, its arguments, and the variable of its result."""
 
     kernel: FusedKernel
@@ -62,22 +62,22 @@ class MergeIntoGemv:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass."""
         for merges in (_epilogues, _norms):
-            found = {call.var: call for call in merges(_Graph(mod), self._takes)}
+            found = {call.var: call for call in merges(_KernelGraph(mod), self._takes)}
             if found:
-                rewrite = _Merge(mod, found)
+                rewrite = _MergeKernels(mod, found)
                 main = mod.get_global_var("main")
                 rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
                 mod = relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
         return mod
 
 
-class _Graph:
+class _KernelGraph:
     """The kernels of ``main`` and their readers."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self.mod = mod
         self.calls = {
-            binding.var: _KernelCall(
+            binding.var: _CalledKernel(
                 fused_kernel(mod, binding.value), tuple(tensor_args(binding.value)), binding.var
             )
             for block in mod["main"].body.blocks
@@ -86,19 +86,21 @@ class _Graph:
         }
         self._uses = uses_of(mod["main"])
 
-    def readers(self, var: relax.Var) -> list[_KernelCall] | None:
+    def readers(self, var: relax.Var) -> list[_CalledKernel] | None:
         """Return the kernels that read ``var``; None where something else reads it."""
         uses = self._uses.get(var, [])
         found = [None if use is None else self.calls.get(use.var) for use in uses]
         return None if None in found else [call for call in found if call is not None]
 
-    def is_injective(self, call: _KernelCall) -> bool:
+    def is_injective(self, call: _CalledKernel) -> bool:
         """Return whether a kernel has elementwise operators, broadcasts and views only."""
         functions = [self.mod[binding.value.args[0]] for binding in call.kernel.bindings]
         return all(int((f.attrs or {}).get("op_pattern", 8)) <= _INJECTIVE for f in functions)
 
 
-def _epilogues(graph: _Graph, takes: Callable[[tirx.PrimFunc], bool]) -> Iterator[_KernelCall]:
+def _epilogues(
+    graph: _KernelGraph, takes: Callable[[tirx.PrimFunc], bool]
+) -> Iterator[_CalledKernel]:
     """Yield the GEMVs with the injective kernel that alone reads their result."""
     for gemv in graph.calls.values():
         readers = graph.readers(gemv.var) if _is_packed(gemv) else None
@@ -109,7 +111,7 @@ def _epilogues(graph: _Graph, takes: Callable[[tirx.PrimFunc], bool]) -> Iterato
             yield merged
 
 
-def _norms(graph: _Graph, takes: Callable[[tirx.PrimFunc], bool]) -> Iterator[_KernelCall]:
+def _norms(graph: _KernelGraph, takes: Callable[[tirx.PrimFunc], bool]) -> Iterator[_CalledKernel]:
     """Yield the GEMVs with the reduction that computes their activation."""
     for norm in graph.calls.values():
         readers = graph.readers(norm.var)
@@ -122,11 +124,11 @@ def _norms(graph: _Graph, takes: Callable[[tirx.PrimFunc], bool]) -> Iterator[_K
             yield from merged
 
 
-def _is_packed(call: _KernelCall) -> bool:
+def _is_packed(call: _CalledKernel) -> bool:
     return any(str(getattr(arg.ty, "dtype", "")) == _PACKED for arg in call.args)
 
 
-def _merged(first: _KernelCall, second: _KernelCall) -> _KernelCall:
+def _merged(first: _CalledKernel, second: _CalledKernel) -> _CalledKernel:
     """Return one kernel that computes ``first`` and then ``second``, which reads it."""
     builder = relax.BlockBuilder()
     params: dict[relax.Expr, relax.Var] = {}  # by argument
@@ -147,7 +149,7 @@ def _merged(first: _KernelCall, second: _KernelCall) -> _KernelCall:
             made.append(relax.VarBinding(known[binding.var], value))
         results[call.var] = made[-1].var
     kernel = FusedKernel(tuple(params.values()), tuple(made))
-    return _KernelCall(kernel, tuple(params), second.var)
+    return _CalledKernel(kernel, tuple(params), second.var)
 
 
 def _function(kernel: FusedKernel) -> relax.Function:
@@ -173,8 +175,8 @@ def prim_func(mod: tvm.IRModule, kernel: FusedKernel) -> tirx.PrimFunc:
 
 
 @mutator
-class _Merge(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, found: dict[relax.Var, _KernelCall]) -> None:
+class _MergeKernels(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, found: dict[relax.Var, _CalledKernel]) -> None:
         super().__init__(mod)
         self._found = found
 

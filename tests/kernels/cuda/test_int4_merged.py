@@ -1,4 +1,4 @@
-"""int4 GEMV that computes RMSNorm before and a gated epilogue behind: matching, results, refusals."""
+"""int4 GEMV with RMSNorm before and a gated epilogue behind: matching, results, refusals."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class Int4Gemv(MemoryBound[Int4Form, Int4Config]):
 
     def match(self, workload: Workload, arch: CudaArch) -> Int4Form | Refusal:
         """Return weight, scales and activations of the int4 GEMV."""
-        form = analysed(workload, prepare_int4)
-        if not isinstance(form, Refusal):
+        form = workload.refusal_of_kernel or workload.analysed(prepare_int4)
+        if form is not None:
             return form
         gemv = analysed(workload, prepare_gemv)
         if isinstance(gemv, Refusal):

@@ -128,12 +128,13 @@ def _norm(form: Int4Form) -> tuple[str, bool, float] | None:
 
 
 def _is_constant(func: tirx.PrimFunc, form: Int4Form) -> bool:
-    """Whether lowering has marked weight, scales and factors as constants: no kernel writes them."""
+    """Whether lowering has marked weight, scales and factors as constants; none is written."""
     free = (func.attrs or {}).get(FREE_ATTR) or []
     constants = [func.params[int(at)] for at in free]
+    factors = None if form.norm is None else form.norm.weight
     return all(
         buffer is None or any(buffer.same_as(constant) for constant in constants)
-        for buffer in (form.words, form.scales, form.norm and form.norm.weight)
+        for buffer in (form.words, form.scales, factors)
     )
 
 
