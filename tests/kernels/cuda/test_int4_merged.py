@@ -13,7 +13,7 @@ from tvm import te, tirx
 
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.functions import computed
-from tests.kernels.cuda.serial import H200, hint
+from tests.kernels.cuda.serial import H200, cuda_source, hint
 from tvmopt.device.gpus import GPUS
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cuda.build import build_kernels
@@ -217,6 +217,16 @@ def test_factors_that_a_kernel_may_write_are_loaded_after_it(written: int) -> No
     early = emit_kernel(merged.func(), _hint(16, 16, 4, 3)).with_attr("layout_free_buffers", free)
     with pytest.raises(ArtifactError, match="before the previous kernel has ended"):
         run(early, inputs, [np.full(want.shape, np.nan, "float32")], H200)
+
+
+def test_gpus_without_dependent_launches_do_not_wait() -> None:
+    merged = Merged(1, 40, 1024, 128, "float32", gated=True)
+    a100 = dataclasses.replace(_hint(96, 16, 2, 3), arch=GPUS["nvidia-a100"])
+    kernel = emit_kernel(merged.func(), a100)
+    assert "griddepcontrol" not in cuda_source(kernel)
+    inputs, want = merged.problem()
+    [got] = run(kernel, inputs, [np.full(want.shape, np.nan, "float32")], GPUS["nvidia-a100"])
+    _close(got, want)
 
 
 def _changed(merged: Merged, kind: type, change: Any) -> tirx.PrimFunc:
