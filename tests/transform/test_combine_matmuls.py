@@ -7,11 +7,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.transform import gemv_graphs
 from tvmopt.device.target import resolve_target
 from tvmopt.transform.anchors import anchors, with_layers
 from tvmopt.transform.combine_matmuls import CombineMatmuls
 from tvmopt.transform.lower import lower
-from tvmopt.transform.packed_weight import PackedWeight
 
 op = relax.op
 CPU = tvm.target.Target({"kind": "llvm"})
@@ -24,18 +24,8 @@ def dense(seed: int, count: int) -> relax.Expr:
     return relax.const(values)
 
 
-def packed(
-    seed: int, count: int, bits: int = 4, block: int = 32, zero: float | None = 8.0
-) -> relax.Call:
-    rng = np.random.default_rng(seed)
-    blocks = K // block
-    values = rng.integers(0, 256, (count, K * bits // 8), dtype=np.uint8)
-    zeros = np.full((1, 1), zero) if zero is not None else rng.uniform(0, 15, (count, blocks))
-    return PackedWeight(
-        values.view("<u4") if bits == 4 else values,
-        rng.uniform(0.1, 0.2, (count, blocks)).astype("float32"),
-        zeros.astype("float32"),
-    ).call()
+def packed(seed: int, count: int, **how) -> relax.Call:
+    return gemv_graphs.packed(seed, count, depth=K, dtype="float32", **how).call()
 
 
 def cached(*weights, rows=1, behind=lambda emit, y: y):
@@ -63,6 +53,10 @@ def combined(relax_main, body, rows=1):
 def results(mod, rows):
     rng = np.random.default_rng(7)
     given = [rng.standard_normal(s).astype("float32") for s in ((1, rows, K), PAST[0])]
+    return outputs(mod, given)
+
+
+def outputs(mod, given):
     machine = relax.VirtualMachine(tvm.compile(lower(mod, CPU), CPU), tvm.cpu())
     got = machine["main"](*map(tvm.runtime.tensor, given))
     return [got.numpy()] if isinstance(got, tvm.runtime.Tensor) else [y.numpy() for y in got]
@@ -120,6 +114,53 @@ def test_epilogues_that_would_need_kernels_stay(relax_main) -> None:
         return emit(op.matmul(gated, relax.const(np.ones((32, 8), "float32"))))
 
     assert len(anchors(combined(relax_main, body)[1])) == 3
+
+
+def half(seed: int, count: int, **how) -> relax.Call:
+    return gemv_graphs.packed(seed, count, depth=K, **how).call()
+
+
+def gated(*weights, join=op.multiply, further=False, other=False):
+    """SiLU of the first matmul's result times the second's."""
+
+    def body(emit, x, past):
+        gate, up = (emit(op.matmul(x, emit(w), out_dtype="float32")) for w in weights)
+        silu = emit(op.multiply(gate, emit(op.sigmoid(gate))))
+        out = emit(op.astype(emit(join(silu, up)), "float16"))
+        wide = emit(op.astype(out, "float32")) if other else out
+        return relax.Tuple([wide, emit(op.sum(up))]) if further else wide
+
+    return body
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_gate_and_up_in_int4_become_one(relax_main, other) -> None:
+    body = gated(half(0, 32), half(1, 32), other=other)
+    mod = relax_main(body, x=((1, 3, K), "float16"), past=PAST)
+    made = CombineMatmuls()(with_layers(mod, ["gate", "up"], [4, 5]))
+    [one] = anchors(made)
+    assert (one.name, one.index) == ("gate", 4) and int(one.var.ty.shape[-1]) == 64
+    x = np.random.default_rng(5).standard_normal((1, 3, K)).astype("float16")
+    past = np.zeros(PAST[0], "float32")
+    got, want = (outputs(m, [x, past]) for m in (made, mod))
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gated(half(0, 32), half(1, 32), further=True),  # something else reads up
+        gated(half(0, 32), half(1, 1)),  # other widths
+        gated(half(0, 32), half(1, 32, block=16)),
+        gated(half(0, 32, bits=8), half(1, 32, bits=8)),
+        gated(half(0, 32), half(1, 32), join=lambda a, b: op.multiply(op.nn.softmax(a), b)),
+        gated(half(0, 32, dtype="float32"), half(1, 32, dtype="float32")),
+    ],
+    ids=["read", "widths", "blocks", "int8", "no elementwise operator joins", "float32"],
+)
+def test_other_pairs_stay(relax_main, body) -> None:
+    mod = relax_main(body, x=((1, 3, K), "float16"), past=PAST)
+    assert len(anchors(CombineMatmuls()(with_layers(mod, ["gate", "up"], [4, 5])))) == 2
 
 
 def test_outputs_of_the_network_stay(relax_main) -> None:

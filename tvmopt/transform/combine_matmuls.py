@@ -12,6 +12,10 @@ A GEMV of few rows takes as long as its weight takes to load, plus a launch and 
 run at full rate. The pass saves the latter. Slices cost nothing where another kernel reads them;
 elsewhere each is a launch, and so is what the GEMV computed in its epilogue. The pass combines
 where it saves more launches than it adds.
+
+Two int4 matmuls of float16 become one, too, where elementwise operators join their results and
+nothing else reads them: gate and up of a feed-forward network. The kernel of the int4 GEMV computes
+these operators (:mod:`.merge_into_gemv`); where it cannot, an elementwise kernel replaces a GEMV.
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ def _groups(mod: tvm.IRModule) -> list[list[_Member]]:
         rows = int(static_shape(anchor.var)[-1])  # type: ignore[index]
         key = (x, str(anchor.var.ty.dtype), _kind(weight))
         found[key].append(_Member(anchor.var, weight, rows))
-    return [group for group in found.values() if _saves(group, graph)]
+    return [group for group in found.values() if _saves(group, graph) or _is_gated(group, graph)]
 
 
 def _weight(expr: relax.Expr, graph: Producers) -> _Weight | None:
@@ -109,6 +113,42 @@ def _saves(group: list[_Member], graph: Producers) -> bool:
     """Return whether one matmul needs fewer launches than the members of ``group``."""
     further = sum(not _is_read_by_kernels(member.var, graph) for member in group)
     return len(group) - 1 > further
+
+
+def _is_gated(group: list[_Member], graph: Producers) -> bool:
+    """Return whether elementwise operators join two int4 matmuls, which nothing else reads."""
+    weights = [member.weight for member in group]
+    if len(group) != 2 or group[0].rows != group[1].rows:
+        return False
+    if not all(isinstance(w, PackedWeight) and w.bits == 4 and _is_half(w) for w in weights):
+        return False
+    readers = [_elementwise_readers(member.var, graph) for member in group]
+    joined = readers[0] & readers[1]
+    shape = static_shape(group[0].var)
+    if any(static_shape(var) != shape for var in readers[0] | readers[1]):
+        return False
+    # Every value but the last is read by these operators only.
+    inside = {member.var for member in group} | readers[0] | readers[1]
+    last = {var for var in inside if not set(graph.users(var)) <= inside}
+    return len(last) == 1 and last <= joined
+
+
+def _is_half(weight: PackedWeight) -> bool:
+    return str(weight.scales.dtype) == "float16"
+
+
+def _elementwise_readers(var: relax.Var, graph: Producers) -> set[relax.Var]:
+    """Return the results of the elementwise operators that read ``var``, directly or not."""
+    seen: set[relax.Var] = set()
+    left = [var]
+    while left:
+        for user in graph.users(left.pop()):
+            call = None if user is None else graph.made(user)
+            if user in seen or not isinstance(call, relax.Call) or not is_elementwise(call):
+                continue
+            seen.add(user)
+            left.append(user)
+    return seen
 
 
 def _is_read_by_kernels(var: relax.Var, graph: Producers) -> bool:

@@ -51,7 +51,8 @@ def lower_passes(
         winograd: Winograd rule of the common legalization; not used with ``legalize``.
         target: Target to compile for; the passes are target-independent without.
         legalize: ``customize_legalize_map`` of ``LegalizeOps``, instead of the common one.
-        attention: Whether attention becomes one function where a kernel of ours computes it.
+        attention: Whether attention, and what precedes and follows a GEMV, become one function
+            where a kernel of ours computes it.
         allow_tf32: Whether float32 GEMMs and convolutions may round to TF32; for a GPU.
     """
     special = passes_of(target)
@@ -87,6 +88,7 @@ def lower_passes(
         *special.before_fusion(),
         relax.transform.FuseOps(),
         StoreNarrow(),
+        *(special.merge(target) if attention and target is not None else []),
         relax.transform.FuseTIR(),
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DeadCodeElimination(["main"]),
@@ -116,8 +118,8 @@ def lower(
     Args:
         mod: Module of Relax operators.
         target: Target to compile for.
-        winograd: Whether 3 x 3 convolutions may use Winograd's algorithm, and attention a kernel of
-            ours, where our schedules make it faster; with TVM's own schedules it is slower.
+        winograd: Whether 3 x 3 convolutions may use Winograd's algorithm, and attention and merged
+            GEMVs a kernel of ours, where it is faster; with TVM's own schedules it is slower.
         plan: Implementation of each layer that differs from the converted module.
 
     Raises:

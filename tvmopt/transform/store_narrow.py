@@ -15,12 +15,21 @@ them can compute it while reading.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.fused_kernel import (
+    fused_function,
+    fused_kernel,
+    is_call_tir,
+    named,
+    tensor_args,
+    with_operands,
+)
 from tvmopt.transform.integer.values import static_shape
 
 _ELEMENTWISE = 0
@@ -80,7 +89,7 @@ class _NarrowStores(PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         split, call = self.splits.get(binding.var), binding.value
-        args = _tensor_args(call)
+        args = tensor_args(call)
         tails = {
             i: self.splits[arg].tail
             for i, arg in enumerate(args)
@@ -99,7 +108,8 @@ class _NarrowStores(PyExprMutator):
             if split.whole:
                 super().visit_var_binding_(binding)
             return
-        params, bindings = self._kernel(call)
+        kernel = fused_kernel(self._mod, call)
+        params, bindings = kernel.params, list(kernel.bindings)
         result = bindings[-1].var
         if split is not None:
             bindings, result = list(split.kept), split.narrow
@@ -116,7 +126,7 @@ class _NarrowStores(PyExprMutator):
 
     def _function(
         self,
-        params: list[relax.Var],
+        params: Sequence[relax.Var],
         bindings: list[relax.VarBinding],
         result: relax.Var,
         tails: dict[int, tuple[relax.Call, ...]],
@@ -128,9 +138,7 @@ class _NarrowStores(PyExprMutator):
         made: list[relax.VarBinding] = []
 
         def bind(call: relax.Call, operands: list[relax.Expr], *, last: bool) -> relax.Var:
-            new = self.builder_.normalize(
-                relax.Call(call.op, [call.args[0], relax.Tuple(operands)], call.attrs, call.ty_args)
-            )
+            new = self.builder_.normalize(with_operands(call, operands))
             kind = relax.Var if last else relax.DataflowVar
             made.append(relax.VarBinding(kind(f"lv{len(made)}", new.ty), new))
             return made[-1].var
@@ -145,33 +153,14 @@ class _NarrowStores(PyExprMutator):
         out = known[result]
         body = relax.SeqExpr([relax.DataflowBlock(made)], out)
         function = relax.Function(fresh, body, out.ty).with_attrs({"Primitive": True})
-        name = "_".join(["fused", *(b.value.args[0].name_hint for b in made)])
-        return self.builder_.add_func(function, name)
-
-    def _kernel(self, call: relax.Call) -> tuple[list[relax.Var], list[relax.VarBinding]]:
-        """Return parameters and bindings of a fused function, or of a single ``call_tir``."""
-        function = self._fused(call)
-        if function is not None:
-            return list(function.params), list(function.body.blocks[0].bindings)
-        params = [relax.Var(f"p{i}", arg.ty) for i, arg in enumerate(_tensor_args(call))]
-        inner = relax.Call(call.op, [call.args[0], relax.Tuple(params)], call.attrs, call.ty_args)
-        return params, [relax.VarBinding(relax.Var("gv", call.ty), inner)]
-
-    def _fused(self, expr: relax.Expr) -> relax.Function | None:
-        if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.GlobalVar):
-            return None
-        function = self._mod[expr.op]
-        fused = isinstance(function, relax.Function) and (function.attrs or {}).get("Primitive")
-        if not fused or len(function.body.blocks) != 1:
-            return None
-        plain = all(_is_call_tir(b.value) for b in function.body.blocks[0].bindings)
-        return function if plain else None
+        return self.builder_.add_func(function, named(made))
 
     def _split(self, expr: relax.Expr) -> _Split | None:
         """Split the called kernel before its cheap tail, at the narrowest tensor."""
-        if self._fused(expr) is None and not _is_call_tir(expr):
+        if fused_function(self._mod, expr) is None and not is_call_tir(expr):
             return None
-        params, bindings = self._kernel(expr)
+        kernel = fused_kernel(self._mod, expr)
+        params, bindings = kernel.params, kernel.bindings
         if not isinstance(bindings[-1].var.ty, relax.TensorType):
             return None
         made = {b.var: i for i, b in enumerate(bindings)}
@@ -207,9 +196,9 @@ class _NarrowStores(PyExprMutator):
 
     def _can_widen(self, expr: relax.Expr, var: relax.Var) -> bool:
         """Return whether a user can compute the tail while reading; windows read elements twice."""
-        if _is_call_tir(expr):
+        if is_call_tir(expr):
             return self._pattern(expr) <= _REDUCE and _reads(expr, var)
-        function = self._fused(expr)
+        function = fused_function(self._mod, expr)
         if function is None:
             return False
         for param, arg in zip(function.params, expr.args, strict=True):
@@ -228,24 +217,8 @@ class _NarrowStores(PyExprMutator):
 _COSTLY = {f"tirx.{name}" for name in ("exp", "sigmoid", "tanh", "erf", "log", "pow", "sqrt")}
 
 
-def _is_call_tir(expr: relax.Expr) -> bool:
-    return (
-        isinstance(expr, relax.Call)
-        and isinstance(expr.op, tvm.ir.Op)
-        and expr.op.name == "relax.call_tir"
-        and len(expr.args) == 2
-        and isinstance(expr.args[1], relax.Tuple)
-    )
-
-
-def _tensor_args(expr: relax.Expr) -> list[relax.Expr]:
-    if _is_call_tir(expr):
-        return list(expr.args[1].fields)
-    return list(expr.args) if isinstance(expr, relax.Call) else []
-
-
 def _reads(call: relax.Call, var: relax.Var) -> bool:
-    return any(arg.same_as(var) for arg in _tensor_args(call))
+    return any(arg.same_as(var) for arg in tensor_args(call))
 
 
 def _bits(var: relax.Var) -> int:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.target import Target
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import gpu_of_target
+from tvmopt.kernels.cuda.int4.family import Int4Gemv
+from tvmopt.kernels.workload import Refusal, Workload
 from tvmopt.transform.attention import ViewsBesideAttention
 from tvmopt.transform.attention.kernels import (
     AttentionKernel,
@@ -25,6 +27,7 @@ from tvmopt.transform.combine_matmuls import CombineMatmuls
 from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
+from tvmopt.transform.merge_into_gemv import MergeIntoGemv
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
@@ -44,6 +47,8 @@ class TargetPasses:
         unpacks_weights: Whether kernels unpack int4 and int8 weights; constants are dequantised
             otherwise.
         before_fusion: Makes the passes between legalization and fusion.
+        merge: Makes the passes between FuseOps and FuseTIR for a target, which merge functions
+            that one of our kernels computes together.
         last: Makes the passes after fusion.
         winograd_rule: Returns the Winograd rule of a target.
         attention: Returns a function of attention problems that gives the kernel of each; None
@@ -56,6 +61,7 @@ class TargetPasses:
     combine: Callable[[], _Passes]
     unpacks_weights: bool
     before_fusion: Callable[[], _Passes]
+    merge: Callable[[Target], _Passes]
     last: Callable[[], _Passes]
     winograd_rule: Callable[[Target], WinogradRule | None]
     attention: Callable[[Target], AttentionKernel]
@@ -78,11 +84,23 @@ def _cuda_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bo
     return legalize_map(winograd)
 
 
+def _merge_into_gemv(target: Target) -> _Passes:
+    """Return the pass that merges into int4 GEMVs what their kernel computes on the GPU."""
+    family, arch = Int4Gemv(), gpu_of_target(target)
+
+    def takes(func: tirx.PrimFunc) -> bool:
+        form = family.match(Workload(func), arch)
+        return not isinstance(form, Refusal) and bool(family.rank(form, arch))
+
+    return [MergeIntoGemv(takes)]
+
+
 _CPU = TargetPasses(
     first=list,
     combine=list,
     unpacks_weights=False,
     before_fusion=list,
+    merge=lambda target: [],
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
     attention=attention_on_cpu,
@@ -93,6 +111,7 @@ _CUDA = TargetPasses(
     combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), CombineMatmuls()],
     unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
+    merge=_merge_into_gemv,
     last=_views,
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
     attention=attention_on_gpu,

@@ -54,4 +54,9 @@ inline bool __any_sync(unsigned mask, bool given) {
   }
   return any;
 }
+template <class T>
+inline T __ldg(const T* from) {
+  emu::check_previous_kernel_ended(from);
+  return *from;
+}
 inline uint32_t __cvta_generic_to_shared(const void* place) { return emu::address_of(place); }

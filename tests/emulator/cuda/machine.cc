@@ -126,7 +126,7 @@ void check_previous_kernel_ended(const void* from) {
   for (const auto& [first, end] : machine.constants) {
     if (first <= at && at < end) return;
   }
-  if (machine.overlaps && !self->follows) fault("a copy reads before the previous kernel has ended");
+  if (machine.overlaps && !self->follows) fault("a load reads before the previous kernel has ended");
 }
 void wait_groups(Groups& groups, size_t left) {
   while (groups.closed.size() > left) {

@@ -180,7 +180,5 @@ inline int emu_dp4a(int a, int b, int c) {
   return c;
 }
 inline int __dp4a(int a, int b, int c) { return emu_dp4a<int8_t, int8_t>(a, b, c); }
-template <class T>
-inline T __ldg(const T* from) { return *from; }
 using std::max;
 using std::min;

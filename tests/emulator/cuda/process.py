@@ -55,7 +55,7 @@ def run(
     rounding inside the tensor cores, whose accumulators are wider or narrower than float32.
 
     A kernel that is launched with PDL must wait for the kernel before it before it copies from an
-    array, unless lowering has marked the array as a constant.
+    array, or loads from one by ``__ldg``, unless lowering has marked the array as a constant.
 
     Args:
         func: The kernel, a function of tensors only.

@@ -158,7 +158,7 @@ def test_constant_weights_are_loaded_before_the_kernel_before_has_ended(
     inputs, want = _problem(*sizes)
     kernel = emit_kernel(func, _hint(16, 16, 4, 3))
     code = build_kernels({"main": kernel}, H200).imports[0].inspect_source()
-    body = code[code.index("float tvmopt_int4_") :]
+    body = code[code.index("void tvmopt_int4_") :]
     load, wait, x = (body.index(text) for text in ("load(d);", WAIT_STATEMENT, "__ldg(x"))
     assert load < wait < x and code.count(WAIT_STATEMENT) == 1
     empty = np.full(want.shape, np.nan, func.params[-1].dtype)

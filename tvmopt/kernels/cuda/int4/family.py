@@ -27,12 +27,13 @@ class Int4Gemv(MemoryBound[Int4Form, Int4Config]):
 
     def match(self, workload: Workload, arch: CudaArch) -> Int4Form | Refusal:
         """Return weight, scales and activations of the int4 GEMV."""
+        form = workload.refusal_of_kernel or workload.analysed(prepare_int4)
+        if form is not None:
+            return form
         gemv = analysed(workload, prepare_gemv)
         if isinstance(gemv, Refusal):
             return gemv
-        if gemv.packed <= 1:
-            return Refusal("its weight is not packed")
-        return workload.analysed(prepare_int4) or Refusal("not a weight of int4")
+        return Refusal("not a weight of int4" if gemv.packed > 1 else "its weight is not packed")
 
     def rank(self, form: Int4Form, arch: CudaArch) -> Sequence[Ranked[Int4Config]]:
         """Return the configurations, fastest predicted first; none without tensor cores."""

@@ -1,20 +1,28 @@
-"""Match int4 weights times a few rows of activations to the form of the tensor-core kernel."""
+"""Match int4 weights times a few rows of activations to the form of the tensor-core kernel.
+
+The function may normalise the activation first (RMSNorm), and its epilogue may combine two rows of
+the weight whose results lie half of the rows apart: gate and up of a feed-forward network::
+
+    total = matmul(rms_norm(x), concat(w_gate, w_up))
+    y[m, n] = silu(total[m, n]) * total[m, n + N / 2]
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, substitute
-from tvmopt.kernels.cuda.common.inlining import one_reduction
+from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, substitute
+from tvmopt.kernels.cuda.common.inlining import inline_all, output_block
 from tvmopt.kernels.cuda.common.loops import with_epilogue
-from tvmopt.kernels.cuda.int4.source import PIECE, STEP
+from tvmopt.kernels.cuda.int4.norm import NormForm, norm_blocks, norm_form, summand
+from tvmopt.kernels.cuda.int4.source import PIECE, STAGE, STEP
 from tvmopt.kernels.cuda.int4.unpack import nibble_of
-from tvmopt.kernels.workload import Refusal
 
 # Weights of a 32-bit word.
 _WORD = 8
@@ -22,16 +30,19 @@ _WORD = 8
 _MOST_ROWS = 8
 # Largest offset for which float16 holds 1024 + offset exactly.
 _MOST_OFFSET = 64
+#: Most bytes of the activation in shared memory; a larger one stays in global memory.
+MOST_X_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass
 class Int4Form:
     """``Y[m, n] = f(sum over k of X[m, k] * (bits(W, n, k) - offset) * S[n, k // group])``.
 
-    A 32-bit word holds eight weights, the first in its lowest bits. The scale is optional.
+    A 32-bit word holds eight weights, the first in its lowest bits. The scale is optional. With two
+    parts, ``f`` takes the sums of rows ``n`` and ``n + rows / 2``.
 
     Attributes:
-        x: The activation, float16.
+        x: The activation, float16; before RMSNorm also float32.
         words: The packed weights.
         scales: The scales, float16; None without scales.
         result: The output.
@@ -44,6 +55,8 @@ class Int4Form:
         total: Accumulator buffer, as ``store`` reads it.
         row: Variable of ``m`` in ``store``; None where m has extent 1.
         column: Variable of ``n`` in ``store``.
+        parts: Rows of the weight that an output element needs, 1 or 2.
+        norm: RMSNorm of the activation; None without.
     """
 
     x: tirx.Buffer
@@ -59,6 +72,18 @@ class Int4Form:
     total: tirx.Buffer
     row: tirx.Var | None
     column: tirx.Var
+    parts: int
+    norm: NormForm | None
+
+    @property
+    def columns(self) -> int:
+        """Columns of the output."""
+        return self.rows // self.parts
+
+    @property
+    def x_bytes(self) -> int:
+        """Bytes of the activation in shared memory; its rows are padded by 64 bytes."""
+        return 16 * self.batch * (-(-self.depth // STAGE) * 32 + 4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,15 +129,26 @@ class _Epilogue:
     store: tirx.BufferStore
     row: tirx.Var | None
     column: tirx.Var
+    parts: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Matmul:
+    """The matmul of a schedule in which everything else but RMSNorm is inlined."""
+
+    sch: s_tir.Schedule
+    block: SBlockRV
+    norm: NormForm | None
 
 
 def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
     """Return the int4 form of ``func``; None unless it matches, with divisible K and groups."""
-    found = one_reduction(func)
-    if isinstance(found, Refusal):
+    if not any(str(param.dtype) in ("uint32", "int32") for param in func.params):
         return None
-    sch, facts = found
-    block = sch.get_sblock(facts.name)
+    found = _matmul(func)
+    if found is None:
+        return None
+    sch, block, norm = found.sch, found.block, found.norm
     last = with_epilogue(sch, block)
     update = sch.get(block).body
     axes = _axes(block_facts(sch, block))
@@ -122,8 +158,10 @@ def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
     epilogue = _epilogue(sch, last, axes, update)
     if operands is None or epilogue is None:
         return None
-    return Int4Form(
-        x=operands.x.buffer,
+    if norm is not None and not operands.x.buffer.same_as(norm.result):
+        return None
+    form = Int4Form(
+        x=operands.x.buffer if norm is None else norm.x,
         words=operands.words.buffer,
         scales=None if operands.scales is None else operands.scales.buffer,
         result=epilogue.store.buffer,
@@ -136,7 +174,31 @@ def prepare_int4(func: tirx.PrimFunc) -> Int4Form | None:
         total=update.buffer,
         row=epilogue.row,
         column=epilogue.column,
+        parts=epilogue.parts,
+        norm=norm,
     )
+    # RMSNorm is computed into shared memory.
+    return form if norm is None or form.x_bytes <= MOST_X_BYTES else None
+
+
+def _matmul(func: tirx.PrimFunc) -> _Matmul | None:
+    """Return the only reduction of ``func``, besides one of RMSNorm, with at most one epilogue."""
+    sch = s_tir.Schedule(IRModule({"main": func}))
+    blocks = norm_blocks(sch)
+    inline_all(sch, () if blocks is None else (blocks.rows,))
+    norm = None if blocks is None else norm_form(sch, blocks)
+    names = () if blocks is None else (blocks.squares, blocks.rows)
+    rest = [facts for facts in all_facts(sch) if facts.name not in names]
+    if (blocks is not None and norm is None) or not 1 <= len(rest) <= 2:
+        return None
+    matmul, *epilogue = rest
+    if not matmul.reduction or matmul.stores != 1 or output_block(sch) is None:
+        return None
+    for facts in epilogue:
+        used = [read.buffer for read in facts.reads]
+        if facts.reduction or (norm and any(buffer.same_as(norm.result) for buffer in used)):
+            return None
+    return _Matmul(sch, sch.get_sblock(matmul.name), norm)
 
 
 def _axes(facts: BlockFacts) -> _Axes | None:
@@ -181,8 +243,8 @@ def _factors(update: tirx.BufferStore, k: ir.Expr) -> tuple[int, int] | None:
     None unless the summand is a product of one 4-bit weight (the ``k``-th) and of loads, with any
     casts to floating point in between.
     """
-    summand = _summand(update)
-    left = [] if summand is None else [summand]
+    term = summand(update)
+    left = [] if term is None else [term]
     offsets: list[int] = []
     loads = 0
     while left:
@@ -202,17 +264,6 @@ def _factors(update: tirx.BufferStore, k: ir.Expr) -> tuple[int, int] | None:
     if len(offsets) != 1 or not 0 <= offsets[0] <= _MOST_OFFSET:
         return None
     return offsets[0], loads
-
-
-def _summand(update: tirx.BufferStore) -> ir.Expr | None:
-    """Return what ``update`` adds to its own buffer; None where it does something else."""
-    if not isinstance(update.value, tirx.Add):
-        return None
-    a, b = update.value.a, update.value.b
-    for own, other in ((a, b), (b, a)):
-        if isinstance(own, ir.TensorLoad) and own.source.same_as(update.buffer):
-            return other
-    return None
 
 
 def _group(axes: _Axes, scales: Access) -> int | None:
@@ -235,8 +286,13 @@ def _epilogue(
     facts, store = block_facts(sch, last), sch.get(last).body
     if facts.stores != 1 or any(facts.conditional) or not isinstance(store, tirx.BufferStore):
         return None
-    column = _index_of_loads(store, update, axes.index(axes.n))
-    row = None if axes.m is None else _index_of_loads(store, update, axes.index(axes.m))
+    extents = [a.extent for a in facts.axes if not a.reduce]
+    parts, left = divmod(axes.extent(axes.m) * axes.extent(axes.n), math.prod(extents))
+    if parts not in (1, 2) or left:
+        return None
+    far = axes.extent(axes.n) // parts
+    column = _index_of_loads(store, update, axes.index(axes.n), [p * far for p in range(parts)])
+    row = None if axes.m is None else _index_of_loads(store, update, axes.index(axes.m), [0])
     if column is None or (axes.m is not None and row is None):
         return None
     others = [a for a in facts.axes if not a.var.same_as(column) and not a.var.same_as(row)]
@@ -245,21 +301,30 @@ def _epilogue(
     zeros = {a.var: tirx.IntImm(str(a.var.ty.dtype), 0) for a in others}
     indices = [substitute(index, zeros) for index in store.indices]
     store = tirx.BufferStore(store.buffer, substitute(store.value, zeros), indices)
-    return _Epilogue(store, row, column)
+    return _Epilogue(store, row, column, parts)
 
 
 def _index_of_loads(
-    store: tirx.BufferStore, update: tirx.BufferStore, axis: ir.Expr
+    store: tirx.BufferStore, update: tirx.BufferStore, axis: ir.Expr, distances: Sequence[int]
 ) -> tirx.Var | None:
     """Return the variable with which ``store`` loads the accumulators along ``axis``.
 
-    None unless all loads use the same variable.
+    None unless all loads use the same variable, plus one of ``distances``.
     """
     loads: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append), order="post")
     dim = next((d for d, index in enumerate(update.indices) if index.same_as(axis)), None)
     if dim is None:
         return None
-    found = [load.indices[dim] for load in loads if load.source.same_as(update.buffer)]
-    same = found and all(index.same_as(found[0]) for index in found)
-    return found[0] if same and isinstance(found[0], tirx.Var) else None
+    places = [load.indices[dim] for load in loads if load.source.same_as(update.buffer)]
+    found = [_apart(place) for place in places]
+    same = found and all(var is not None and var.same_as(found[0][0]) for var, _ in found)
+    return found[0][0] if same and {far for _, far in found} <= set(distances) else None
+
+
+def _apart(index: ir.Expr) -> tuple[tirx.Var | None, int]:
+    """Return ``v`` and ``c`` of an index ``v + c``; None and 0 for others."""
+    far = 0
+    if isinstance(index, tirx.Add) and isinstance(index.b, tirx.IntImm):
+        index, far = index.a, int(index.b)
+    return (index, far) if isinstance(index, tirx.Var) else (None, 0)

@@ -13,6 +13,9 @@ Weight and scales that no kernel writes are loaded before the kernel waits for t
 (programmatic dependent launch), so that their latency overlaps its end. Letting the next kernel
 start early, and prefetching further stages into L2 before the wait, took longer on an H100.
 
+A block may take tiles from the two halves of the weight's rows in turn (``PARTS``): its epilogue
+then has both sums of an output element, as for gate and up of a feed-forward network.
+
 Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
 shorter than 128 multiply the weights.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvmopt.kernels.cuda.int4.activation import NORM_COMMON, activation_source
 from tvmopt.kernels.cuda.intrinsics.async_copy import ASYNC_COPY
 from tvmopt.kernels.cuda.toolchain.dependent_launch import WAIT_STATEMENT
 
@@ -69,10 +73,12 @@ __device__ __forceinline__ uint4 tvmopt_paired(uint4 x) {
 """
 
 _KERNEL = """
-__device__ __forceinline__ float {name}(const void* x_, const void* w_, const void* s_,
-                                        unsigned char* shared, int block) {{
+__device__ __forceinline__ void {name}(const void* x_, const void* w_, const void* s_,
+                                       const void* f_, unsigned char* shared, float* total,
+                                       int block) {{
   constexpr int M = {batch}, N = {rows}, K = {depth}, G = {group}, TILES = {tiles};
-  constexpr int SHARE = {share}, DEEP = {deep}, BLOCK = {block};
+  constexpr int SHARE = {share}, DEEP = {deep}, BLOCK = {block}, PARTS = {parts};
+  constexpr int COLUMNS = N / PARTS, OWN = BLOCK / PARTS;  // of the output, and of the block
   constexpr int CHAINS = TILES == 1 ? 2 : 1;  // independent MMAs that hide each other's latency
   constexpr bool SCALED = {scaled}, FINE = SCALED && G < 128, X_SHARED = {x_shared};
   constexpr bool S_SHARED = {s_shared};
@@ -86,7 +92,16 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
   const half* s = static_cast<const half*>(s_);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int part = warp % SHARE, first = (warp / SHARE) * TILES * 16;
-  const int row = block * BLOCK + first;
+  // Tiles of a block come from the parts in turn. Output column and weight row of a row r:
+  auto column_of = [&](int r) {{
+    return block * OWN + (PARTS == 1 ? r : r / (16 * PARTS) * 16 + r % 16);
+  }};
+  auto row_of = [&](int r) {{
+    return (PARTS == 1 ? 0 : r / 16 % PARTS * COLUMNS) + min(column_of(r), COLUMNS - 1);
+  }};
+  constexpr int NEXT = PARTS == 1 ? 16 : COLUMNS;  // rows between two tiles of a warp
+  const int column = column_of(first);
+  const int row = column + (PARTS == 1 ? 0 : first / 16 % PARTS * COLUMNS);
   unsigned char* ring = shared + {ring_at} + warp * RING;
   const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(ring));
   // Lanes of a load: four rows, eight pieces of each; odd rows' halves change places.
@@ -100,8 +115,9 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     for (int i = 0; i < TILES * 4; ++i) {{
       const int r = i * 4 + line;
       tvmopt_copy16(to + (turn % DEEP) * (TILES * 2048) + r * 128 + ((piece ^ (r % 2 * 4)) * 16),
-                    from + stage * 128 + i * 4 * (K / 2),
-                    inside && (N % BLOCK == 0 || row + r < N));
+                    from + stage * 128 + (i / 4 * NEXT + i % 4 * 4) * static_cast<long long>(K / 2),
+                    inside && (COLUMNS % OWN == 0 ||
+                               column + (PARTS == 1 ? r : r % 16) < COLUMNS));
     }}
   }};
 #pragma unroll
@@ -111,23 +127,13 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
       half* scales = reinterpret_cast<half*>(shared + {s_at});
       for (int i = threadIdx.x; i < BLOCK * (GROUPS / 2); i += THREADS) {{
         const int r = i / (GROUPS / 2), c = i % (GROUPS / 2) * 2;
-        const int own = min(block * BLOCK + r, N - 1);
         tvmopt_copy4(static_cast<unsigned int>(
                          __cvta_generic_to_shared(scales + r * S_PITCH + c)),
-                     s + static_cast<long long>(own) * GROUPS + c);
+                     s + static_cast<long long>(row_of(r)) * GROUPS + c);
       }}
     }}
     tvmopt_commit();
-  }}{wait}
-  if (X_SHARED) {{
-    uint4* steps = reinterpret_cast<uint4*>(shared);
-    for (int i = threadIdx.x; i < M * STAGES * 32; i += THREADS) {{
-      const int m = i / (STAGES * 32), unit = i % (STAGES * 32);
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (K % 256 == 0 || unit < K / 8) v = tvmopt_paired(__ldg(x + m * (K / 8) + unit));
-      steps[m * X_PITCH + unit / 16 * 16 + unit % 4 * 4 + unit / 4 % 4] = v;
-    }}
-  }}
+  }}{activation}
   if (X_SHARED || S_SHARED) {{
     tvmopt_wait<DEEP - 2>();
     __syncthreads();
@@ -157,7 +163,7 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
         const int at = FINE ? (stage * 8 + h * 4 + t) * 32 / G : (stage * 2 + h) * 128 / G;
 #pragma unroll
         for (int i = 0; i < 2 * TILES; ++i) {{
-          const int r = first + i * 8 + g, far = min(block * BLOCK + r, N - 1);
+          const int r = first + i * 8 + g, far = row_of(r);
           const int c = K % 256 == 0 && STAGES % SHARE == 0 ? at : min(at, GROUPS - 1);
           scale[i / 2][i % 2] =
               S_SHARED ? reinterpret_cast<const half*>(shared + {s_at})[r * S_PITCH + c]
@@ -218,37 +224,53 @@ __device__ __forceinline__ float {name}(const void* x_, const void* w_, const vo
     }}
   }}
   __syncthreads();
-  float total = 0.0f;
-  if (threadIdx.x < BLOCK * M) {{
+  if (threadIdx.x < OWN * M) {{
+    const int m = threadIdx.x / OWN, c = threadIdx.x % OWN;
 #pragma unroll
-    for (int p = 0; p < SHARE; ++p) total += sums[p * M * BLOCK + threadIdx.x];
+    for (int q = 0; q < PARTS; ++q) {{
+      const int r = PARTS == 1 ? c : c / 16 * (16 * PARTS) + q * 16 + c % 16;
+      total[q] = 0.0f;
+#pragma unroll
+      for (int p = 0; p < SHARE; ++p) total[q] += sums[(p * M + m) * BLOCK + r];
+    }}
   }}
-  return total;
 }}
 """
 
 
-def int4_source(numbers: dict[str, int], offset: int, waits: bool = False) -> tuple[str, str]:
+def int4_source(
+    numbers: dict[str, int],
+    offset: int,
+    waits: bool = False,
+    norm: tuple[str, bool, float] | None = None,
+) -> tuple[str, str]:
     """Return name and source of the device function.
 
-    The function returns output element ``threadIdx.x`` of the block, weight rows fastest.
+    The function writes the sums of output element ``threadIdx.x`` of the block, weight rows
+    fastest, one for each part of the weight.
 
     Args:
         numbers: Values for the placeholders of the source, besides the name.
         offset: Zero point of the weights.
         waits: Whether the function waits for the kernel before it, after its first loads of the
             weight and before its first load of the activation.
+        norm: RMSNorm of the activation, as in :func:`.activation.activation_source`.
     """
-    named = (*numbers.values(), offset, *(["waits"] if waits else []))
-    name = "_".join(["tvmopt_int4", *map(str, named)])
+    wait = f"\n  {WAIT_STATEMENT}" if waits else ""
     text = _KERNEL.format(
-        name=name,
+        name="{name}",
         even=_twice(1024 + offset),
         odd=_twice(-64 - offset),
-        wait=f"\n  {WAIT_STATEMENT}" if waits else "",
+        activation=activation_source(wait, norm),
         **numbers,
     )
-    return name, ASYNC_COPY + _COMMON + text
+    named = [*numbers.values(), offset, *(["waits"] if waits else [])]
+    if norm is not None:
+        dtype, weighted, epsilon = norm
+        named += ["norm", dtype, int(weighted), int(np.float32(epsilon).view(np.int32))]
+    name = "_".join(["tvmopt_int4", *map(str, named)])
+    common = ASYNC_COPY + _COMMON + ("" if norm is None else NORM_COMMON)
+    return name, common + text.replace("{name}", name, 1)
 
 
 def _twice(value: int) -> str:

@@ -19,6 +19,10 @@ _CYCLES_PER_INSTRUCTION = 4.0
 # blocks for 128 of 132 SMs and 14 warps each took 0.82 of the time with 112 and 7 (2026-11-28).
 _SMS_OF_BANDWIDTH = 0.95
 
+# RMSNorm in the kernel: a barrier between the loads of the activation and its stores, and further
+# work per element of a thread. Estimates, not measured.
+_NORM_CYCLES, _NORM_WORK = 400.0, 1.0
+
 
 def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
     """Return the ``gpu_int4`` configurations, fastest predicted first; none without MMA."""
@@ -27,12 +31,15 @@ def int4_hints(form: Int4Form, arch: CudaArch) -> list[Ranked[Int4Config]]:
     stages = math.ceil(form.depth / STAGE)
     ranked = []
     for tiles, groups, share, deep in itertools.product(
-        (1, 2), range(1, 9), (1, 2, 4, 8, 16), (2, 3, 4, 6)
+        (1, 2), range(1, 8 * form.parts + 1), (1, 2, 4, 8, 16), (2, 3, 4, 6)
     ):
         block, warps = TILE * tiles * groups, share * groups
-        if not 4 <= warps <= 16 or share > stages or block * form.batch > 32 * warps:
+        columns = block // form.parts
+        if not 4 <= warps <= 16 or share > stages or block % (TILE * form.parts):
             continue
-        if (block > TILE and block >= 2 * form.rows) or deep > 1 + math.ceil(stages / share):
+        if columns * form.batch > 32 * warps or deep > 1 + math.ceil(stages / share):
+            continue
+        if columns > TILE and columns >= 2 * form.columns:
             continue
         config = Int4Config(NAME, arch, block, TILE * tiles, share, deep)
         size = int4_layout(form, config).size
@@ -48,7 +55,7 @@ def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tup
     arch, costs = config.arch, config.arch.costs
     block, tiles = config.tile, config.warp_tile // TILE
     warps = block // config.warp_tile * config.reduce_warps
-    blocks = math.ceil(form.rows / block)
+    blocks = math.ceil(form.columns / (block // form.parts))
     resident = min(
         arch.smem_sm_bytes // (size + 1024),
         arch.threads_sm // (32 * warps),
@@ -75,6 +82,8 @@ def _modelled(form: Int4Form, config: Int4Config, size: int) -> tuple[float, tup
     issue = waves * work * max(a_scheduler, _CYCLES_PER_INSTRUCTION)
     start = costs.int4_start_cycles + form.batch * form.depth / (32.0 * warps)
     start += config.reduce_warps * 15.0
+    if form.norm is not None:
+        start += _NORM_CYCLES + _NORM_WORK * form.batch * form.depth / (32.0 * warps)
     wait = math.ceil(waves) * (start + costs.int4_end_cycles)
     exposed = costs.exposed_share * min(memory, issue)
     cycles = costs.launch_cycles + max(memory, issue) + exposed + wait
