@@ -25,6 +25,7 @@ from tvmopt.transform.combine_matmuls import CombineMatmuls
 from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
+from tvmopt.transform.narrow_norm import ReadNarrowNorms
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
@@ -90,7 +91,7 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
-    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), CombineMatmuls()],
+    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), ReadNarrowNorms(), CombineMatmuls()],
     unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
