@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import gpu_of_target
-from tvmopt.transform.attention import ViewsBesideAttention
+from tvmopt.transform.attention import CombineProjections, ViewsBesideAttention
 from tvmopt.transform.attention.kernels import (
     AttentionKernel,
     attention_on_cpu,
@@ -54,7 +54,7 @@ class TargetPasses:
     """
 
     first: Callable[[], _Passes]
-    combine: Callable[[], _Passes]
+    combine: Callable[[Target | None], _Passes]
     unpacks_weights: bool
     before_fusion: Callable[[], _Passes]
     last: Callable[[], _Passes]
@@ -71,6 +71,17 @@ def _views() -> _Passes:
     return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
+def _cuda_combine(target: Target | None) -> _Passes:
+    assert target is not None  # its kind is CUDA
+    return [
+        RemoveCastPairs(),
+        FuseRmsNorm(),
+        ReadNarrowNorms(),
+        CombineProjections(attention_on_gpu(target)),
+        CombineMatmuls(),
+    ]
+
+
 def _cuda_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bool) -> _LegalizeMap:
     """Return Hopper's map where the GPU has wgmma, which restricts operand layouts."""
     has_wgmma = str(target.attrs["arch"]) == "sm_90a"
@@ -81,7 +92,7 @@ def _cuda_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bo
 
 _CPU = TargetPasses(
     first=list,
-    combine=list,
+    combine=lambda target: [],
     unpacks_weights=False,
     before_fusion=list,
     last=lambda: [ViewsBesideAttention()],
@@ -91,7 +102,7 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
-    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), ReadNarrowNorms(), CombineMatmuls()],
+    combine=_cuda_combine,
     unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     last=_views,
