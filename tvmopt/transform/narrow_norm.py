@@ -7,9 +7,8 @@ before -> after, for ``x`` in float16::
     ->
     y = call_tir(layer_norm, (x, gamma, beta))  # casts while it reads; float32
 
-FuseOps does not fuse a cast into the function that follows it if that reads elements twice. On a GPU
-the function keeps a row in registers or shared memory between its passes, so that it reads each
-element, and casts it, once.
+FuseOps does not fuse a cast into a function that reads elements several times. On a GPU, the later
+passes over a row read it from registers, shared memory or cache, and a cast is one instruction.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class ReadNarrowNorms:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        out = rewrite_functions(mod, _Fuse(mod))
+        out = rewrite_functions(mod, _FuseCasts(mod))
         names = [var.name_hint for var, f in out.functions_items() if isinstance(f, relax.Function)]
         return relax.transform.DeadCodeElimination(sorted(names))(out)
 
 
 @mutator
-class _Fuse(PyExprMutator):
+class _FuseCasts(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
         narrow = self._narrow(call.args[0]) if operator_name(call) == "nn.layer_norm" else None

@@ -7,12 +7,12 @@ before -> after, 12 heads of 64 elements, weights of shape (768, 768)::
     ->
     y = matmul(x, concat(wq, wk, wv, axis=1)) + concat(bq, bk, bv)
     y = reshape(y, (8, 128, 36, 64))
-    out = call_tir(attention, (y, y, y))                      # heads 0, 12 and 24 are the first ones
+    out = call_tir(attention, (y, y, y))        # their first heads are 0, 12 and 24
 
-The attention kernel loads a range of heads of a tensor as fast as a whole tensor: by the offset of
-the first head, and the row stride of all. So the pass replaces three launches by one and copies
-nothing. K and V alone become one matmul in cross-attention.
-:class:`~tvmopt.transform.combine_matmuls.CombineMatmuls` combines GEMVs that others read.
+The attention kernel loads a range of heads at the offset of the first one, with the row stride of
+the whole tensor. So nothing is copied, and one launch replaces three. In cross-attention, K and V
+become one matmul. :class:`~tvmopt.transform.combine_matmuls.CombineMatmuls` combines GEMVs whose
+results other operators read.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CombineProjections:
             first, *others = sorted(matmuls, key=lambda var: place[var])
             starts[first] = combined
             gone.update(others)
-        rewrite = _Combine(mod, starts)
+        rewrite = _OneProjection(mod, starts)
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
         out = relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
@@ -154,8 +154,15 @@ def _combined(
             continue
         *firsts, heads = itertools.accumulate((p.shape[-2] for p in projections), initial=0)
         first = dict(zip((p.matmul for p in projections), firsts, strict=True))
-        parts = {f"{name}_heads": (first[p.matmul], heads) for name, p in group.items()}
-        function = kernel(dataclasses.replace(problem, **parts))
+        ranges = {name: (first[p.matmul], heads) for name, p in group.items()}
+        function = kernel(
+            dataclasses.replace(
+                problem,
+                q_heads=ranges.get("q"),
+                k_heads=ranges.get("k"),
+                v_heads=ranges.get("v"),
+            )
+        )
         return None if function is None else _Combined(var, function, projections)
     return None
 
@@ -174,7 +181,7 @@ def _projection(operand: relax.Expr, user: relax.Var, graph: Producers) -> _Proj
             weight = graph.constant(call.args[1])
             is_one = weight is not None and weight.ndim == 2 and isinstance(source, relax.Var)
             *_, heads, size = static_shape(operand) or (0, 0)
-            if not is_one or static_shape(expr)[-1:] != (heads * size,):
+            if not is_one or (static_shape(expr) or ())[-1:] != (heads * size,):
                 return None
             return _Projection(operand, expr, source, graph.made(call.args[1]), bias)
         if name == "add":
@@ -186,9 +193,7 @@ def _projection(operand: relax.Expr, user: relax.Var, graph: Producers) -> _Proj
     return None
 
 
-def _without_bias(
-    call: relax.Call, graph: Producers
-) -> tuple[relax.Expr, relax.Expr] | None:
+def _without_bias(call: relax.Call, graph: Producers) -> tuple[relax.Expr, relax.Expr] | None:
     """Return what a constant for each column is added to, and the constant."""
     for source, bias in (call.args, reversed(call.args)):
         values, shape = graph.constant(bias), static_shape(source)
@@ -200,7 +205,7 @@ def _without_bias(
 
 
 @mutator
-class _Combine(PyExprMutator):
+class _OneProjection(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, starts: Mapping[relax.Var, _Combined]) -> None:
         super().__init__(mod)
         self._starts = starts
