@@ -212,6 +212,7 @@ def lower_network(network: Network, target: Any) -> Any:
     converted = convert_module(
         to_relax(network), dtype=network.dtype,
         layout="NHWC" if network.images else "NCHW", skip_layers={}, keep_dtype={},
+        narrow_norms=True,
     )  # fmt: skip
     return lower(converted.mod, target.to_tvm())
 

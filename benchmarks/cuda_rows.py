@@ -178,8 +178,38 @@ def _matmul(layout: str) -> Callable[..., _Made]:
     return make
 
 
+def _layer_norm(stored: str) -> Callable[..., _Made]:
+    """LayerNorm of a residual sum, which is stored in the dtype or in float32 (``stored``)."""
+
+    def make(dtype: str, m: int, n: int) -> _Made:
+        x = te.placeholder((m, n), stored or dtype, "X")
+        scale, shift = (te.placeholder((n,), "float32", name) for name in ("scale", "shift"))
+        y = topi.nn.layer_norm(topi.cast(x, "float32"), scale, shift, [1], 1e-6)
+
+        def call(torch: Any, v: list[Any]) -> Any:
+            kind = getattr(torch, dtype)
+            return torch.nn.functional.layer_norm(*_of_dtype(v, kind, n), eps=1e-6)
+
+        def reference(torch: Any, v: list[Any]) -> Any:
+            return torch.nn.functional.layer_norm(*_of_dtype(v, torch.float64, n), eps=1e-6)
+
+        return te.create_prim_func([x, scale, shift, topi.cast(y, dtype)]), call, reference
+
+    return make
+
+
+def _of_dtype(v: list[Any], kind: Any, columns: int) -> tuple[Any, ...]:
+    """Return the arguments of PyTorch's ``layer_norm`` in one dtype."""
+    x, scale, shift = (tensor.to(kind) for tensor in v)
+    return x, (columns,), scale, shift
+
+
 def _linear(activation: str) -> Callable[..., _Made]:
-    """Linear layers of encoders: bias, then nothing, GELU, or the residual sum in float32."""
+    """Linear layers of encoders: bias, then nothing, GELU, or the residual sum.
+
+    ``residual`` stores the sum in float32, ``residual_narrow`` in the dtype.
+    """
+    is_sum = activation.startswith("residual")
 
     def make(dtype: str, m: int, n: int, k: int) -> _Made:
         a, b = te.placeholder((m, k), dtype, "A"), te.placeholder((k, n), dtype, "B")
@@ -192,10 +222,13 @@ def _linear(activation: str) -> Callable[..., _Made]:
         )
         total = te.compute((m, n), lambda i, j: acc[i, j] + bias[j], "total")
         params = [a, b, bias]
-        if activation == "residual":
+        if is_sum:
             rest = te.placeholder((m, n), dtype, "R")
             params.append(rest)
-            c = te.compute((m, n), lambda i, j: rest[i, j].astype("float32") + total[i, j], "C")
+            out = "float32" if activation == "residual" else dtype
+            c = te.compute(
+                (m, n), lambda i, j: (rest[i, j].astype("float32") + total[i, j]).astype(out), "C"
+            )
         else:
             half, root = tirx.const(0.5, "float32"), tirx.const(math.sqrt(0.5), "float32")
 
@@ -206,7 +239,7 @@ def _linear(activation: str) -> Callable[..., _Made]:
 
         def call(torch: Any, x: list[Any]) -> Any:
             done = torch.addmm(x[2].to(x[0].dtype), x[0], x[1])
-            if activation == "residual":
+            if is_sum:
                 return done + x[3]
             return torch.nn.functional.gelu(done) if activation else done
 
@@ -321,6 +354,9 @@ _KINDS: dict[str, Callable[..., _Made]] = {
     "linear": _linear(""),
     "linear_gelu": _linear("gelu"),
     "linear_residual": _linear("residual"),
+    "linear_residual_narrow": _linear("residual_narrow"),
+    "layer_norm": _layer_norm(""),
+    "layer_norm_wide": _layer_norm("float32"),
     "conv2d": _conv2d,
     "gemv": _gemv,
     "gemv_i4": _gemv_i4,

@@ -52,7 +52,9 @@ def test_without_a_gpu_it_ends_with_one_line(capsys) -> None:
     assert end.value.code == 2 and "needs this machine's GPU" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["linear", "linear_gelu", "linear_residual"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "linear_gelu", "linear_residual", "linear_residual_narrow"]
+)
 def test_linear_layers_equal_numpy(kind) -> None:
     """The function runs on the CPU and equals NumPy."""
     m, n, k = 6, 16, 32
@@ -70,8 +72,27 @@ def test_linear_layers_equal_numpy(kind) -> None:
         want *= 0.5 + 0.5 * np.vectorize(math.erf)(want / math.sqrt(2.0))
     for one in residual:
         want = want + one
-    out = np.zeros((m, n), "float32" if residual else "float16")
+    out = np.zeros((m, n), "float32" if kind == "linear_residual" else "float16")
     held = [tvm.runtime.tensor(x) for x in (*given, out)]
+    run(*held)
+    np.testing.assert_allclose(held[-1].numpy(), want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "layer_norm_wide"])
+def test_layer_norms_equal_numpy(kind) -> None:
+    """The function runs on the CPU and equals NumPy."""
+    func = row(f"{kind}-6-32-float16").func.with_attr("global_symbol", "main")
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    run = tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
+    rng = np.random.default_rng(0)
+    x, scale, shift = (
+        rng.standard_normal([int(e) for e in p.shape]).astype(str(p.dtype))
+        for p in func.params[:-1]
+    )
+    assert x.dtype == ("float32" if kind == "layer_norm_wide" else "float16")
+    centred = x - x.astype("f8").mean(1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6) * scale + shift
+    held = [tvm.runtime.tensor(a) for a in (x, scale, shift, np.zeros((6, 32), "float16"))]
     run(*held)
     np.testing.assert_allclose(held[-1].numpy(), want, rtol=2e-3, atol=2e-3)
 

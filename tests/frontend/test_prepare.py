@@ -328,3 +328,24 @@ def test_a_left_out_input_in_a_model_of_an_impossible_opset(make_model, version)
     with pytest.raises(ModelError) as caught:
         prepare(model, {})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pads", [False, True])
+def test_matmuls_are_not_made_gemms_between_reshapes(make_model, pads) -> None:
+    """Also where the fusion of pads into pools is disabled, too."""
+    weights = {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    outputs = {"y": ("float32", [2, 1, 3, 4])}
+    if pads:
+        weights["pads"] = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
+        nodes += [
+            helper.make_node("Pad", ["y", "pads"], ["p"]),
+            helper.make_node("MaxPool", ["p"], ["z"], kernel_shape=[2, 2]),
+        ]
+        outputs = {"z": ("float32", [2, 1, 4, 5])}
+    model = make_model(nodes, {"x": ("float32", [2, 1, 3, 4])}, outputs, weights)
+    found = [node.op_type for node in prepare(model, {}).model.graph.node]
+    assert found == ["MatMul", "Add", *(["Pad", "MaxPool"] if pads else [])]

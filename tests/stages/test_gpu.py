@@ -106,6 +106,37 @@ def test_allowed_tf32_reaches_the_kernels_and_the_tags(stages) -> None:
     assert signature.tolerance.limit == TF32.model_tolerance
 
 
+@no_gpu
+@pytest.mark.parametrize(("device", "dtype"), [("nvidia-h200", "float16"), ("host", "float32")])
+def test_a_gpu_stores_residual_sums_in_16_bits(make_model, tmp_path, device, dtype) -> None:
+    from tvmopt.stages.module_files import read_module
+
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((64, 64), np.float32) / 8,
+        "scale": np.ones(64, np.float32),
+        "shift": np.zeros(64, np.float32),
+    }
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["m"]),
+        onnx.helper.make_node("Add", ["x", "m"], ["sum"]),
+        onnx.helper.make_node("LayerNormalization", ["sum", "scale", "shift"], ["n"], axis=-1),
+        onnx.helper.make_node("MatMul", ["n", "w"], ["y"]),
+    ]
+    shapes = {"x": ("float32", [8, 64])}, {"y": ("float32", [8, 64])}
+    onnx.save(make_model(nodes, *shapes, weights), str(tmp_path / "model.onnx"))
+    asked = ConvertConfig("", resolve_target(device).to_dict(), dtype="float16")
+    out = tmp_path / "convert"
+    out.mkdir()
+    convert(asked, tmp_path / "model.onnx", out, quiet)
+    bindings = read_module(out)["main"].body.blocks[0].bindings
+    made = {binding.var: binding.value for binding in bindings}
+    [norm] = [v for v in made.values() if getattr(v.op, "name", "") == "relax.nn.layer_norm"]
+    read = made[norm.args[0]]
+    source = read.args[0] if read.op.name == "relax.astype" else norm.args[0]
+    assert str(source.ty.dtype) == dtype
+
+
 class Pretended:
     """A fake GPU measurer that reports each configuration faster than the previous one."""
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
@@ -361,11 +362,58 @@ def test_embeddings_are_16_bit_for_layers_only(relax_main):
 
         return relax_main(build, ids=((3,), "int64"))
 
-    for norm, dtype in ((False, "float16"), (True, "float32")):
-        mod = to_precision(body(norm), "float16").mod
+    for norm, narrow, dtype in (
+        (False, False, "float16"), (True, False, "float32"), (True, True, "float32"),
+    ):  # fmt: skip
+        mod = to_precision(body(norm), "float16", narrow_norms=narrow).mod
         take = mod["main"].body.blocks[0].bindings[0].value
         assert take.op.name == "relax.take"
         assert str(take.args[0].ty.dtype) == dtype
+
+
+def _residuals(layers, pre):
+    """A stack of residual MLPs with a LayerNorm before or behind each, and a last layer."""
+    rng = np.random.default_rng(1)
+    ones, zeros = relax.const(np.ones(64, np.float32)), relax.const(np.zeros(64, np.float32))
+
+    def linear(emit, x, *shape):
+        w = rng.standard_normal(shape).astype(np.float32) / np.sqrt(shape[0])
+        return emit(op.add(emit(op.matmul(x, relax.const(w))), relax.const(w[0])))
+
+    def body(emit, x):
+        for _ in range(layers):
+            y = emit(op.nn.layer_norm(x, ones, zeros, [-1])) if pre else x
+            y = linear(emit, emit(op.nn.gelu(linear(emit, y, 64, 128))), 128, 64)
+            x = emit(op.add(x, y))
+            x = x if pre else emit(op.nn.layer_norm(x, ones, zeros, [-1]))
+        x = emit(op.nn.layer_norm(x, ones, zeros, [-1])) if pre else x
+        return linear(emit, x, 64, 64)
+
+    return body
+
+
+@BOTH
+@pytest.mark.parametrize("pre", [False, True], ids=["post-norm", "pre-norm"])
+def test_16_bit_residual_sums_cost_little_accuracy(relax_main, run, dtype, pre):
+    mod = relax_main(_residuals(12, pre), x=((16, 64), "float32"))
+    x = np.random.default_rng(2).standard_normal((16, 64)).astype(np.float32)
+    want = run(mod, x)[0]
+    wide, narrow = (
+        np.sqrt(np.mean((run(to_precision(mod, dtype, narrow_norms=n).mod, x)[0] - want) ** 2))
+        for n in (False, True)
+    )
+    epsilon = float(ml_dtypes.finfo(NUMPY[dtype]).eps)
+    assert 0 < wide < 1.5 * epsilon * np.std(want)
+    assert narrow < 3 * epsilon * np.std(want)
+    assert narrow < (3 if pre else 1.5) * wide
+
+
+def test_the_norms_of_keep_float32_read_float32(relax_main):
+    mod = relax_main(_residuals(2, False), x=((16, 64), "float32"))
+    kept = to_precision(mod, "float16", keep_float32=["nn.layer_norm"], narrow_norms=True).mod
+    tvm.ir.assert_structural_equal(kept, to_precision(mod, "float16").mod, map_free_vars=True)
+    narrow = to_precision(mod, "float16", narrow_norms=True).mod
+    assert not tvm_ffi.structural_equal(kept, narrow, map_free_vars=True)
 
 
 def test_wrong_parameters(relax_main):

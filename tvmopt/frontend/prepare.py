@@ -109,7 +109,9 @@ def _with_shapes(model: onnx.ModelProto, shapes: Shapes) -> tuple[onnx.ModelProt
     return copy, fix_input_shapes(copy, shapes)
 
 
-def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.SessionOptions:
+def session_options(
+    model: onnx.ModelProto | str, threads: int = 0, disabled: Sequence[str] = ()
+) -> ort.SessionOptions:
     """Return options of a quiet ONNX Runtime session with ``threads`` threads .
 
     If the model pads before a pool, ONNX Runtime's Pad fusion is disabled. That fusion merges a
@@ -119,6 +121,7 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
     Args:
         model: The model, or its path.
         threads: Number of intra-op threads; 0 for one for each core that this process may run on.
+        disabled: Names of further optimizers of ONNX Runtime that are disabled.
     """
     import onnxruntime as ort
 
@@ -129,7 +132,10 @@ def session_options(model: onnx.ModelProto | str, threads: int = 0) -> ort.Sessi
     # Otherwise the u8s8 GEMM of ONNX Runtime saturates on x86 CPUs without VNNI.
     options.add_session_config_entry("session.x64quantprecision", "1")
     if _pads_a_pool(model.graph):
-        options.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
+        disabled = ("Pad_Fusion", *disabled)
+    if disabled:
+        names = ";".join(disabled)
+        options.add_session_config_entry("optimization.disable_specified_optimizers", names)
     if not threads and host.usable_cores() < (os.cpu_count() or 1):
         # ONNX Runtime's default is a thread for each core of the machine, bound to it: searches on
         # separate cores would all compute on the same ones.
@@ -271,7 +277,8 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
 
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         path = Path(folder) / "folded.onnx"
-        options = session_options(model)
+        # It makes a Gemm of MatMul and Add, between two reshapes over which TVM does not fuse.
+        options = session_options(model, disabled=["MatMulAddFusion"])
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(path)
         try:

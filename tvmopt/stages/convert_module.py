@@ -73,13 +73,19 @@ class Conversions:
         dtype: The dtype.
         skipped: Layers to leave alone.
         allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
+        narrow_norms: Whether a LayerNorm may read 16 bits, such as a residual sum; for a GPU.
     """
 
     def __init__(
-        self, imported: tvm.IRModule, dtype: str, skipped: Skipped, allow_tf32: bool = False
+        self,
+        imported: tvm.IRModule,
+        dtype: str,
+        skipped: Skipped,
+        allow_tf32: bool = False,
+        narrow_norms: bool = False,
     ) -> None:
         self._imported, self._dtype, self._skipped = imported, dtype, skipped
-        self._allow_tf32 = allow_tf32
+        self._allow_tf32, self._narrow_norms = allow_tf32, narrow_norms
         self._by_layout: dict[str, Conversion] = {}
 
     def __call__(self, layout: str) -> Conversion:
@@ -99,6 +105,7 @@ class Conversions:
                 keep_dtype=self._skipped.for_accuracy,
                 halves=self._skipped.halves,
                 allow_tf32=self._allow_tf32,
+                narrow_norms=self._narrow_norms,
             )
 
     def free_layouts(self) -> None:
@@ -224,7 +231,10 @@ def converted_module(
     try:
         parted = import_(source)
         progress(2, 5, "convert")
-        conversions = Conversions(parted.mod, config.dtype, skipped, config.allow_tf32)
+        on_gpu = target.gpu is not None
+        conversions = Conversions(
+            parted.mod, config.dtype, skipped, config.allow_tf32, narrow_norms=on_gpu
+        )
         chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)

@@ -49,6 +49,7 @@ def convert_module(
     keep_dtype: Iterable[int] = (),
     halves: Mapping[int, str] = MappingProxyType({}),
     allow_tf32: bool = False,
+    narrow_norms: bool = False,
 ) -> Conversion:
     """Convert an imported module to a dtype and a layout.
 
@@ -63,6 +64,7 @@ def convert_module(
         keep_dtype: Indices of layers that keep only their dtype.
         halves: In an int8 module, the layers that compute in a 16-bit float, by index.
         allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
+        narrow_norms: Whether a LayerNorm may read 16 bits, such as a residual sum; for a GPU.
     """
     skip = sorted(set(skip_layers))
     same_dtype = sorted({*skip, *keep_dtype})
@@ -81,11 +83,11 @@ def convert_module(
         keep("dtype", {i: why for i, why in integer.floats.items() if i not in halves})
     for half in sorted(set(halves.values())):
         others = sorted({a.index for a in anchors(mod) if halves.get(a.index) != half})
-        precision = to_precision(mod, half, skip_layers=others)
+        precision = to_precision(mod, half, skip_layers=others, narrow_norms=narrow_norms)
         mod = precision.mod
         keep("dtype", {i: why for i, why in precision.skipped.items() if halves.get(i) == half})
     if dtype in HALF_FLOATS:
-        precision = to_precision(mod, dtype, skip_layers=same_dtype)
+        precision = to_precision(mod, dtype, skip_layers=same_dtype, narrow_norms=narrow_norms)
         mod = precision.mod
         keep("dtype", precision.skipped)
     if dtype != "float32":

@@ -70,7 +70,7 @@ def lower_passes(
         MultiplyByReciprocal(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(["main"]),
-        *special.combine(),
+        *special.combine(target),
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
         FillTileRows(target),

@@ -15,7 +15,7 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import gpu_of_target
 from tvmopt.kernels.cuda.int4.family import Int4Gemv
 from tvmopt.kernels.workload import Refusal, Workload
-from tvmopt.transform.attention import ViewsBesideAttention
+from tvmopt.transform.attention import CombineProjections, ViewsBesideAttention
 from tvmopt.transform.attention.kernels import (
     AttentionKernel,
     attention_on_cpu,
@@ -28,6 +28,7 @@ from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.merge_into_gemv import MergeIntoGemv
+from tvmopt.transform.narrow_norm import ReadNarrowNorms
 from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
@@ -58,7 +59,7 @@ class TargetPasses:
     """
 
     first: Callable[[], _Passes]
-    combine: Callable[[], _Passes]
+    combine: Callable[[Target | None], _Passes]
     unpacks_weights: bool
     before_fusion: Callable[[], _Passes]
     merge: Callable[[Target], _Passes]
@@ -74,6 +75,17 @@ def _views() -> _Passes:
     They do not match scheduled reshape functions.
     """
     return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
+
+
+def _cuda_combine(target: Target | None) -> _Passes:
+    assert target is not None  # its kind is CUDA
+    return [
+        RemoveCastPairs(),
+        FuseRmsNorm(),
+        ReadNarrowNorms(),
+        CombineProjections(attention_on_gpu(target)),
+        CombineMatmuls(),
+    ]
 
 
 def _cuda_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bool) -> _LegalizeMap:
@@ -97,7 +109,7 @@ def _merge_into_gemv(target: Target) -> _Passes:
 
 _CPU = TargetPasses(
     first=list,
-    combine=list,
+    combine=lambda target: [],
     unpacks_weights=False,
     before_fusion=list,
     merge=lambda target: [],
@@ -108,7 +120,7 @@ _CPU = TargetPasses(
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
-    combine=lambda: [RemoveCastPairs(), FuseRmsNorm(), CombineMatmuls()],
+    combine=_cuda_combine,
     unpacks_weights=True,
     before_fusion=lambda: [BroadcastApart(), ConcatApart()],
     merge=_merge_into_gemv,

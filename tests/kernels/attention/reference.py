@@ -13,6 +13,15 @@ from tvmopt.kernels.emit import hint_from_dict
 from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import policy_of
 
+_IN_ROWS = dict.fromkeys(("q_axes", "k_axes", "v_axes", "out_axes"), "bshd")
+#: Fields of problems whose operands are ranges of the heads of a tensor: Q, K and V of one tensor,
+#: K and V of one, and V beside other heads.
+HEAD_RANGES = [
+    {**_IN_ROWS, "batch": 2, "heads": 4, "q_heads": (0, 8), "k_heads": (4, 8), "v_heads": (6, 8)},
+    {**_IN_ROWS, "batch": 2, "k_heads": (0, 4), "v_heads": (2, 4), "causal": MaskedBy.FIRST_KEY},
+    {"v_heads": (3, 7), "dtype": "bfloat16", "head_size": 72},
+]
+
 
 def numpy_dtype(name: str) -> np.dtype:
     """Return the NumPy dtype of that name."""
@@ -37,6 +46,12 @@ def attention(problem: AttentionProblem, inputs: list[np.ndarray]) -> np.ndarray
     q, k, v = (
         x.astype("f8").transpose([axes.index(a) for a in AXES])
         for x, axes in zip(inputs, (p.q_axes, p.k_axes, p.v_axes), strict=False)
+    )
+    parts = (p.q_heads or (0, 0), p.k_heads or (0, 0), p.v_heads or (0, 0))
+    counts = (p.heads, p.kv_heads, p.kv_heads)
+    q, k, v = (
+        x[:, first : first + count]
+        for x, (first, _), count in zip((q, k, v), parts, counts, strict=True)
     )
     k, v = (np.repeat(x, p.heads // p.kv_heads, axis=1) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) * p.scale

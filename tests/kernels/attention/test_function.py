@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.kernels.attention.reference import attention, numpy_dtype, operands
+from tests.kernels.attention.reference import HEAD_RANGES, attention, numpy_dtype, operands
 from tvmopt.kernels.attention import AttentionProblem, MaskedBy
 from tvmopt.kernels.attention.function import attention_function
 from tvmopt.kernels.attention.problem import problem_of
@@ -41,7 +41,7 @@ def _run(problem, inputs):
     return out.numpy()
 
 
-@pytest.mark.parametrize("fields", CASES)
+@pytest.mark.parametrize("fields", [*CASES, *HEAD_RANGES])
 def test_function(fields):
     problem = small(**fields)
     inputs = operands(problem)

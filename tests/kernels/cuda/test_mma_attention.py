@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.attention.reference import (
+    HEAD_RANGES,
     assert_first_choice,
     attention,
     check,
@@ -109,6 +110,16 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
 
 @pytest.mark.parametrize(("fields", "config"), sampled(CASES, 5))
 def test_attention(fields, config, device):
+    p = problem(**fields)
+    inputs = operands(p)
+    [got] = _outputs(p, config, inputs, device)
+    check(p, got, attention(p, inputs))
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"), zip(HEAD_RANGES, [PLAIN, config(split_k=2), DECODE], strict=True)
+)
+def test_operands_that_are_ranges_of_heads(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
     [got] = _outputs(p, config, inputs, device)

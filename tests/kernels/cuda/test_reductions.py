@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from tvm import relax, tirx
+import dataclasses
 
-from tests.kernels.cuda.functions import lowered, product, sums
+import pytest
+from tvm import relax, te, tirx, topi
+
+from tests.kernels.cuda.functions import computed, lowered, product, sums
 from tests.kernels.cuda.serial import assert_same, cuda_source, hint
 from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.cuda.row_reduction.config import RowCache
@@ -58,6 +60,16 @@ def layer_norm(*shape: int) -> tirx.PrimFunc:
     return lowered(lambda x, g, b: nn.layer_norm(x, g, b, -1), (shape, H), (width, H), (width, H))
 
 
+def narrow_layer_norm(*shape: int) -> tirx.PrimFunc:
+    """LayerNorm of float16 rows in float32, with a scale and a shift in float32."""
+    width = shape[-1:]
+
+    def make(x: te.Tensor, g: te.Tensor, b: te.Tensor) -> te.Tensor:
+        return topi.cast(topi.nn.layer_norm(topi.cast(x, F), g, b, [len(shape) - 1], 1e-5), H)
+
+    return computed(make, (shape, H), (width, F), (width, F))
+
+
 def group_norm(*shape: int) -> tirx.PrimFunc:
     width = shape[1:2]
     return lowered(
@@ -76,6 +88,7 @@ SEVERAL = {
     "softmax": lambda: lowered(lambda x: nn.softmax(x, -1), ((13, 100), H)),
     "log_softmax": lambda: lowered(lambda x: nn.log_softmax(x, -1), ((6, 5, 64), F)),
     "layer_norm": lambda: layer_norm(5, 7, 48),
+    "narrow_layer_norm": lambda: narrow_layer_norm(5, 7, 96),
     "rms_norm": lambda: lowered(lambda x, g: nn.rms_norm(x, g, -1), ((9, 64), H), ((64,), H)),
     "instance_norm": lambda: lowered(
         lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3]),
@@ -104,9 +117,15 @@ def test_rows_that_are_parts_of_an_axis(shape: tuple[int, ...]) -> None:
     assert_same(func, ROWS[0], ROWS[1], STAGED[0])
 
 
+def test_a_scale_in_float32_does_not_halve_the_vectors_of_float16_rows() -> None:
+    form = prepare_rows(narrow_layer_norm(5, 7, 96))
+    assert not isinstance(form, Refusal) and form.vector == 8
+
+
 def test_rows_are_kept_in_registers() -> None:
     assert_same(lowered(lambda x: nn.softmax(x, -1), ((12, 256), H)), *KEPT)
     assert_same(layer_norm(5, 7, 64), *KEPT)
+    assert_same(narrow_layer_norm(5, 7, 128), dataclasses.replace(KEPT[0], vector_elements=8))
     with pytest.raises(NotApplicable, match="do not divide a row"):
         emit(lowered(lambda x: nn.softmax(x, -1), ((12, 100), H)), KEPT[0])
 

@@ -44,10 +44,11 @@ def attention_function(problem: AttentionProblem) -> tirx.PrimFunc:
     maximum = te.reduce_axis((0, p.keys), "t")
     total = te.reduce_axis((0, p.keys), "t")
     rows = (p.batch, p.heads, p.queries)
+    q_head, k_head, v_head = p.first_heads
 
     def product(b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
-        left = _at(q, p.q_axes, (b, h, s, size)).astype(_FLOAT32)
-        right = _at(k, p.k_axes, (b, h // shared, t, size)).astype(_FLOAT32)
+        left = _at(q, p.q_axes, (b, h + q_head, s, size)).astype(_FLOAT32)
+        right = _at(k, p.k_axes, (b, h // shared + k_head, t, size)).astype(_FLOAT32)
         return te.sum(left * right, size)
 
     products = te.compute((*rows, p.keys), product, "products")
@@ -72,7 +73,8 @@ def attention_function(problem: AttentionProblem) -> tirx.PrimFunc:
     weighted = te.compute(
         (*rows, p.value_size),
         lambda b, h, s, d: te.sum(
-            weights[b, h, s, key] * _at(v, p.v_axes, (b, h // shared, key, d)).astype(_FLOAT32),
+            weights[b, h, s, key]
+            * _at(v, p.v_axes, (b, h // shared + v_head, key, d)).astype(_FLOAT32),
             key,
         ),
         "weighted",

@@ -51,6 +51,10 @@ class AttentionProblem:
         k_axes: The same of K.
         v_axes: The same of V.
         out_axes: The same of the output.
+        q_heads: First head and number of heads of the tensor in memory, where Q is a range of its
+            heads; None where Q is the whole tensor.
+        k_heads: The same of K.
+        v_heads: The same of V.
 
     A query that sees no key has an output of zeros with a boolean or causal mask.
     """
@@ -71,18 +75,31 @@ class AttentionProblem:
     k_axes: str = AXES
     v_axes: str = AXES
     out_axes: str = AXES
+    q_heads: tuple[int, int] | None = None
+    k_heads: tuple[int, int] | None = None
+    v_heads: tuple[int, int] | None = None
+
+    @property
+    def first_heads(self) -> tuple[int, int, int]:
+        """The first head of Q, K and V in the tensors in memory."""
+        q, k, v = (part[0] if part else 0 for part in (self.q_heads, self.k_heads, self.v_heads))
+        return q, k, v
 
     def shapes(self) -> list[tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of the function's parameters: Q, K, V, the mask, the output."""
+        """Return shape and dtype of the function's parameters: Q, K, V, the mask, the output.
+
+        The shape of an operand that is a range of heads is that of the tensor in memory.
+        """
         extents = (
-            (self.heads, self.queries, self.head_size, self.q_axes),
-            (self.kv_heads, self.keys, self.head_size, self.k_axes),
-            (self.kv_heads, self.keys, self.value_size, self.v_axes),
-            (self.heads, self.queries, self.value_size, self.out_axes),
+            (self.q_heads, self.heads, self.queries, self.head_size, self.q_axes),
+            (self.k_heads, self.kv_heads, self.keys, self.head_size, self.k_axes),
+            (self.v_heads, self.kv_heads, self.keys, self.value_size, self.v_axes),
+            (None, self.heads, self.queries, self.value_size, self.out_axes),
         )
         shapes: list[tuple[tuple[int, ...], str]] = []
-        for heads, length, size, axes in extents:
-            extent = dict(zip(AXES, (self.batch, heads, length, size), strict=True))
+        for part, heads, length, size, axes in extents:
+            stored = part[1] if part else heads
+            extent = dict(zip(AXES, (self.batch, stored, length, size), strict=True))
             shapes.append((tuple(extent[axis] for axis in axes), self.dtype))
         if self.mask_shape is not None:
             shapes.insert(3, (self.mask_shape, self.mask_dtype))
@@ -105,8 +122,8 @@ class AttentionProblem:
     def from_json(cls, text: str) -> AttentionProblem:
         """Return the problem of :meth:`to_json`."""
         fields = json.loads(text)
-        shape = fields["mask_shape"]
-        fields["mask_shape"] = None if shape is None else tuple(shape)
+        for name, value in fields.items():
+            fields[name] = tuple(value) if isinstance(value, list) else value
         return cls(**{**fields, "causal": MaskedBy(fields["causal"])})
 
 

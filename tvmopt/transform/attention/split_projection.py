@@ -8,7 +8,9 @@ before -> after, for weights of shape (768, 2304)::
     q = permute_dims(reshape(matmul(x, w[:, :768]) + b[:768], (1, 128, 1, 12, 64)), ...)
     k, v likewise; lv1 = (q, k, v)
 
-An attention kernel reads an operand in any order of its axes, but not a part of a tensor.
+Attention is found by its three operands. On a GPU, whose kernels read ranges of heads,
+:class:`~tvmopt.transform.attention.combine_projections.CombineProjections` makes one matmul of the
+three again.
 """
 
 from __future__ import annotations
@@ -155,6 +157,7 @@ class _SplitMatmuls(PyExprMutator):
         self._found, self._graph = found, graph
         self._starts = {packed.matmul: packed for packed in found.values()}
         self._parts: dict[relax.Var, list[relax.Expr]] = {}
+        self._columns_of: dict[tuple[relax.Expr, int, int], relax.Expr] = {}
         self._var: relax.Var | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -198,10 +201,14 @@ class _SplitMatmuls(PyExprMutator):
         return made
 
     def _columns(self, expr: relax.Expr, start: int, stop: int) -> relax.Expr:
-        data = self._graph.constant(expr)
-        assert data is not None
-        part = np.ascontiguousarray(data[..., start:stop])
-        return relax.const(tvm.runtime.tensor(part))
+        """Return columns of a constant; layers that share it share them, too."""
+        whole, data = self._graph.made(expr), self._graph.constant(expr)
+        assert whole is not None and data is not None
+        key = whole, start, stop
+        if key not in self._columns_of:
+            part = np.ascontiguousarray(data[..., start:stop])
+            self._columns_of[key] = relax.const(tvm.runtime.tensor(part))
+        return self._columns_of[key]
 
 
 def _narrowed(reshape: relax.Call, columns: int, whole: int) -> tuple[int, ...]:

@@ -56,6 +56,7 @@ def to_precision(
     dtype: str,
     skip_layers: SkipLayersLike = None,
     keep_float32: Iterable[str] = (),
+    narrow_norms: bool = False,
 ) -> PrecisionResult:
     """Convert layers to read ``dtype`` and accumulate in float32.
 
@@ -65,6 +66,8 @@ def to_precision(
         skip_layers: Layers that stay float32.
         keep_float32: Additional sensitive operators, ``("sigmoid", "nn.max_pool2d")``. They read
             and write float32, and cause no 16-bit storage.
+        narrow_norms: Whether a LayerNorm may read 16 bits, such as a residual sum. It computes in
+            float32 either way.
 
     Raises:
         ConfigError: When ``dtype`` is not a 16-bit float, a skip pattern matches no layer, or an
@@ -89,7 +92,7 @@ def to_precision(
             skipped.setdefault(anchor.index, reason)
     if not converted:
         return PrecisionResult(mod, dict(sorted(skipped.items())))
-    plan = plan_twins(dataflow(mod), converted, kept, dtype)
+    plan = plan_twins(dataflow(mod), converted, kept, dtype, narrow_norms)
     convert = _Convert(mod, dtype, plan, weights)
     main = mod["main"]
     changed = convert.visit_expr(main)

@@ -47,7 +47,11 @@ class Step:
 
 
 def plan_twins(
-    nodes: list[Node], converted: set[relax.Var], kept: frozenset[str], dtype: str
+    nodes: list[Node],
+    converted: set[relax.Var],
+    kept: frozenset[str],
+    dtype: str,
+    narrow_norms: bool = False,
 ) -> dict[relax.Var, Step]:
     """Return the decision for each binding of ``main``.
 
@@ -56,6 +60,7 @@ def plan_twins(
         converted: Variables bound to converted layers.
         kept: Operators that are sensitive in addition to :data:`.rules.SENSITIVE`.
         dtype: The 16-bit dtype.
+        narrow_norms: Whether :data:`.rules.NORMS` read 16-bit twins.
     """
     steps = [Step(converted=node.var in converted) for node in nodes]
     centred = _centred(nodes)
@@ -63,7 +68,8 @@ def plan_twins(
     for step, node in zip(steps, nodes, strict=True):
         if isinstance(node.value, relax.Call) and not step.converted:
             sensitive = node.var in centred
-            step.role = Role.SENSITIVE if sensitive else role(node.value, node.pattern, kept)
+            found = role(node.value, node.pattern, kept, narrow_norms)
+            step.role = Role.SENSITIVE if sensitive else found
         passes = step.role in (Role.CARRIER, Role.REGISTER) and op_name(node.value) not in _BOUNDED
         if passes or isinstance(node.value, relax.Tuple | relax.TupleGetItem):
             step.huge = any(steps[use].huge for use in node.uses) or _reads_huge(node, limit)

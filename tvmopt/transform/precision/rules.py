@@ -92,6 +92,9 @@ SENSITIVE: dict[str, str] = {
 REDUCTIONS = frozenset({"sum", "mean", "max", "min"})
 """Add up (or compare) in float32; what they read may be stored low, its rounding averages out."""
 
+NORMS = frozenset({"nn.layer_norm"})
+"""Sensitive, or reductions where the target's kernels cast in registers and keep the row."""
+
 CARRIERS = frozenset(
     {
         "reshape", "flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to", "concat",
@@ -112,13 +115,19 @@ def op_name(value: relax.Expr | None) -> str:
     return value.op.name.removeprefix("relax.")
 
 
-def role(value: relax.Call, pattern: int, keep_float32: frozenset[str]) -> Role:
+def role(
+    value: relax.Call, pattern: int, keep_float32: frozenset[str], narrow_norms: bool = False
+) -> Role:
     """Return the role of a call with operator pattern ``pattern``.
+
+    ``narrow_norms`` makes :data:`NORMS` reductions.
 
     Operators in no table are register operators when each output element depends on one element of
     each input, so that a cast fuses into them; otherwise they are sensitive.
     """
     name = op_name(value)
+    if narrow_norms and name in NORMS - keep_float32:
+        return Role.REDUCTION
     if name in keep_float32 or name in SENSITIVE:
         return Role.SENSITIVE
     if name in CARRIERS or (name == "image.resize2d" and value.attrs.method == "nearest_neighbor"):

@@ -10,6 +10,7 @@ import tvm
 
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.attention.reference import (
+    HEAD_RANGES,
     assert_first_choice,
     attention,
     check,
@@ -97,6 +98,17 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
 
 @pytest.mark.parametrize(("fields", "config"), sampled(CASES, 3))
 def test_attention(fields, config, device):
+    p = problem(**fields)
+    inputs = operands(p)
+    [got] = _outputs(p, config, inputs, device)
+    check(p, got, attention(p, inputs))
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    zip(HEAD_RANGES, [config(query_stages=2, own_output=True), TWO, PLAIN], strict=True),
+)
+def test_operands_that_are_ranges_of_heads(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
     [got] = _outputs(p, config, inputs, device)

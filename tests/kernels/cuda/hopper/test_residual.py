@@ -10,6 +10,7 @@ from tvm import tirx
 
 from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import cuda_source, gemm_config
+from tvmopt.kernels.cuda.hopper.cost import gemm_cost
 from tvmopt.kernels.cuda.hopper.epilogue import Epilogue
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
@@ -47,6 +48,25 @@ def test_rows_of_several_axes():
         load = residual[tirx.truncdiv(row, inner), tirx.truncmod(row, inner), column]
         epilogue = Epilogue(acc, (row, column), tirx.Cast("float16", acc) + load, (residual,))
         assert (residual_of(epilogue, (64, 128), "float16") is not None) == right
+
+
+def test_a_prefetched_residual_costs_no_index_arithmetic():
+    """With rows of two axes, the epilogue divides, but a prefetched element has no address."""
+    row, column = tirx.Var("r", "int32"), tirx.Var("c", "int32")
+    acc = tirx.Var("a", "float32")
+
+    def cycles(shape, *indices, buffers):
+        residual = tirx.decl_buffer(shape, "float16")
+        value = tirx.Cast("float16", acc + tirx.Cast("float32", residual[indices]))
+        epilogue = Epilogue(acc, (row, column), value, (residual,))
+        problem = GemmProblem(4096, 768, 768, "float16", "float16", epilogue=epilogue)
+        return gemm_cost(problem, gemm_config(tile_n=128, epilogue_buffers=buffers)).cycles
+
+    rows = tirx.truncdiv(row, 128), tirx.truncmod(row, 128)
+    for buffers, same in ((2, True), (1, False)):
+        flat = cycles((4096, 768), row, column, buffers=buffers)
+        divided = cycles((32, 128, 768), *rows, column, buffers=buffers)
+        assert (divided == flat) == same and divided >= flat
 
 
 @pytest.mark.parametrize(

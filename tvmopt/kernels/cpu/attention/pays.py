@@ -16,9 +16,14 @@ _LARGEST_HEAD = 256
 
 
 def pays(problem: AttentionProblem, arch: CpuArch) -> bool:
-    """Return whether the kernel is predicted to be faster on ``arch``; float32 only."""
+    """Return whether the kernel is predicted to be faster on ``arch``.
+
+    It computes float32 only, and reads whole tensors.
+    """
     p = problem
     if p.dtype != "float32" or max(p.head_size, p.value_size) > _LARGEST_HEAD:
+        return False
+    if any((p.q_heads, p.k_heads, p.v_heads)):
         return False
     tiling = attention_tiling(p, arch)
     blocks = -(-p.queries // tiling.query_block)

@@ -60,7 +60,8 @@ class HopperCosts:
         tma_store_unaligned_slowdown: TMA stores of rows that are not aligned to 128 bytes.
         tma_store_one_buffer_slowdown: With a single epilogue buffer each store waits for the last.
         epilogue_cycles_per_instruction: One instruction for one element, all four schedulers busy.
-        prefetched_load_instructions: Instructions that a prefetched residual saves in the epilogue.
+        smem_load_instructions: Instructions that load an element of a prefetched residual from
+            shared memory.
         pingpong_least_tile: Elements of a tile from which on ping-pong overlaps epilogues.
         load_latency_cycles: Latency of a load.
         cluster_split_k_cycles: Barriers of a cluster split-K.
@@ -108,7 +109,7 @@ class HopperCosts:
     tma_store_unaligned_slowdown: float = 1.561
     tma_store_one_buffer_slowdown: float = 1.514
     epilogue_cycles_per_instruction: float = 1.0 / 128.0
-    prefetched_load_instructions: float = 9.0
+    smem_load_instructions: float = 1.0
     pingpong_least_tile: int = 64 * 128
     load_latency_cycles: float = 1280.0
     cluster_split_k_cycles: float = 735.6
@@ -386,14 +387,17 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             store *= costs.tma_store_unaligned_slowdown
     cycles = store * stored * size / 2.0
     if problem.epilogue is not None:
-        work = problem.epilogue.narrowed.work
+        narrowed = problem.epilogue.narrowed
+        work = narrowed.work
         if c.buffers_hold_tile(tiled.out):
             # As in residual_of: TMA loads elements as wide as the output's.
-            residual = any(
-                all(along) and BYTES.get(str(buffer.dtype)) == size
-                for buffer, along in problem.epilogue.reads
-            )
-            work -= costs.prefetched_load_instructions * residual
+            residuals = [
+                buffer
+                for buffer, along in narrowed.reads
+                if all(along) and BYTES.get(str(buffer.dtype)) == size
+            ]
+            if residuals:
+                work -= narrowed.load_work(residuals[0]) - costs.smem_load_instructions
         cycles += costs.epilogue_cycles_per_instruction * area * work
     if ranks > 1:
         sent = costs.dsmem_cycles_per_partial_sum * area * (ranks - 1) / ranks

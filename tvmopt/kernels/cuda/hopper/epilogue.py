@@ -66,21 +66,13 @@ class Epilogue:
     @functools.cached_property
     def work(self) -> float:
         """Approximate number of instructions for one element."""
-        total = 0.0
+        return _work(self.expr)
 
-        def count(node: ir.Expr) -> None:
-            nonlocal total
-            if isinstance(node, ir.TensorLoad):
-                total += 10.0
-            elif isinstance(node, ir.Call):
-                total += instructions(node) or 20.0
-            elif isinstance(node, (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)):
-                total += 10.0
-            elif not isinstance(node, (tirx.Var, tirx.IntImm, tirx.FloatImm, ir.StringImm)):
-                total += 1.0
-
-        tvm_ffi.structural_walk(self.expr, (ir.Expr, count), order="post")
-        return total
+    def load_work(self, buffer: tirx.Buffer) -> float:
+        """Return the part of :attr:`work` that loads from ``buffer``, its indices included."""
+        found: list[ir.TensorLoad] = []
+        tvm_ffi.structural_walk(self.expr, (ir.TensorLoad, found.append), order="post")
+        return sum(_work(load) for load in found if load.source.same_as(buffer))
 
     @functools.cached_property
     def reads(self) -> tuple[tuple[tirx.Buffer, tuple[bool, ...]], ...]:
@@ -94,6 +86,25 @@ class Epilogue:
                 tvm_ffi.structural_walk(index, (tirx.Var, used.add), order="post")
             result.append((load.source, tuple(axis in used for axis in self.axes)))
         return tuple(result)
+
+
+def _work(expr: ir.Expr) -> float:
+    """Return the approximate number of instructions of an expression."""
+    total = 0.0
+
+    def count(node: ir.Expr) -> None:
+        nonlocal total
+        if isinstance(node, ir.TensorLoad):
+            total += 10.0
+        elif isinstance(node, ir.Call):
+            total += instructions(node) or 20.0
+        elif isinstance(node, (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)):
+            total += 10.0
+        elif not isinstance(node, (tirx.Var, tirx.IntImm, tirx.FloatImm, ir.StringImm)):
+            total += 1.0
+
+    tvm_ffi.structural_walk(expr, (ir.Expr, count), order="post")
+    return total
 
 
 #: Variables of :func:`split_runs`, each with the load that it stands for.

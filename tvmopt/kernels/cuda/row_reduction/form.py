@@ -85,9 +85,10 @@ def prepare_rows(func: tirx.PrimFunc) -> RowForm | Refusal:
             continue
         for access in (*facts.reads, facts.write):
             if access.strides[inner] == 1:
-                size = int(access.buffer.dtype.itemsize)
                 end = math.gcd(int(access.buffer.shape[-1]), facts.axes[inner].extent)
-                most = min(16 // size, most_lanes(access.buffer.dtype))
+                most = most_lanes(access.buffer.dtype)
+                if reads_rows(access, rows * columns):  # others, such as a scale, are in cache
+                    most = min(16 // int(access.buffer.dtype.itemsize), most)
                 vector = min(vector, math.gcd(end, most))
     wide = final.work == rows * columns
     parts = 1
@@ -109,6 +110,11 @@ def _drop_last_units(sch: s_tir.Schedule, block: SBlockRV) -> None:
     if kept < len(axes):
         how = index_map(sch, block, lambda *indices: list(indices[:kept]))
         sch.transform_block_layout(block, how)
+
+
+def reads_rows(access: Access, elements: int) -> bool:
+    """Whether ``access`` is of all rows, of ``elements`` in total, not of a row that all share."""
+    return _elements(access) >= elements
 
 
 def _elements(read: Access) -> int:

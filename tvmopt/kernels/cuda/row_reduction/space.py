@@ -13,7 +13,7 @@ from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
-from tvmopt.kernels.cuda.row_reduction.form import RowForm
+from tvmopt.kernels.cuda.row_reduction.form import RowForm, reads_rows
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
 
@@ -124,7 +124,7 @@ class _Rows:
         in_shared = config.row_cache == RowCache.SHARED
         in_registers = config.row_cache == RowCache.REGISTERS
         steps = math.ceil(form.columns / vector / share)
-        size = max(int(r.buffer.dtype.itemsize) for f in passes for r in f.reads)
+        size = max(map(self._row_itemsize, passes))
         rows_bytes = config.threads * form.columns * size
         shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
@@ -154,6 +154,12 @@ class _Rows:
             smem_bytes=rows_bytes if in_shared else 0,
         )
 
+    def _row_itemsize(self, facts: BlockFacts) -> int:
+        """Return the bytes of the widest element of a row that the block reads."""
+        elements = self.form.rows * self.form.columns
+        reads = [r for r in facts.reads if reads_rows(r, elements)] or facts.reads
+        return max((int(r.buffer.dtype.itemsize) for r in reads), default=4)
+
     def _lines(self, config: CudaRowReductionConfig) -> float:
         """Return the lines that a warp touches for one vector of each thread.
 
@@ -164,7 +170,7 @@ class _Rows:
         rows = arch.warp / together
         total = 0.0
         for number, facts in enumerate(self.passes):
-            size = max((int(r.buffer.dtype.itemsize) for r in facts.reads), default=4)
+            size = self._row_itemsize(facts)
             if config.row_cache == RowCache.NONE or number == 0:
                 total += rows * _touched(together * vector * size, form.columns * size, arch.line)
             elif config.row_cache == RowCache.SHARED:

@@ -21,6 +21,7 @@ Masked blocks come first: they have the last keys. The loop over the others has 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from tvm import tirx
@@ -116,18 +117,24 @@ class AttentionKernel:
     def _producer(self) -> None:
         """Producer warpgroup: one thread issues all TMA loads."""
         set_registers("dec", self._c.registers[0])
+        q_head, k_head, v_head = self._p.first_heads
+        load_k = functools.partial(self._load_block, self._k, self._maps.k, k_head)
+        load_v = functools.partial(self._load_block, self._v, self._maps.v, v_head)
         with one_thread_of(self._threads.warp), self._scheduler.tiles() as tile:
             last = held(tile.blocks - 1)
             # K first: Q may wait for the store of the previous tile.
-            self._load_block(self._k, self._maps.k, last, tile)
-            self._load(self._q, self._maps.q, tile.query, tile.head, tile)
+            load_k(last, tile)
+            self._load(self._q, self._maps.q, tile.query, tile.head + q_head, tile)
             with build.serial(0, last) as i:
-                self._load_block(self._k, self._maps.k, last - 1 - i, tile)
-                self._load_block(self._v, self._maps.v, last - i, tile)
-            self._load_block(self._v, self._maps.v, const(0), tile)
+                load_k(last - 1 - i, tile)
+                load_v(last - i, tile)
+            load_v(const(0), tile)
 
-    def _load_block(self, ring: TileRing, descriptor: Expr, block: Expr, tile: QueryTile) -> None:
-        self._load(ring, descriptor, block * self._c.tile_keys, tile.kv_head, tile)
+    def _load_block(
+        self, ring: TileRing, descriptor: Expr, first_head: int, block: Expr, tile: QueryTile
+    ) -> None:
+        head = tile.kv_head + first_head
+        self._load(ring, descriptor, block * self._c.tile_keys, head, tile)
 
     def _load(
         self, ring: TileRing, descriptor: Expr, row: Expr, head: Expr, tile: QueryTile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm import tirx
 from tvm.backend.cuda.lang import SMEMPool
@@ -60,7 +61,13 @@ def mma_attention(
 def _body(
     p: AttentionProblem, c: MmaAttentionConfig, of: Parameters, mask_buffer: tirx.Buffer | None
 ) -> None:
-    q, k, v, out = (_start(buffer) for buffer in (of.a, of.b, of.inputs[0], of.out))
+    q, k, v = (
+        _start(buffer, head, axes)
+        for buffer, head, axes in zip(
+            (of.a, of.b, of.inputs[0]), p.first_heads, (p.q_axes, p.k_axes, p.v_axes), strict=True
+        )
+    )
+    out = _start(of.out)
     mask = q if mask_buffer is None else _start(mask_buffer)
     fields = _fields(p, c)
     lines = p.batch * p.kv_heads * rows_of(p)
@@ -93,8 +100,9 @@ def _call(function: tuple[str, str], config: MmaAttentionConfig, *arguments: Exp
     build.evaluate(T.cuda.func_call(name, *arguments, source_code=source))
 
 
-def _start(buffer: tirx.Buffer) -> Expr:
-    return buffer.ptr_to([0] * len(buffer.shape))
+def _start(buffer: tirx.Buffer, head: int = 0, axes: str = AXES) -> Expr:
+    """Return a pointer to the first element of a head of a tensor with these axes."""
+    return buffer.ptr_to([head if axis == "h" else 0 for axis in axes])
 
 
 def _fields(p: AttentionProblem, c: MmaAttentionConfig) -> dict[str, object]:
@@ -116,13 +124,14 @@ def _fields(p: AttentionProblem, c: MmaAttentionConfig) -> dict[str, object]:
         "group": heads_of_group(heads, p.cache_bytes(), c.tiles(p), c.arch),
         "threads": REDUCTION_THREADS,
     }  # fmt: skip
+    shapes = [shape for shape, _ in p.shapes()]
     for operand, axes, sizes in (
-        ("q", p.q_axes, (p.batch, p.heads, p.queries, p.head_size)),
-        ("k", p.k_axes, (p.batch, p.kv_heads, p.keys, p.head_size)),
-        ("v", p.v_axes, (p.batch, p.kv_heads, p.keys, p.value_size)),
-        ("out", p.out_axes, (p.batch, p.heads, p.queries, p.value_size)),
+        ("q", p.q_axes, shapes[0]),
+        ("k", p.k_axes, shapes[1]),
+        ("v", p.v_axes, shapes[2]),
+        ("out", p.out_axes, shapes[-1]),
     ):
-        strides = _strides(axes, dict(zip(AXES, sizes, strict=True)))
+        strides = _strides(axes, sizes)
         along = "key" if operand in "kv" else "query"
         fields |= {
             f"{operand}_batch": strides["b"],
@@ -130,18 +139,18 @@ def _fields(p: AttentionProblem, c: MmaAttentionConfig) -> dict[str, object]:
             f"{operand}_{along}": strides["s"],
         }
     shape = p.mask_shape or (1, 1, 1, p.keys)
-    steps = _strides(AXES, dict(zip(AXES, shape, strict=True)))
+    steps = _strides(AXES, shape)
     for name, axis, extent in zip(("batch", "head", "query"), AXES, shape, strict=False):
         fields[f"mask_{name}"] = steps[axis] if extent > 1 else 0
     return fields
 
 
-def _strides(axes: str, extents: dict[str, int]) -> dict[str, int]:
-    """Return the stride of each axis, in elements."""
+def _strides(axes: str, shape: Sequence[int]) -> dict[str, int]:
+    """Return the stride of each axis of a tensor, in elements."""
     found, step = {}, 1
-    for axis in reversed(axes):
+    for axis, extent in zip(reversed(axes), reversed(shape), strict=True):
         found[axis] = step
-        step *= extents[axis]
+        step *= extent
     return found
 
 
