@@ -51,18 +51,24 @@ def step(sizes: DecoderSizes, version: str, block: int) -> Any:
 
 
 def scheduled(model: Any) -> tuple[Any, dict[str, str]]:
-    """Return the scheduled module of a model, and the rule that scheduled each kernel."""
+    """Return the scheduled module of a model, and the rule that scheduled each kernel.
+
+    Independent elementwise kernels are one launch, as in a library of ``tvmopt build``.
+    """
     from tvmopt.build import SizeModule, schedule_size
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend import import_onnx, prepare
     from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.horizontal_fusion import HorizontalFusion
     from tvmopt.transform.lower import lower
 
     target = resolve_target(_DEVICE)
     converted = convert_module(import_onnx(prepare(model, {}).model), dtype="float16")
     lowered = lower(converted.mod, target.to_tvm())
     made = schedule_size(SizeModule(lowered), target, target.to_tvm(), "default")
-    return made.after, made.sources
+    fused = HorizontalFusion()(made.after)
+    names = [var.name_hint for var, _ in fused.functions_items()]
+    return fused, {name: made.sources.get(name, "horizontal fusion") for name in names}
 
 
 def without_constants(mod: Any) -> tuple[Any, list[np.ndarray]]:
