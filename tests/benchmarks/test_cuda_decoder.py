@@ -88,8 +88,8 @@ def test_each_kernel_of_a_hopper_step_is_of_its_family(version: str, family: str
         family: 5,  # Q, K and V together; output; gate; up; down
         "gpu_row_reduction": 2,  # RMSNorm
         "mma_attention": 1,  # few queries over many keys
-        # Rotary embedding of Q and of K, both caches, and once a step: position and two tables.
-        "gpu_elementwise": 4 + 3,
+        # Rotary embedding of Q and of K with both caches; and once a step two table rows.
+        "horizontal fusion": 2,
     }
 
 

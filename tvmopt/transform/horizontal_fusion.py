@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tvm
 from tvm import relax, tirx
 from tvm.ir import GlobalVar
 
-from tvmopt.kernels.cuda.common.one_launch import Member, kernels_of, one_launch
+from tvmopt.kernels.cuda.common.one_launch import Member, fits, kernels_of, one_launch
 from tvmopt.transform.attention.producers import operator_name
 
 # Most bytes of an output, and most calls of a launch. A kernel that writes more takes many times as
@@ -40,13 +40,11 @@ class HorizontalFusion:
         """Apply the pass to the dataflow blocks of every Relax function."""
         rewrite = _Rewrite(mod)
         mains = {v: f for v, f in mod.functions_items() if isinstance(f, relax.Function)}
-        changed = {var: rewrite.function(func) for var, func in mains.items()}
-        if not rewrite.made:
+        for var, func in mains.items():
+            rewrite.builder.update_func(var, rewrite.function(func))
+        if not rewrite.replaced:
             return mod
-        out = mod.clone()
-        out.update(tvm.IRModule(rewrite.made))
-        for var, func in changed.items():
-            out.update_func(var, func)
+        out = rewrite.builder.get()
         gone = rewrite.replaced - _called(out)
         kept = {var: func for var, func in out.functions_items() if var.name_hint not in gone}
         return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -85,16 +83,16 @@ class _Rewrite:
     """Rewrites Relax functions.
 
     Attributes:
-        made: The functions of the launches.
+        builder: Builder of the new module.
         replaced: Names of functions that launches replace, in at least one call.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        self.made: dict[GlobalVar, tirx.PrimFunc] = {}
+        self.builder = relax.BlockBuilder(mod)
         self.replaced: set[str] = set()
         self._mod = mod
         self._launches: dict[object, GlobalVar] = {}
-        self._fusable: dict[GlobalVar, bool] = {}
+        self._nests: dict[GlobalVar, list[tirx.For]] = {}
 
     def function(self, func: relax.Function) -> relax.Function:
         """Return ``func`` with calls of one launch fused."""
@@ -115,7 +113,7 @@ class _Rewrite:
         for binding in bindings:
             depends = any(v in group.results for v in relax.analysis.free_vars(binding.value))
             if self._is_fusable(binding):
-                if depends or len(group.calls) == _MOST_CALLS:
+                if depends or not self._fits([*group.calls, binding]):
                     out += self._fused(group)
                     group = _Group()
                 group.calls.append(binding)
@@ -131,7 +129,7 @@ class _Rewrite:
         return out + self._fused(group)
 
     def _is_fusable(self, binding: relax.Binding) -> bool:
-        """Return whether ``binding`` calls a small elementwise kernel."""
+        """Return whether ``binding`` calls small elementwise kernels with one output."""
         call = binding.value
         if not isinstance(binding, relax.VarBinding) or not isinstance(call, relax.Call):
             return False
@@ -140,18 +138,30 @@ class _Rewrite:
         if not isinstance(call.args[1], relax.Tuple) or not isinstance(call.ty, relax.TensorType):
             return False
         callee = call.args[0]
-        if callee not in self._fusable:
+        return (
+            bool(self._nests_of(callee))
+            and _bytes(self._mod[callee].params[-1]) <= _MOST_BYTES
+            and self._fits([binding])
+        )
+
+    def _fits(self, calls: Sequence[relax.VarBinding]) -> bool:
+        """Return whether one launch can compute ``calls``."""
+        callees = [binding.value.args[0] for binding in calls]
+        nests = [nest for callee in callees for nest in self._nests_of(callee)]
+        buffers = [param for callee in callees for param in self._mod[callee].params]
+        return len(calls) <= _MOST_CALLS and fits(nests, buffers)
+
+    def _nests_of(self, callee: GlobalVar) -> list[tirx.For]:
+        """Return the loop nests of a function that may join a launch; empty for others."""
+        if callee not in self._nests:
             func = self._mod[callee]
-            self._fusable[callee] = (
-                isinstance(func, tirx.PrimFunc)
-                and bool(kernels_of(func))
-                and _bytes(func.params[-1]) <= _MOST_BYTES
-            )
-        return self._fusable[callee]
+            self._nests[callee] = kernels_of(func) if isinstance(func, tirx.PrimFunc) else []
+        return self._nests[callee]
 
     def _fused(self, group: _Group) -> list[relax.Binding]:
         """Return the bindings of a group, with one call for its calls."""
-        if len(group.calls) < 2 and not any(self._kernels(b) > 1 for b in group.calls):
+        nests = sum(len(self._nests_of(binding.value.args[0])) for binding in group.calls)
+        if nests < 2:
             return [*group.calls, *group.after]
         calls = sorted(group.calls, key=lambda binding: binding.value.args[0].name_hint)
         arguments: dict[relax.Expr, int] = {}
@@ -163,18 +173,21 @@ class _Rewrite:
         types = [binding.value.ty_args[0] for binding in calls]
         if len(calls) == 1:
             [only] = calls
-            value = relax.call_tir(callee, relax.Tuple(list(arguments)), types[0])
+            value = self._call(callee, arguments, types[0])
             return [relax.VarBinding(only.var, value), *group.after]
-        call = relax.call_tir(callee, relax.Tuple(list(arguments)), types)
-        every = relax.DataflowVar(_NAME, relax.TupleType(types))
+        call = self._call(callee, arguments, types)
+        every = relax.DataflowVar(_NAME, call.ty)
         items = [
-            relax.VarBinding(binding.var, relax.TupleGetItem(every, n))
+            relax.VarBinding(binding.var, self.builder.normalize(relax.TupleGetItem(every, n)))
             for n, binding in enumerate(calls)
         ]
         return [relax.VarBinding(every, call), *items, *group.after]
 
-    def _kernels(self, binding: relax.VarBinding) -> int:
-        return len(kernels_of(self._mod[binding.value.args[0]]))
+    def _call(
+        self, callee: GlobalVar, arguments: Iterable[relax.Expr], types: object
+    ) -> relax.Expr:
+        call = relax.call_tir(callee, relax.Tuple(list(arguments)), types)
+        return self.builder.normalize(call)
 
     def _launch(self, callees: list[GlobalVar], inputs: list[tuple[int, ...]]) -> GlobalVar:
         """Return the function that computes all calls; equal ones are made once."""
@@ -182,9 +195,9 @@ class _Rewrite:
         key = tuple(names), tuple(inputs)
         if key not in self._launches:
             members = [Member(self._mod[c], i) for c, i in zip(callees, inputs, strict=True)]
-            name = f"{_NAME}{len(self._launches)}_{names[0]}"
-            var = GlobalVar(name)
-            self.made[var] = one_launch(members).with_attr("global_symbol", name)
+            func = one_launch(members)
+            var = self.builder.add_func(func, f"{_NAME}{len(self._launches)}_{names[0]}")
+            self.builder.update_func(var, func.with_attr("global_symbol", var.name_hint))
             self._launches[key] = var
             self.replaced.update(names)
         return self._launches[key]

@@ -16,6 +16,7 @@ Loop Fusion) and of HFuse (Li et al., CGO 2022), with a range of thread blocks f
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import tvm_ffi
@@ -30,7 +31,8 @@ DISJOINT_WRITES = "tvmopt.disjoint_writes"
 _GRID, _THREAD = "blockIdx.x", "threadIdx.x"
 # Scope of buffers that threads do not share, and block axes that are data-parallel.
 _LOCAL, _DATA_PARALLEL = "local", 0
-_MOST_BLOCKS = 2**31 - 1
+# Most thread blocks of a grid, and bound of 32-bit indices.
+_MOST_BLOCKS = _MOST_INDEX = 2**31 - 1
 # Attributes of a launch that all its members have: TVM's, and whether it uses PDL.
 _KEPT_ATTRS = ("s_tir", "tirx.noalias", OVERLAPS)
 
@@ -123,6 +125,18 @@ def _buffers(nest: tirx.Stmt, writes: bool) -> Iterator[tirx.Buffer]:
     yield from (buffer for buffer in found if buffer.scope() != _LOCAL)
 
 
+def fits(nests: Sequence[tirx.For], buffers: Sequence[tirx.Buffer]) -> bool:
+    """Return whether the thread blocks of ``nests`` are a grid, and their indices of 32 bits.
+
+    TVM may write the index ``(b - first) * stride`` of a nest as ``b * stride - first * stride``.
+    The nests are in order of their extents, so ``b`` is at most their number times the extent of
+    this nest. Its ``stride`` times its extent is at most the size of a buffer.
+    """
+    sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
+    blocks = sum(int(nest.extent) for nest in nests)
+    return blocks <= _MOST_BLOCKS and len(nests) * max(sizes) <= _MOST_INDEX
+
+
 @dataclasses.dataclass(frozen=True)
 class Member:
     """A function of a launch.
@@ -147,8 +161,7 @@ def one_launch(members: Sequence[Member]) -> tirx.PrimFunc:
         members in order.
 
     Raises:
-        ValueError: When a member has no nests that may run in one launch, or together they have
-            more thread blocks than a grid.
+        ValueError: When a member has no nests that may run in one launch, or they do not fit.
     """
     inputs: dict[int, tirx.Var] = {}
     outputs: list[tirx.Var] = []
@@ -169,6 +182,8 @@ def one_launch(members: Sequence[Member]) -> tirx.PrimFunc:
         nests += [_with_buffers(nest, shared) for nest in found]
         allocated += func.body.block.alloc_buffers
         outputs.append(output)
+    if not fits(nests, [*inputs.values(), *outputs]):
+        raise ValueError("blocks times elements must be 32-bit integers, but are larger")
     body = _branches(nests)
     root = s_tir.SBlock([], [], [], "root", body, None, allocated)
     params = [*(inputs[place] for place in sorted(inputs)), *outputs]
@@ -187,11 +202,13 @@ def _with_buffers(stmt: tirx.Stmt, values: dict[tirx.Var, tirx.Var]) -> tirx.Stm
 
 
 def _branches(nests: Sequence[tirx.For]) -> tirx.For:
-    """Return the loop over all thread blocks, with a branch for each nest."""
+    """Return the loop over all thread blocks, with a branch for each nest; short nests first.
+
+    Their blocks start first, and :func:`fits` relies on this order.
+    """
     threads = max(_threads(nest) for nest in nests)
+    nests = sorted(nests, key=lambda nest: int(nest.extent))
     extents = [int(nest.extent) for nest in nests]
-    if sum(extents) > _MOST_BLOCKS:
-        raise ValueError(f"a grid must have up to {_MOST_BLOCKS} blocks, but got {sum(extents)}")
     dtype = "int64" if any(str(n.loop_var.ty.dtype) == "int64" for n in nests) else "int32"
     at = tirx.Var("block", dtype)
     ends = [sum(extents[: n + 1]) for n in range(len(nests))]
