@@ -55,6 +55,8 @@ def scheduled(model: Any) -> tuple[Any, dict[str, str]]:
 
     Independent elementwise kernels are one launch, as in a library of ``tvmopt build``.
     """
+    import tvm
+
     from tvmopt.build import SizeModule, schedule_size
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend import import_onnx, prepare
@@ -66,7 +68,7 @@ def scheduled(model: Any) -> tuple[Any, dict[str, str]]:
     converted = convert_module(import_onnx(prepare(model, {}).model), dtype="float16")
     lowered = lower(converted.mod, target.to_tvm())
     made = schedule_size(SizeModule(lowered), target, target.to_tvm(), "default")
-    fused = HorizontalFusion()(made.after)
+    fused = tvm.transform.Sequential([HorizontalFusion()])(made.after)
     names = [var.name_hint for var, _ in fused.functions_items()]
     return fused, {name: made.sources.get(name, "horizontal fusion") for name in names}
 

@@ -175,7 +175,8 @@ class CudaCodeGenerator(CodeGenerator):
             yield
 
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
-        return super()._executable(HorizontalFusion()(mod), folder)
+        fused = tvm.transform.Sequential([HorizontalFusion()])(mod)
+        return super()._executable(fused, folder)
 
     def _own_passes(
         self, passes: list[tvm.transform.Pass], branches: bool

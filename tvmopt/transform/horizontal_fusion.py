@@ -9,7 +9,7 @@ before -> after, the kernels between the projections and the attention of a deco
     q, k, v = horizontal_...(qkv, cos, sin, past_k, past_v)
 
 A launch costs about a microsecond, more than such a kernel computes. Calls join a group as long as
-none depends on another. The group runs where its first result is read. The pass runs on scheduled
+none depends on another. The group runs before its first result is read. The pass runs on scheduled
 functions (:mod:`tvmopt.kernels.cuda.common.one_launch`), so that tuning sees each function alone.
 """
 
@@ -29,6 +29,8 @@ from tvmopt.transform.attention.producers import operator_name
 # Most bytes of an output, and most calls of a launch. A kernel that writes more takes many times as
 # long as a launch, and might lose occupancy to the registers of another.
 _MOST_BYTES, _MOST_CALLS = 16 << 20, 16
+# Most launches past which a call is delayed: its inputs stay in memory.
+_MOST_DELAY = 16
 _NAME = "horizontal"
 
 
@@ -47,7 +49,8 @@ class HorizontalFusion:
         out = rewrite.builder.get()
         gone = rewrite.replaced - _called(out)
         kept = {var: func for var, func in out.functions_items() if var.name_hint not in gone}
-        return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
+        out = tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
+        return relax.transform.Normalize()(out)
 
 
 def _called(mod: tvm.IRModule) -> set[str]:
@@ -72,11 +75,13 @@ class _Group:
         calls: Bindings of the calls.
         after: Further bindings, which follow the launch.
         results: Variables of both.
+        delay: Launches that run before the group, but after its first call in the program.
     """
 
     calls: list[relax.VarBinding] = dataclasses.field(default_factory=list)
     after: list[relax.VarBinding] = dataclasses.field(default_factory=list)
     results: set[relax.Var] = dataclasses.field(default_factory=set)
+    delay: int = 0
 
 
 class _Rewrite:
@@ -122,7 +127,8 @@ class _Rewrite:
                 group.after.append(binding)
                 group.results.add(binding.var)
             else:
-                if depends:
+                group.delay += bool(group.calls) and not _is_view(binding)
+                if depends or group.delay > _MOST_DELAY or _writes_inputs(binding):
                     out += self._fused(group)
                     group = _Group()
                 out.append(binding)
@@ -209,6 +215,12 @@ def _is_view(binding: relax.Binding) -> bool:
     if isinstance(value, relax.Call):
         return operator_name(value) == "reshape"
     return isinstance(value, relax.Tuple | relax.TupleGetItem | relax.Var)
+
+
+def _writes_inputs(binding: relax.Binding) -> bool:
+    """Return whether ``binding`` may overwrite what a delayed call reads."""
+    value = binding.value
+    return isinstance(value, relax.Call) and "inplace" in operator_name(value)
 
 
 def _bytes(buffer: tirx.Var) -> int:

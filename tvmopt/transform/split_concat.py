@@ -179,9 +179,7 @@ def _nest(block: s_tir.SBlock, axis: int, part: _Part) -> tirx.Stmt:
         tirx.BufferRegion(load.source, [ir.Range.from_min_extent(i, one) for i in load.indices])
         for load in _loads(value)
     ]
-    writes = [
-        tirx.BufferRegion(store.buffer, [ir.Range.from_min_extent(i, one) for i in indices])
-    ]
+    writes = [tirx.BufferRegion(store.buffer, [ir.Range.from_min_extent(i, one) for i in indices])]
     new = s_tir.SBlock(axes, reads, writes, f"{block.name_hint}_{part.start}", body)
     stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.IntImm("bool", True), new)
     for loop, one_axis in reversed(list(zip(loops, axes, strict=True))):

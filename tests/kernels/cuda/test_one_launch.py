@@ -9,7 +9,13 @@ from tvm import ir, relax, s_tir, te, tirx
 from tests.emulator import cuda as emulate
 from tests.kernels.cuda.functions import computed, lowered, sums
 from tests.kernels.cuda.serial import H200, cuda_source, empty_of, hint, inputs_of, run
-from tvmopt.kernels.cuda.common.one_launch import DISJOINT_WRITES, Member, fits, kernels_of, one_launch
+from tvmopt.kernels.cuda.common.one_launch import (
+    DISJOINT_WRITES,
+    Member,
+    fits,
+    kernels_of,
+    one_launch,
+)
 from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
 from tvmopt.kernels.emit import SCHEDULED_ATTR, emit_kernel
 

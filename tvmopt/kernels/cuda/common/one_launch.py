@@ -60,7 +60,8 @@ def kernels_of(func: tirx.PrimFunc) -> list[tirx.For]:
 
 def _is_static_buffer(param: object) -> bool:
     return bool(tirx.is_buffer_var(param)) and all(
-        isinstance(extent, tirx.IntImm) for extent in param.shape  # type: ignore[attr-defined]
+        isinstance(extent, tirx.IntImm)
+        for extent in param.shape  # type: ignore[attr-defined]
     )
 
 
@@ -217,8 +218,8 @@ def _branches(nests: Sequence[tirx.For]) -> tirx.For:
         local = (at - tirx.IntImm(dtype, end - extent)).astype(str(nest.loop_var.ty.dtype))
         value = local if end > extent else at.astype(str(nest.loop_var.ty.dtype))
         branch = _with_threads(_at(nest, value), threads)
-        body = branch if body is None else tirx.IfThenElse(
-            at < tirx.IntImm(dtype, end), branch, body
+        body = (
+            branch if body is None else tirx.IfThenElse(at < tirx.IntImm(dtype, end), branch, body)
         )
     zero, total = tirx.IntImm(dtype, 0), tirx.IntImm(dtype, ends[-1])
     axis = tirx.IterVar(None, tirx.Var("", dtype), tirx.IterVar.ThreadIndex, _GRID)

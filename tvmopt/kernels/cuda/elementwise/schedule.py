@@ -82,9 +82,7 @@ def schedule_elementwise(
     whole = vectorizes(sch, block, inner, vector) if exact else is_flat(sch, block, vector)
     # TVM caches no buffer that several blocks write, each a part of it.
     writers = sum(f.write.buffer.same_as(facts.write.buffer) for f in all_facts(sch))
-    registers = (
-        exact and writers == 1 and moves_by_vectors(facts, facts.write, inner, vector)
-    )
+    registers = exact and writers == 1 and moves_by_vectors(facts, facts.write, inner, vector)
     if vectorize_compute and whole:
         registers = False
     elif not registers and not whole:
