@@ -69,8 +69,8 @@ def scheduled(model: Any) -> tuple[Any, dict[str, str]]:
     lowered = lower(converted.mod, target.to_tvm())
     made = schedule_size(SizeModule(lowered), target, target.to_tvm(), "default")
     fused = tvm.transform.Sequential([HorizontalFusion()])(made.after)
-    names = [var.name_hint for var, _ in fused.functions_items()]
-    return fused, {name: made.sources.get(name, "horizontal fusion") for name in names}
+    kernels = {call["kernel"] for call in kernel_calls(fused)}
+    return fused, {name: made.sources.get(name, "horizontal fusion") for name in kernels}
 
 
 def without_constants(mod: Any) -> tuple[Any, list[np.ndarray]]:

@@ -40,7 +40,7 @@ class HorizontalFusion:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to the dataflow blocks of every Relax function."""
-        rewrite = _Rewrite(mod)
+        rewrite = _LaunchFusion(mod)
         mains = {v: f for v, f in mod.functions_items() if isinstance(f, relax.Function)}
         for var, func in mains.items():
             rewrite.builder.update_func(var, rewrite.function(func))
@@ -84,7 +84,7 @@ class _Group:
     delay: int = 0
 
 
-class _Rewrite:
+class _LaunchFusion:
     """Rewrites Relax functions.
 
     Attributes:
