@@ -51,18 +51,26 @@ def step(sizes: DecoderSizes, version: str, block: int) -> Any:
 
 
 def scheduled(model: Any) -> tuple[Any, dict[str, str]]:
-    """Return the scheduled module of a model, and the rule that scheduled each kernel."""
+    """Return the scheduled module of a model, and the rule that scheduled each kernel.
+
+    Independent elementwise kernels are one launch, as in a library of ``tvmopt build``.
+    """
+    import tvm
+
     from tvmopt.build import SizeModule, schedule_size
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend import import_onnx, prepare
     from tvmopt.transform.conversion import convert_module
+    from tvmopt.transform.horizontal_fusion import HorizontalFusion
     from tvmopt.transform.lower import lower
 
     target = resolve_target(_DEVICE)
     converted = convert_module(import_onnx(prepare(model, {}).model), dtype="float16")
     lowered = lower(converted.mod, target.to_tvm())
     made = schedule_size(SizeModule(lowered), target, target.to_tvm(), "default")
-    return made.after, made.sources
+    fused = tvm.transform.Sequential([HorizontalFusion()])(made.after)
+    kernels = {call["kernel"] for call in kernel_calls(fused)}
+    return fused, {name: made.sources.get(name, "horizontal fusion") for name in kernels}
 
 
 def without_constants(mod: Any) -> tuple[Any, list[np.ndarray]]:

@@ -26,3 +26,17 @@ def test_a_copy_at_the_end_of_a_network_is_built(tmp_path) -> None:
     lowered = lower(builder.get(), H200.to_tvm())
     built = build_library(lowered, H200, tmp_path / "a.so")
     assert list(built.sources.values()) == ["default:gpu_copy"]
+
+
+def test_independent_kernels_of_a_library_are_one_launch(tmp_path) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((24, 64), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = [builder.emit(relax.op.flip(x, axis)) for axis in (0, 1)]
+            out = builder.emit_output(relax.Tuple(parts))
+        builder.emit_func_output(out)
+    lowered = lower(builder.get(), H200.to_tvm())
+    built = build_library(lowered, H200, tmp_path / "a.so")
+    assert list(built.sources.values()) == ["default:gpu_elementwise"] * 2
+    assert b"horizontal0_" in (tmp_path / "a.so").read_bytes()

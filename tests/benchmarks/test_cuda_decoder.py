@@ -23,6 +23,8 @@ from benchmarks.decoder_weights import (
     reference,
     write_constants,
 )
+from tests.emulator import cuda as emulate
+from tests.kernels.cuda.serial import H200
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, prepare
@@ -31,6 +33,7 @@ from tvmopt.transform.conversion import convert_module
 from tvmopt.transform.lower import lower
 
 SMALL = DecoderSizes(2, 64, 4, 2, 16, 96, 9)
+TINY = DecoderSizes(1, 64, 4, 2, 64, 96, 31)
 SIZES = DecoderSizes(1, 3072, 24, 8, 128, 3072, 1024)
 VERSIONS = ("float16", "int4")
 
@@ -97,9 +100,57 @@ def test_each_kernel_of_a_hopper_step_is_of_its_family(
     assert collections.Counter(families) == {
         **expected,
         "mma_attention": 1,  # few queries over many keys
-        # Rotary embedding of Q and of K, both caches, and once a step: position and two tables.
-        "gpu_elementwise": 4 + 3,
+        # Rotary embedding of Q and of K with both caches; and once a step two table rows.
+        "horizontal fusion": 2,
     }
+
+
+def _plain(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the inputs by their names in Relax."""
+    return {name.replace(".", "_"): array for name, array in inputs.items()}
+
+
+def _emulated(mod: tvm.IRModule, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs of ``main``, each of its kernels emulated."""
+    values: dict[relax.Expr, object] = {p: inputs[p.name] for p in mod["main"].params}
+
+    def value(expr: relax.Expr) -> object:
+        return values[expr] if isinstance(expr, relax.Var) else expr.value.numpy()
+
+    def shaped(ty: relax.TensorType) -> np.ndarray:
+        return np.zeros([int(e) for e in ty.shape], str(ty.dtype))
+
+    def computed(made: relax.Expr) -> object:
+        if isinstance(made, relax.Tuple):
+            return [value(field) for field in made.fields]
+        if isinstance(made, relax.TupleGetItem):
+            return value(made.tuple_value)[made.index]
+        if made.op.name == "relax.reshape":
+            return value(made.args[0]).reshape([int(e) for e in made.ty.shape])
+        assert made.op.name == "relax.call_tir"
+        several = isinstance(made.ty, relax.TupleType)
+        outputs = [shaped(ty) for ty in (made.ty.fields if several else [made.ty])]
+        arguments = [value(argument) for argument in made.args[1].fields]
+        got = emulate.run(mod[made.args[0]], arguments, outputs, H200)
+        return got if several else got[0]
+
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            values[binding.var] = computed(binding.value)
+    return value(mod["main"].body.body)
+
+
+def test_an_emulated_gpu_computes_the_step() -> None:
+    """With the position as its distance from the end, too."""
+    mod, sources = cuda_decoder.scheduled(cuda_decoder.step(TINY, "int4", 32))
+    assert list(sources.values()).count("horizontal fusion") == 2
+    inputs = inputs_of(TINY)
+    want = reference(TINY, inputs, 32)
+    for position in (inputs["position"], inputs["position"] - TINY.past - 1):
+        y, k, v = _emulated(mod, _plain(inputs | {"position": position}))
+        np.testing.assert_allclose(y.reshape(-1), want, atol=1e-2 * np.abs(want).max())
+        np.testing.assert_array_equal(k[:, :, :-1], inputs["past_k.0"])
+        np.testing.assert_array_equal(v[:, :, :-1], inputs["past_v.0"])
 
 
 def test_constants_become_inputs() -> None:

@@ -35,6 +35,7 @@ from tvmopt.link import compile_command, link_options
 from tvmopt.runtime.executor import MAIN
 from tvmopt.scratch import scratch_folder
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
+from tvmopt.transform.horizontal_fusion import HorizontalFusion
 from tvmopt.transform.lift_storage import LiftStorage
 from tvmopt.transform.prepack import prepack
 
@@ -172,6 +173,10 @@ class CudaCodeGenerator(CodeGenerator):
         config = tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG)
         with embed_cubins(self._arch), config:
             yield
+
+    def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
+        fused = tvm.transform.Sequential([HorizontalFusion()])(mod)
+        return super()._executable(fused, folder)
 
     def _own_passes(
         self, passes: list[tvm.transform.Pass], branches: bool

@@ -23,7 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvmopt.transform.integer.values import static_shape
 
 # Values of TVM's OpPatternKind.
-_BROADCAST, _INJECTIVE, _OUT_ELEMENTWISE_FUSABLE = 1, 2, 4
+_BROADCAST, INJECTIVE, _OUT_ELEMENTWISE_FUSABLE = 1, 2, 4
 _ATTR = "op_pattern"
 
 
@@ -37,7 +37,7 @@ class BroadcastApart:
         found = _broadcasts(mod, main)
         if not found:
             return mod
-        return with_pattern(mod, found, _INJECTIVE)
+        return with_pattern(mod, found, INJECTIVE)
 
 
 def with_pattern(mod: tvm.IRModule, calls: set[relax.Var], pattern: int) -> tvm.IRModule:
@@ -62,7 +62,7 @@ def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
     anchored: set[relax.Var] = set()
     found: set[relax.Var] = set()
     for binding in bindings:
-        pattern = _pattern(mod, binding.value)
+        pattern = pattern_of(mod, binding.value)
         if pattern == _OUT_ELEMENTWISE_FUSABLE:
             anchored.add(binding.var)
         size = _size(binding.var)
@@ -77,7 +77,7 @@ def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
     return found
 
 
-def _pattern(mod: tvm.IRModule, value: relax.Expr) -> int | None:
+def pattern_of(mod: tvm.IRModule, value: relax.Expr) -> int | None:
     """Return the OpPatternKind of the called TensorIR function; None for other expressions."""
     if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
         return None

@@ -24,13 +24,14 @@ from tvmopt.transform.attention.kernels import (
 from tvmopt.transform.broadcast_apart import BroadcastApart
 from tvmopt.transform.cast_pairs import RemoveCastPairs
 from tvmopt.transform.combine_matmuls import CombineMatmuls
-from tvmopt.transform.concat_apart import ConcatApart
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.merge_into_gemv import MergeIntoGemv
 from tvmopt.transform.narrow_norm import ReadNarrowNorms
 from tvmopt.transform.plain_names import PlainNames
+from tvmopt.transform.recompute_indices import RecomputeIndices
 from tvmopt.transform.rms_norm import FuseRmsNorm
+from tvmopt.transform.split_concat import SplitConcat
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
@@ -122,9 +123,9 @@ _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
     combine=_cuda_combine,
     unpacks_weights=True,
-    before_fusion=lambda: [BroadcastApart(), ConcatApart()],
+    before_fusion=lambda: [RecomputeIndices(), BroadcastApart()],
     merge=_merge_into_gemv,
-    last=_views,
+    last=lambda: [SplitConcat(), *_views()],
     winograd_rule=lambda target: gpu_rule(gpu_of_target(target)),
     attention=attention_on_gpu,
     legalize=_cuda_legalize,

@@ -15,6 +15,7 @@
 #define __restrict__
 #define __align__(n) alignas(n)
 #define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
 #define __CUDA_ARCH__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0

@@ -7,7 +7,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.dtypes import itemsize
-from tvmopt.kernels.analysis import Axis, block_facts, leaf_blocks, substitute, variables
+from tvmopt.kernels.analysis import Axis, all_facts, block_facts, leaf_blocks, substitute, variables
 from tvmopt.kernels.cuda.common.inlining import inlined_elementwise
 from tvmopt.kernels.cuda.common.loops import extent, fuse_all, split_vector
 from tvmopt.kernels.cuda.common.vectors import (
@@ -24,6 +24,9 @@ from tvmopt.kernels.workload import Refusal
 
 # Most lanes of a vector that TVM can generate from gathered elements.
 _MOST_GATHERED = 4
+# A block with less than 1/8 of the largest block's work gets one vector a thread: it ends
+# in the time of the largest one only if it has many threads.
+_SMALL_SHARE = 8
 
 
 NAME = "gpu_elementwise"
@@ -45,13 +48,15 @@ def emit(func: tirx.PrimFunc, config: CudaElementwiseConfig) -> s_tir.Schedule |
     sch = inlined_elementwise(func)
     if isinstance(sch, Refusal):
         return sch
+    most = max(facts.work for facts in all_facts(sch))
     for block in leaf_blocks(sch):
+        is_small = block_facts(sch, block).work * _SMALL_SHARE < most
         schedule_elementwise(
             sch,
             block,
             config.threads,
             config.vector_elements,
-            config.vectors_per_thread,
+            1 if is_small else config.vectors_per_thread,
             config.vectorize_compute,
         )
     return sch
@@ -75,7 +80,9 @@ def schedule_elementwise(
     vector = vector if work % vector == 0 else 1
     exact = bool(facts.axes) and facts.axes[inner].extent % vector == 0
     whole = vectorizes(sch, block, inner, vector) if exact else is_flat(sch, block, vector)
-    registers = exact and moves_by_vectors(facts, facts.write, inner, vector)
+    # TVM caches no buffer that several blocks write, each a part of it.
+    writers = sum(f.write.buffer.same_as(facts.write.buffer) for f in all_facts(sch))
+    registers = exact and writers == 1 and moves_by_vectors(facts, facts.write, inner, vector)
     if vectorize_compute and whole:
         registers = False
     elif not registers and not whole:
