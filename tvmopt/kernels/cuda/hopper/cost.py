@@ -285,6 +285,7 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     waves = ceil_div(tiled.tiles, c.resident_clusters)
     k_blocks = ceil_div(tiled.k_blocks, c.split_k)
     busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
+    on_average = tiled.tiles * c.cluster_size / (waves * c.arch.sms)
     k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
     epilogue = _epilogue_cycles(c, tiled, costs)
     main_loop = k_blocks * k_block
@@ -292,10 +293,12 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     if c.pingpong and main_loop >= epilogue and _pingpong_pays(c, tiled, costs):
         sms = _overlapped(c, waves, main_loop, epilogue)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
-    if not c.persistent:
-        sms += (waves - 1) * costs.block_start_cycles
-    dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * busy**costs.dram_busy_exponent
+    dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * on_average**costs.dram_busy_exponent
     dram = tiled.dram_bytes / dram_rate
+    if not c.persistent:
+        # Between the last load of a block and the first of the next on its SM, DRAM is idle too.
+        sms += (waves - 1) * costs.block_start_cycles
+        dram += (waves - 1) * costs.block_start_cycles
     norm = costs.dram_norm_exponent
     total = (sms**norm + dram**norm) ** (1.0 / norm) + costs.launch_cycles
     return HopperCost(

@@ -46,10 +46,9 @@ class MmaMatmul(Family[GemmForm, MmaConfig]):
         return mma_hints(form, arch, self._most_stages, self._async_copy)
 
     def weight(self, form: GemmForm, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return measured over predicted cycles where wgmma competes."""
+        """Return measured over predicted cycles where implicit GEMM with wgmma competes."""
         conv = any(f.ranked for f in found if f.family.kind == "convolution")
-        ratio = arch.costs.mma_time_ratio if arch.has_wgmma else 1.0
-        return ratio * (arch.costs.mma_conv_time_ratio if conv else 1.0)
+        return arch.costs.mma_conv_time_ratio if conv else 1.0
 
     def near(self, form: GemmForm) -> float:
         """Return up to how many times the best's predicted cycles a candidate is tried."""
