@@ -81,7 +81,7 @@ class HopperCosts:
         box_cycles_per_row: Extra cycles at the start of an image row of a box.
     """
 
-    launch_cycles: float = 2010.0
+    launch_cycles: float = 2330.0
     cluster_launch_cycles: float = 598.0
     wgmma_slowdown: float = 1.09
     smem_power_share: float = 0.2122
@@ -300,7 +300,9 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
         sms += (waves - 1) * costs.block_start_cycles
         dram += (waves - 1) * costs.block_start_cycles
     norm = costs.dram_norm_exponent
-    total = (sms**norm + dram**norm) ** (1.0 / norm) + costs.launch_cycles
+    # DRAM has nothing to load while the blocks of a cluster exchange their last partial sums.
+    exchange = _exchange_cycles(c, costs)
+    total = ((sms - exchange) ** norm + dram**norm) ** (1.0 / norm) + exchange + costs.launch_cycles
     return HopperCost(
         total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
     )
@@ -398,7 +400,13 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             )
             work -= costs.prefetched_load_instructions * residual
         cycles += costs.epilogue_cycles_per_instruction * area * work
-    if ranks > 1:
-        sent = costs.dsmem_cycles_per_partial_sum * area * (ranks - 1) / ranks
-        cycles = cycles / ranks + costs.cluster_split_k_cycles + sent
-    return cycles + costs.tile_switch_cycles
+    return cycles / ranks + _exchange_cycles(c, costs) + costs.tile_switch_cycles
+
+
+def _exchange_cycles(c: HopperConfig, costs: HopperCosts) -> float:
+    """Return the cycles in which the blocks of a cluster split-K send and await partial sums."""
+    ranks = c.cluster_split_k
+    if ranks == 1:
+        return 0.0
+    sent = c.tile_m * c.tile_n * (ranks - 1) / ranks
+    return costs.cluster_split_k_cycles + costs.dsmem_cycles_per_partial_sum * sent
