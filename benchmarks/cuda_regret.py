@@ -1,8 +1,9 @@
 """Regret of the CUDA cost models on recorded sweeps, over all kernel families together.
 
 ``python -m benchmarks.cuda_regret FILE.jsonl [--gpu NAME]`` reads sweeps of :mod:`.cuda_sweep` and
-needs no GPU. The regret of a row is the time of the measured configuration that is ranked first,
-over the time of the fastest one. :mod:`.cuda_fit` fits one family; this compares them.
+needs no GPU; ``benchmarks/results/2026-11-28-cuda-sweep.jsonl`` is one of an H200. The regret of a
+row is the time of the measured configuration that is ranked first, over the time of the fastest
+one. :mod:`.cuda_fit` fits one family; this compares them all.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def report(regrets: Sequence[RowRegret]) -> str:
     for group in dict.fromkeys(r.group for r in regrets):
         values = [r.regret for r in regrets if r.group == group]
         mean = geometric_mean(values)
-        lines.append(f"{group}: geometric mean {mean:.3f} of {len(values)}, worst {max(values):.3f}")
+        lines.append(
+            f"{group}: geometric mean {mean:.3f} of {len(values)}, worst {max(values):.3f}"
+        )
     values = [r.regret for r in regrets]
     lines.append(f"all: geometric mean {geometric_mean(values):.3f}, worst {max(values):.3f}")
     return "\n".join(lines)

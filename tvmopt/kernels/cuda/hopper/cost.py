@@ -26,7 +26,8 @@ class HopperCosts:
     """Fitted constants of the cost model.
 
     Source: ``benchmarks.cuda_fit`` on sweeps of ``benchmarks.cuda_sweep`` on an H200, 1,800
-    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``). The
+    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches on
+    2026-11-28 (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``). The
     L2 misses are from GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
     help. The GPU's descriptor has DRAM bandwidth, number of SMs and size of L2.
 
@@ -300,8 +301,10 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
         sms += (waves - 1) * costs.block_start_cycles
         dram += (waves - 1) * costs.block_start_cycles
     norm = costs.dram_norm_exponent
-    # DRAM has nothing to load while the blocks of a cluster exchange their last partial sums.
-    exchange = _exchange_cycles(c, costs)
+    # DRAM has nothing to load while the blocks of a cluster exchange their last partial sums. L2
+    # keeps smaller operands from launch to launch.
+    streams = tiled.dram_bytes > c.arch.l2_bytes
+    exchange = _exchange_cycles(c, costs) if streams else 0.0
     total = ((sms - exchange) ** norm + dram**norm) ** (1.0 / norm) + exchange + costs.launch_cycles
     return HopperCost(
         total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
