@@ -89,7 +89,9 @@ def points_of(lines: Iterable[str], name: str = GEMM) -> list[Points]:
         right = [p for p in data["points"] if p["us"] and p["hint"]["template"] == name]
         if not right:
             continue
-        configs = [family.config_type.from_dict(p["hint"]) for p in right]
+        # A recorded sweep names the GPU once a row, not in every configuration.
+        shared = {"arch": data["arch"]} if "arch" in data else {}
+        configs = [family.config_type.from_dict(p["hint"] | shared) for p in right]
         form = family.match(Workload(row_of(data["row"]).func), configs[0].arch)
         if not isinstance(form, Refusal):
             us = np.array([p["us"] for p in right])

@@ -73,8 +73,9 @@ class CudaCosts:
         packing_cycles: Least cycles from the first load to the last store of a packing kernel.
         mma_sync_rate: Share of the tensor cores' rate that mma.sync reaches before Hopper.
         hopper_mma_sync_rate: The same on Hopper, where only wgmma reaches it all.
+        mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
-        mma_time_ratio: Measured over predicted cycles of mma.sync kernels beside wgmma kernels.
+        mma_time_ratio: Measured over predicted cycles of a K block of mma.sync kernels on Hopper.
         mma_conv_time_ratio: Further factor for convolutions, whose pixel loads are not modelled.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
@@ -141,8 +142,9 @@ class CudaCosts:
     packing_cycles: float = 500.0
     mma_sync_rate: float = 0.9
     hopper_mma_sync_rate: float = 0.62
-    mma_fill_cycles: float = 1500.0
-    mma_time_ratio: float = 1.5
+    mma_launch_cycles: float = 1500.0
+    mma_fill_cycles: float = 600.0
+    mma_time_ratio: float = 1.3
     mma_conv_time_ratio: float = 2.0
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5

@@ -65,14 +65,16 @@ def test_a_device_has_its_policies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tried"),
+    ("name", "first", "tried"),
     [
-        ("matmul_nt-100-1000-16-int8", True),
-        ("conv2d-4-3-64-64-64-3-3-1-1-1-float16", False),  # wgmma has a tile of 8 columns
-        ("matmul_nt-1000-1000-1000-float16", False),
+        ("matmul_nt-100-1000-16-int8", "mma_matmul", True),
+        ("matmul_nt-200-1000-32-float16", "hopper_gemm", True),
+        # wgmma has a tile of 8 columns.
+        ("conv2d-4-3-64-64-64-3-3-1-1-1-float16", "hopper_conv", False),
+        ("matmul_nt-1000-1000-1000-float16", "hopper_gemm", False),
     ],
 )
-def test_mma_sync_is_tried_where_the_reduction_is_short(name, tried) -> None:
+def test_mma_sync_is_tried_where_the_reduction_is_short(name, first, tried) -> None:
     templates = [hint.template for hint in policy_of(row(name).func, H200).emit_config(20)]
-    assert templates[0].startswith("hopper") and len(templates) == 20
+    assert templates[0] == first and len(templates) == 20
     assert ("mma_matmul" in templates) == tried

@@ -26,7 +26,8 @@ class HopperCosts:
     """Fitted constants of the cost model.
 
     Source: ``benchmarks.cuda_fit`` on sweeps of ``benchmarks.cuda_sweep`` on an H200, 1,800
-    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``). The
+    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches on
+    2026-11-28 (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``). The
     L2 misses are from GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
     help. The GPU's descriptor has DRAM bandwidth, number of SMs and size of L2.
 
@@ -82,7 +83,7 @@ class HopperCosts:
         box_cycles_per_row: Extra cycles at the start of an image row of a box.
     """
 
-    launch_cycles: float = 2010.0
+    launch_cycles: float = 2330.0
     cluster_launch_cycles: float = 598.0
     wgmma_slowdown: float = 1.09
     smem_power_share: float = 0.2122
@@ -286,6 +287,7 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     waves = ceil_div(tiled.tiles, c.resident_clusters)
     k_blocks = ceil_div(tiled.k_blocks, c.split_k)
     busy = min(1.0, tiled.tiles * c.cluster_size / c.arch.sms)
+    on_average = tiled.tiles * c.cluster_size / (waves * c.arch.sms)
     k_block, compute, l2 = _k_block_cycles(c, tiled, busy, costs)
     epilogue = _epilogue_cycles(c, tiled, costs)
     main_loop = k_blocks * k_block
@@ -293,12 +295,18 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     if c.pingpong and main_loop >= epilogue and _pingpong_pays(c, tiled, costs):
         sms = _overlapped(c, waves, main_loop, epilogue)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
-    if not c.persistent:
-        sms += (waves - 1) * costs.block_start_cycles
-    dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * busy**costs.dram_busy_exponent
+    dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * on_average**costs.dram_busy_exponent
     dram = tiled.dram_bytes / dram_rate
+    if not c.persistent:
+        # Between the last load of a block and the first of the next on its SM, DRAM is idle too.
+        sms += (waves - 1) * costs.block_start_cycles
+        dram += (waves - 1) * costs.block_start_cycles
     norm = costs.dram_norm_exponent
-    total = (sms**norm + dram**norm) ** (1.0 / norm) + costs.launch_cycles
+    # DRAM has nothing to load while the blocks of a cluster exchange their last partial sums. L2
+    # keeps smaller operands from launch to launch.
+    streams = tiled.dram_bytes > c.arch.l2_bytes
+    exchange = _exchange_cycles(c, costs) if streams else 0.0
+    total = ((sms - exchange) ** norm + dram**norm) ** (1.0 / norm) + exchange + costs.launch_cycles
     return HopperCost(
         total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
     )
@@ -399,7 +407,13 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             if residuals:
                 work -= narrowed.load_work(residuals[0]) - costs.smem_load_instructions
         cycles += costs.epilogue_cycles_per_instruction * area * work
-    if ranks > 1:
-        sent = costs.dsmem_cycles_per_partial_sum * area * (ranks - 1) / ranks
-        cycles = cycles / ranks + costs.cluster_split_k_cycles + sent
-    return cycles + costs.tile_switch_cycles
+    return cycles / ranks + _exchange_cycles(c, costs) + costs.tile_switch_cycles
+
+
+def _exchange_cycles(c: HopperConfig, costs: HopperCosts) -> float:
+    """Return the cycles in which the blocks of a cluster split-K send and await partial sums."""
+    ranks = c.cluster_split_k
+    if ranks == 1:
+        return 0.0
+    sent = c.tile_m * c.tile_n * (ranks - 1) / ranks
+    return costs.cluster_split_k_cycles + costs.dsmem_cycles_per_partial_sum * sent

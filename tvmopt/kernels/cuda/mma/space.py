@@ -30,6 +30,8 @@ _WARPS = ((16, 16), (16, 32), (32, 16), (32, 32), (32, 64), (64, 32), (64, 64))
 _STEP_BYTES = (32, 64, 128)
 _STAGES = (5, 4, 3, 2)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Loads into registers that a thread has in flight.
+_LOADS = 4
 # Registers of a thread beyond accumulators and fragments.
 _OTHER_REGISTERS = 40
 
@@ -202,20 +204,40 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     one = (multiply**8 + port**8 + issue**8) ** 0.125
     if config.async_copy and not config.double_buffer_fragments:
         one += port * costs.exposed_port_share / tiles.concurrent
-    latency = costs.async_copy_latency_cycles
-    one += max(0.0, latency - max(0, config.stages - 1) * one * tiles.concurrent) / tiles.concurrent
+    if arch.has_wgmma:
+        one *= costs.mma_time_ratio
+    # Loads into registers wait for one access; cp.async under load, but not for the first stages.
+    access = _load_latency(problem, arch)
+    latency = costs.async_copy_latency_cycles if config.async_copy else access
+    ahead = max(0, config.stages - 1)
+    waits = max(0, steps - ahead) if config.async_copy else steps * math.ceil(copies / _LOADS)
+    exposed = max(0.0, latency - ahead * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
-    finish = spilled / arch.smem_bandwidth + latency / tiles.concurrent
-    compute = tiles.tiles_per_sm * (steps * one + finish) + costs.mma_fill_cycles
+    finish = spilled / arch.smem_bandwidth + access / tiles.concurrent
+    compute = tiles.tiles_per_sm * (steps * one + waits * exposed + finish)
+    compute += costs.mma_fill_cycles if config.async_copy else 0.0
     dram, l2 = memory_cycles(problem, arch, config.tile, config.raster_group)
     second = split_k_cycles(problem, arch, config.split_k) + pack_cycles(problem, arch)
-    total = max(compute, dram, l2) + costs.launch_cycles + second
+    # As with wgmma, neither of compute and DRAM traffic hides all of the other.
+    shared = (max(compute, l2) ** 3 + (dram / costs.stream_bandwidth_share) ** 3) ** (1 / 3)
+    total = shared + costs.mma_launch_cycles + second
     facts = (compute, dram, l2, lines, busy, float(tiles.tiles_per_sm))
     return Ranked(config, total, facts)
 
 
+def _load_latency(problem: MatmulProblem, arch: CudaArch) -> float:
+    """Return the cycles of a load: from L2 where it holds the operands, else from DRAM."""
+    fits = sum(problem.operand_bytes) <= arch.costs.l2_resident_share * arch.l2_bytes
+    return arch.costs.l2_latency_cycles if fits else arch.costs.dram_latency_cycles
+
+
 def _lines(problem: MatmulProblem, config: MmaConfig, n: int) -> float:
     """Return the 128-byte lines that a K block of a tile reads of operand ``n``."""
+    edge = (problem.rows, problem.columns)[n]
+    whole = problem.batch * edge * problem.depth * problem.sizes[n]
+    if problem.k_major[n] and problem.depth <= config.k_block and problem.operand_bytes[n] >= whole:
+        # A K block holds whole rows, which follow each other in memory.
+        return config.tile[n] * problem.depth * problem.sizes[n] / config.arch.line
     run = (config.k_block if problem.k_major[n] else config.tile[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
         run = problem.sizes[n]

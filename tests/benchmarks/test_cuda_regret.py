@@ -1,0 +1,66 @@
+"""The CUDA cost models on a recorded sweep: rankings of all families together, on two GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cuda_fit, cuda_regret
+from benchmarks.interleave import geometric_mean
+from tvmopt.device.gpus import GPUS
+
+SWEEP = Path("benchmarks/results/2026-11-28-cuda-sweep.jsonl")
+H100, H200 = GPUS["nvidia-h100"], GPUS["nvidia-h200"]
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    return SWEEP.read_text().splitlines()
+
+
+@pytest.mark.parametrize("arch", [H100, H200], ids=lambda a: a.name)
+def test_the_first_is_near_the_fastest(lines, arch) -> None:
+    found = cuda_regret.regrets_of(lines, arch)
+    assert len(found) == len(lines) == 39
+    assert geometric_mean(r.regret for r in found) < 1.04
+    # 5000 x 96 x 4096: see benchmarks/results/2026-11-28-cuda-ranking.md.
+    assert sum(r.regret > 1.16 for r in found) <= 1
+
+
+@pytest.mark.parametrize("arch", [H100, H200], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv2d-32-32-112-112-16-1-1-1-1-0-float16",
+        "conv2d-8-16-112-112-32-1-1-1-1-0-float16",
+        "matmul_nt-100-1000-16-int8",
+        "matmul_nt-64-512-32-int8",
+        "matmul_nt-16-4096-4096-float32",
+        "matmul_nt-32-11008-4096-float16",
+    ],
+)
+def test_short_reductions_and_streamed_weights(lines, arch, name) -> None:
+    line = next(line for line in lines if json.loads(line)["row"] == name)
+    [found] = cuda_regret.regrets_of([line], arch)
+    assert found.regret < 1.06, (found.first, found.fastest)
+
+
+def test_the_report_has_every_row_and_group(lines) -> None:
+    text = cuda_regret.report(cuda_regret.regrets_of(lines[:5], H200))
+    assert all(json.loads(line)["row"] in text for line in lines[:5])
+    assert "conv: geometric mean" in text and "all: geometric mean" in text
+
+
+def test_the_recorded_sweep_can_be_fitted(lines) -> None:
+    [points] = cuda_fit.points_of(lines[1:2])
+    assert points.configs[0].arch.name == H200.name and len(points.configs) == 23
+
+
+def test_without_measurements_it_says_so(tmp_path, capsys) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(SystemExit):
+        cuda_regret.main([str(empty)])
+    assert "must hold configurations" in capsys.readouterr().err
