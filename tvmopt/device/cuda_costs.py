@@ -10,8 +10,9 @@ class CudaCosts:
     """Fitted parameters of a GPU's cost models; the defaults fit an H200.
 
     Fits, by the median of repeated launches: SIMT and mma.sync GEMMs on 2026-11-22 and 2026-11-23,
-    row reductions, elementwise functions and copies on 2026-11-23. ``benchmarks/cuda_fit.py`` fits
-    a parameter again; ``benchmarks/results/2026-11-23-cuda.md`` shows kernels that this ranks.
+    row reductions, elementwise functions and copies on 2026-11-23, row reductions of several passes
+    again on 2026-11-28. ``benchmarks/cuda_fit.py`` fits a parameter again;
+    ``benchmarks/results/2026-11-23-cuda.md`` shows kernels that this ranks.
     A parameter whose description says "estimated" was not fitted.
 
     Attributes:
@@ -35,6 +36,11 @@ class CudaCosts:
         shuffle_cycles: Cycles of that step.
         cross_warp_cycles: Reduction over several warps: two barriers and shared memory.
         reread_cycles: Until data that was read before arrives again.
+        reread_line_cycles: Of an SM for a 128-byte line of a row that a later pass reads again.
+        split_line_share: Share of reread_line_cycles for each further line that a warp touches
+            because its threads are in several rows.
+        phase_stall_warps: Warps of a scheduler that double the issue time of dependent passes, by
+            stalls that more warps hide.
         partial_sector_lines: 128-byte lines that a store of less than an L2 sector costs.
         reduction_instructions: Instructions of a thread of a reduction besides its elements.
         block_reduction_instructions: Instructions of a thread of a block reduction, besides
@@ -109,6 +115,9 @@ class CudaCosts:
     shuffle_cycles: float = 45.0
     cross_warp_cycles: float = 150.0
     reread_cycles: float = 120.0
+    reread_line_cycles: float = 4.3
+    split_line_share: float = 0.4
+    phase_stall_warps: float = 0.6
     partial_sector_lines: float = 3.0
     reduction_instructions: float = 30.0
     block_reduction_instructions: float = 40.0

@@ -21,6 +21,9 @@ from tvmopt.kernels.ranked import Ranked
 _FEWEST_THREADS, _MOST_THREADS = 32, 512
 # Most elements of a row that a thread keeps in registers.
 _MOST_CACHED = 128
+# Most elements that a pass without a loop keeps too, as the compiler merges all passes' loads: 40
+# were measured to be faster than a loop, 64 not.
+_MOST_MERGED = 48
 
 
 def row_reduction_hints(form: RowForm, arch: CudaArch) -> list[Ranked[CudaRowReductionConfig]]:
@@ -122,16 +125,16 @@ class _Rows:
         form, passes, costs = self.form, self.passes, config.arch.costs
         share, vector, unroll = config.reduce_threads, config.vector_elements, config.unroll
         in_shared = config.row_cache == RowCache.SHARED
-        in_registers = config.row_cache == RowCache.REGISTERS
+        kept = self._kept(config)
         steps = math.ceil(form.columns / vector / share)
         size = max(map(self._row_itemsize, passes))
         rows_bytes = config.threads * form.columns * size
         shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
-        rereads = 0 if in_registers else max(0, len(passes) - 1)
+        rereads = 0 if kept else max(0, len(passes) - 1)
         cached = vector * min(unroll, steps)
         rounds = math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes))
-        if in_registers:
+        if kept:
             cached, rounds = min(math.ceil(form.columns / share), _MOST_CACHED), 1.0
         return StreamCost(
             blocks=math.ceil(form.rows / config.threads),
@@ -152,7 +155,32 @@ class _Rows:
             warp_lines=steps * self._lines(config),
             registers=32 + cached * size // 4,
             smem_bytes=rows_bytes if in_shared else 0,
+            exposed_cycles=self._exposed_lines(config, rereads) * costs.reread_line_cycles,
+            phased=len(passes) > 1,
         )
+
+    def _kept(self, config: CudaRowReductionConfig) -> bool:
+        """Whether registers keep a row from pass to pass.
+
+        In passes without loops, the compiler reads each element once, even across barriers.
+        """
+        if config.row_cache != RowCache.NONE:
+            return config.row_cache == RowCache.REGISTERS
+        pieces = math.ceil(self.form.columns / config.vector_elements)
+        steps = math.ceil(pieces / config.reduce_threads)
+        few = steps * config.vector_elements <= _MOST_MERGED
+        return len(self.passes) > 1 and steps <= config.unroll and few
+
+    def _exposed_lines(self, config: CudaRowReductionConfig, rereads: int) -> float:
+        """Return the lines of an SM whose loads and stores wait exposed; 0 for a single pass."""
+        form, arch = self.form, config.arch
+        if len(self.passes) == 1:
+            return 0.0
+        size = max(map(self._row_itemsize, self.passes))
+        lines = math.ceil(form.rows / arch.sms) * form.columns * size / arch.line
+        piece = min(config.reduce_threads, arch.warp) * config.vector_elements * size
+        split = max(1.0, min(arch.line, form.columns * size) / piece) - 1.0
+        return lines * (rereads + (rereads + 1 + form.wide) * split * arch.costs.split_line_share)
 
     def _row_itemsize(self, facts: BlockFacts) -> int:
         """Return the bytes of the widest element of a row that the block reads."""
