@@ -26,6 +26,7 @@ class StreamCost:
         warp_lines: 128-byte lines that the loads and stores of a warp touch, in total.
         registers: 32-bit registers of a thread.
         smem_bytes: Shared memory of a block, in bytes.
+        l2_share: Share of L2 that may hold the compulsory bytes; None for ``l2_resident_share``.
     """
 
     blocks: int
@@ -40,6 +41,7 @@ class StreamCost:
     warp_lines: float = 0.0
     registers: int = 32
     smem_bytes: int = 0
+    l2_share: float | None = None
 
     def resident(self, arch: CudaArch) -> int:
         """Return the resident blocks of an SM (occupancy)."""
@@ -56,7 +58,8 @@ class StreamCost:
         if not resident:
             return (math.inf,)
         costs = arch.costs
-        fits = self.compulsory_bytes < costs.l2_resident_share * arch.l2_bytes
+        share = costs.l2_resident_share if self.l2_share is None else self.l2_share
+        fits = self.compulsory_bytes < share * arch.l2_bytes
         latency = costs.l2_latency_cycles if fits else costs.dram_latency_cycles
         total = arch.l2_bytes_cycle if fits else arch.dram_bytes_cycle
         total *= costs.stream_bandwidth_share
