@@ -69,6 +69,8 @@ class CudaCosts:
         gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
         gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
+        gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it: a
+            weight of 34 MB was (H200, 2026-11-28), one of 67 MB was not.
         int4_tile_instructions: Instructions of a warp for 16 rows of a stage of the int4 GEMV.
         int4_fine_scale_instructions: More of them for scales of less than half a stage.
         int4_stage_instructions: Instructions of a stage, besides.
@@ -141,6 +143,7 @@ class CudaCosts:
     gemv_step_instructions: float = 6.0
     gemv_shuffle_cycles: float = 30.0
     gemv_time_ratio: float = 0.75
+    gemv_l2_resident_share: float = 0.7
     int4_tile_instructions: float = 190.0
     int4_fine_scale_instructions: float = 64.0
     int4_stage_instructions: float = 70.0

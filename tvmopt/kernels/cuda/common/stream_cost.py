@@ -29,6 +29,7 @@ class StreamCost:
         exposed_cycles: Cycles of the busiest SM that neither memory nor issue hides.
         phased: Whether the warps of a block load, compute and store together, between barriers:
             only other resident blocks then overlap memory and issue.
+        l2_share: Share of L2 that may hold the compulsory bytes; None for ``l2_resident_share``.
     """
 
     blocks: int
@@ -45,6 +46,7 @@ class StreamCost:
     smem_bytes: int = 0
     exposed_cycles: float = 0.0
     phased: bool = False
+    l2_share: float | None = None
 
     def resident(self, arch: CudaArch) -> int:
         """Return the resident blocks of an SM (occupancy)."""
@@ -61,7 +63,8 @@ class StreamCost:
         if not resident:
             return (math.inf,)
         costs = arch.costs
-        fits = self.compulsory_bytes < costs.l2_resident_share * arch.l2_bytes
+        share = costs.l2_resident_share if self.l2_share is None else self.l2_share
+        fits = self.compulsory_bytes < share * arch.l2_bytes
         latency = costs.l2_latency_cycles if fits else costs.dram_latency_cycles
         total = arch.l2_bytes_cycle if fits else arch.dram_bytes_cycle
         total *= costs.stream_bandwidth_share

@@ -391,7 +391,8 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             stored *= 128.0 * buffers * ranks / (c.tile_n * size)
         if c.epilogue_buffers == 1 and buffers > 1:
             store *= costs.tma_store_one_buffer_slowdown
-        if isinstance(problem, GemmProblem) and problem.n * size % 128:
+        columns = problem.n if isinstance(problem, GemmProblem) else problem.filters
+        if columns * size % 128:
             store *= costs.tma_store_unaligned_slowdown
     cycles = store * stored * size / 2.0
     if problem.epilogue is not None:
