@@ -4,7 +4,7 @@
 :mod:`.cuda_sweep`. Only the order within a row counts, so each row has a scale of its own, which is
 drawn to 1; points near a row's best weigh most. The script prints the regret before and after, and
 the fitted constants; a person writes them into
-:class:`tvmopt.kernels.cuda.hopper.cost.HopperCosts`, or those of any other family into
+:class:`tvmopt.kernels.cuda.hopper.cost_constants.HopperCosts`, or those of any other family into
 :class:`tvmopt.device.cuda_costs.CudaCosts`.
 """
 
@@ -27,7 +27,8 @@ from benchmarks.cuda_rows import row as row_of
 from tvmopt.device.cuda_costs import CudaCosts
 from tvmopt.kernels.cuda.hint import CudaHint
 from tvmopt.kernels.cuda.hopper.config import GEMM, HopperConfig
-from tvmopt.kernels.cuda.hopper.cost import COSTS, HopperCosts, gemm_cost
+from tvmopt.kernels.cuda.hopper.cost import gemm_cost
+from tvmopt.kernels.cuda.hopper.cost_constants import COSTS, HopperCosts
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.workload import Refusal, Workload

@@ -10,7 +10,8 @@ from benchmarks import cuda_fit, cuda_sweep
 from benchmarks.cuda_rows import row
 from tvmopt.device.cuda_costs import CudaCosts
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.cuda.hopper.cost import COSTS, gemm_cost
+from tvmopt.kernels.cuda.hopper.cost import gemm_cost
+from tvmopt.kernels.cuda.hopper.cost_constants import COSTS
 from tvmopt.kernels.cuda.hopper.match import match
 from tvmopt.kernels.policies import policy_of
 from tvmopt.measure.measurer import Measured

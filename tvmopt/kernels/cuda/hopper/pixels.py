@@ -10,7 +10,7 @@ from tvm.ir import Expr
 
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
-from tvmopt.kernels.cuda.hopper.cost import COSTS
+from tvmopt.kernels.cuda.hopper.cost_constants import COSTS
 from tvmopt.kernels.cuda.hopper.emit import quotient, remainder
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.output import Tiling

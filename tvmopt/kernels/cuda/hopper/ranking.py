@@ -17,13 +17,13 @@ from tvmopt.kernels.cuda.hopper.config import (
 )
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.cost import (
-    COSTS,
     HopperCost,
     conv_cost,
     exceeds_l2,
     gemm_cost,
     moved_bytes,
 )
+from tvmopt.kernels.cuda.hopper.cost_constants import COSTS
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
 from tvmopt.kernels.cuda.hopper.pixels import boxes
 from tvmopt.kernels.cuda.hopper.pixels import why_not as why_not_conv
