@@ -51,10 +51,10 @@ def _inputs(*shapes) -> list[np.ndarray]:
 def independent(emit, x, y):
     """Three readers of two inputs, and a sum over rows, which is no elementwise kernel."""
     total = emit(op.sum(x, axis=1))
-    turned = emit(op.strided_slice(x, [1], [8], [40]))
+    sliced = emit(op.strided_slice(x, [1], [8], [40]))
     joined = emit(op.concat([x, y], 1))
     repeated = emit(op.repeat(y, 2, 0))
-    return emit(relax.Tuple([total, turned, joined, repeated]))
+    return emit(relax.Tuple([total, sliced, joined, repeated]))
 
 
 def test_independent_kernels_are_one_launch(relax_main) -> None:
@@ -73,9 +73,9 @@ def test_independent_kernels_are_one_launch(relax_main) -> None:
 def test_the_network_computes_the_same(relax_main) -> None:
     x, y = _inputs(X, Y)
     fused = HorizontalFusion()(_scheduled(relax_main(independent, x=X, y=Y)))
-    total, turned, joined, repeated = _run(fused, [x, y])
+    total, sliced, joined, repeated = _run(fused, [x, y])
     np.testing.assert_allclose(total, x.sum(1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(turned, x[:, 8:40])
+    np.testing.assert_array_equal(sliced, x[:, 8:40])
     np.testing.assert_array_equal(joined, np.concatenate([x, y], 1))
     np.testing.assert_array_equal(repeated, np.repeat(y, 2, 0))
 

@@ -21,8 +21,8 @@ GPU = resolve_target("nvidia-h200")
 
 
 def _computed(emit, x):
-    turned = emit(op.permute_dims(x, [0, 2, 1, 3]))
-    return emit(op.multiply(emit(op.sigmoid(turned)), turned))
+    transposed = emit(op.permute_dims(x, [0, 2, 1, 3]))
+    return emit(op.multiply(emit(op.sigmoid(transposed)), transposed))
 
 
 def _moved(emit, x):

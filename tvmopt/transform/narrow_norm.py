@@ -19,7 +19,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.attention.producers import operator_name
-from tvmopt.transform.rewrite import rewrite_functions
+from tvmopt.transform.rewrite import rewrite_functions, without_dead_code
 
 _WIDE = "float32"
 
@@ -30,9 +30,7 @@ class ReadNarrowNorms:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
-        out = rewrite_functions(mod, _FuseCasts(mod))
-        names = [var.name_hint for var, f in out.functions_items() if isinstance(f, relax.Function)]
-        return relax.transform.DeadCodeElimination(sorted(names))(out)
+        return without_dead_code(rewrite_functions(mod, _FuseCasts(mod)))
 
 
 @mutator

@@ -76,8 +76,8 @@ def test_a_function_may_be_several_members() -> None:
 
 
 def test_kernels_that_share_memory_or_reduce_are_no_members() -> None:
-    turned = lowered(lambda x: op.permute_dims(x, [1, 0]), ((64, 64), H))
-    transposed = emit_kernel(turned, hint("gpu_transpose", tile=(32, 32), threads=128))
+    transpose = lowered(lambda x: op.permute_dims(x, [1, 0]), ((64, 64), H))
+    transposed = emit_kernel(transpose, hint("gpu_transpose", tile=(32, 32), threads=128))
     copy = lowered(lambda x: op.reshape(x, (8, 8)), ((64,), F))
     copied = emit_kernel(copy, hint("gpu_copy", threads=128))
     for kernel in (transposed, copied, sums(1, ((8, 8), H)), ADD):
