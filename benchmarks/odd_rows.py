@@ -192,7 +192,7 @@ def exported_pair(source: FittedSource, folder: Path) -> Pair:
     from tvmopt.frontend.load import load_onnx
     from tvmopt.frontend.source_interface import interface_of
     from tvmopt.stages.export import MODEL_FILE, export
-    from tvmopt.tracking.flavor import CompiledPyFunc
+    from tvmopt.tracking.flavor.python_model import CompiledPyFunc
 
     saved, out = folder / "saved", folder / "out"
     out.mkdir(parents=True)

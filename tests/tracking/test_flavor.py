@@ -25,7 +25,7 @@ from tests.ports import free_port
 from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, METADATA_FILE
 from tvmopt.tracking import flavor
-from tvmopt.tracking.flavor import CompiledPyFunc
+from tvmopt.tracking.flavor.python_model import CompiledPyFunc
 
 CLIENTS, REQUESTS = 8, 200
 

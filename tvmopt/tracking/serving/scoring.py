@@ -21,7 +21,7 @@ from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import ModelMetadata
 from tvmopt.runtime.metadata import TensorSpec
-from tvmopt.tracking.flavor import check_finite
+from tvmopt.tracking.flavor.python_model import check_finite
 from tvmopt.tracking.serving.body import read_body
 from tvmopt.tracking.serving.refusal import RefusedRequestError
 from tvmopt.tracking.serving.request_queue import Inputs, RequestQueue

@@ -18,8 +18,8 @@ from mlflow.pyfunc.scoring_server import infer_and_parse_data, predictions_to_js
 from tvmopt.errors import in_one_line
 from tvmopt.runtime import CompiledModel
 from tvmopt.runtime.interface import SourceInterface
-from tvmopt.tracking.flavor import CompiledPyFunc
 from tvmopt.tracking.flavor.as_source import signature_of
+from tvmopt.tracking.flavor.python_model import CompiledPyFunc
 from tvmopt.tracking.serving.refusal import RefusedRequestError
 from tvmopt.tracking.serving.request_queue import RequestQueue
 from tvmopt.tracking.serving.scoring import Receive, ScoringServer
