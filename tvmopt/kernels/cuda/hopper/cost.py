@@ -57,7 +57,7 @@ class _Tiled:
         pitches: Row pitch of the left and of the right operand, in bytes.
         dram_bytes: Compulsory DRAM traffic.
         out: Dtype that is stored.
-        pixel_cycles: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+        pixel_cycles: Cycles to load a K block of a pixel; 0 for a GEMM.
     """
 
     problem: _Problem
@@ -136,10 +136,25 @@ def conv_cost(
     else:
         read = p.images * p.height * p.width * size
         pitch = K_BLOCK_BYTES
+    pixel = costs.image_row_load_cycles / box[2]
+    if isinstance(p, ConvProblem):
+        pixel += costs.pixel_load_cycles_per_128_bytes
+    else:
+        pixel += costs.window_load_cycles_per_sector * _sectors(p, config.arch)
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    pixel = costs.pixel_load_cycles_per_128_bytes + costs.image_row_load_cycles / box[2]
     tiled = _Tiled(p, tiles, p.k_blocks, (pitch, pitch), moved, p.out, pixel)
     return _with_packing(_cost(config, tiled, costs), packing_bytes, config.arch, costs)
+
+
+def _sectors(problem: FewChannelsProblem, arch: CudaArch) -> float:
+    """Return the mean number of L2 sectors that the window rows of a pixel touch in a K block.
+
+    Windows begin at multiples of 16 bytes, so that half of them may begin within a sector.
+    """
+    size = BYTES[problem.dtype]
+    line, step = problem.window * size, problem.column_stride * size
+    straddling = 1.0 - math.gcd(step, arch.sector) / arch.sector
+    return problem.loaded_rows * (line / arch.sector + straddling)
 
 
 def _with_packing(
@@ -237,7 +252,7 @@ def _k_block_cycles(
     )
     left = costs.pitch_slowdown(tiled.pitches[0], c.cluster_n > 1)
     right = costs.pitch_slowdown(tiled.pitches[1], c.cluster_m > 1)
-    rows, columns = left * c.parts * c.tile_m, right * c.parts * c.tile_n
+    rows, columns = left * c.parts * c.tile_m, right * c.parts * c.loaded_n
     loaded = K_BLOCK_BYTES * (rows / c.cluster_n + columns / c.cluster_m)
     l2 = loaded / costs.l2_bytes_per_cycle_per_sm * busy
     if exceeds_l2(tiled.dram_bytes, c.arch, costs) and not tiled.pixel_cycles:
@@ -245,7 +260,7 @@ def _k_block_cycles(
         l2 = max(l2, missed / costs.l2_miss_bytes_per_cycle_per_sm * busy)
     exponent = costs.arrival_slowdown_exponent
     arrival = costs.arrival_cycles_per_line * (
-        left**exponent * c.parts * c.tile_m + right**exponent * c.parts * c.tile_n
+        left**exponent * c.parts * c.tile_m + right**exponent * c.parts * c.loaded_n
     )
     latency = costs.load_latency_cycles / (c.stages - 1)
     parts = (compute, smem, l2, arrival, tiled.pixel_cycles * c.tile_m, latency)

@@ -27,6 +27,8 @@ class HopperCosts:
         l2_miss_from_l2_sizes: Multiple of the L2 size from which on the operands exceed L2.
         pixel_load_cycles_per_128_bytes: TMA load of 128 bytes of a pixel box.
         image_row_load_cycles: Extra cycles at the start of an image row.
+        window_load_cycles_per_sector: TMA load of a 32-byte sector of a window of few channels,
+            from three convolutions of 3 channels (H200, 2026-11-28).
         pitch_64_slowdown: L2 slowdown of rows aligned to 64 bytes, not to lines of 128.
         pitch_32_slowdown: L2 slowdown of rows aligned to 32 bytes.
         pitch_16_slowdown: L2 slowdown of rows aligned to 16 bytes.
@@ -77,6 +79,7 @@ class HopperCosts:
     l2_miss_from_l2_sizes: float = 1.5
     pixel_load_cycles_per_128_bytes: float = 2.253
     image_row_load_cycles: float = 1.205
+    window_load_cycles_per_sector: float = 1.35
     pitch_64_slowdown: float = 2.148
     pitch_32_slowdown: float = 1.788
     pitch_16_slowdown: float = 3.221

@@ -59,6 +59,10 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
     )
     fine, whole = problem.n <= _FINE_MAX_N, _has_residual(problem)
     plain = _tiled_with_bases(base, problem.dtype, problem.out, swap, fine, whole)
+    if problem.k_major == (False, False):
+        # Neither operand allows tiles of other widths than 64 while its stage holds just a tile.
+        blocks = dataclasses.replace(base, whole_blocks=True)
+        plain += _tiled_with_bases(blocks, problem.dtype, problem.out, swap, fine, whole)
     split = _with_bases(workspace_configs(base, problem, swap), problem.dtype)
     best: dict[HopperConfig, HopperCost] = {}
     least_l2 = COSTS.multicast_min_l2_over_compute
