@@ -27,6 +27,7 @@ class MatmulProblem:
         runs: Elements of each operand in one aligned vector access.
         plain: Whether each operand is copied without arithmetic.
         padded: Whether a condition pads each operand with zeros.
+        periods: Elements of K by multiples of which a pipeline may load each operand ahead.
         operand_bytes: Bytes of each operand in memory.
         output_bytes: Bytes of the output.
         out_run: Elements of the output in one aligned vector access.
@@ -45,6 +46,7 @@ class MatmulProblem:
     runs: tuple[int, int]
     plain: tuple[bool, bool]
     padded: tuple[bool, bool]
+    periods: tuple[int, int]
     operand_bytes: tuple[int, int]
     output_bytes: float
     out_run: int
@@ -73,6 +75,7 @@ def matmul_problem(gemm: GemmForm) -> MatmulProblem:
         runs=(a.run, b.run),
         plain=(a.plain, b.plain),
         padded=(a.padded, b.padded),
+        periods=(a.period, b.period),
         operand_bytes=gemm.operand_bytes,
         output_bytes=batch * rows * columns * itemsize(gemm.out),
         out_run=gemm.out_run,
@@ -97,6 +100,7 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
         runs=both(int(16 / size), problem.runs),
         plain=both(True, problem.plain),
         padded=both(False, problem.padded),
+        periods=both(1, problem.periods),
         packed=which,
     )
 

@@ -298,9 +298,9 @@ class HopperConfig(CudaHint):
                 return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)
         if not right and self.loaded_n % 64:
-            return Refusal("a stage holds whole blocks of 64 columns of an MN-major right operand")
+            return Refusal("the stages of an MN-major right operand hold blocks of 64 columns")
         if self.whole_blocks and (right or self.loaded_n == self.tile_n):
-            return Refusal("only an MN-major right operand of other widths has blocks of 64 columns")
+            return Refusal("only tiles of an MN-major right operand need whole_blocks")
         if self.multicast_size > 1 and self.cluster_split_k > 1:
             return Refusal("a cluster is either for multicast or for split-K")
         if self.multicast_size not in (1, 2, 4, 8) or self.cluster_m > self.tile_n // 8:

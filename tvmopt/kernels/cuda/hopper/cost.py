@@ -87,7 +87,15 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     readers = across if left >= right else down
     if config.split_k_workspace:
         plain, slices = dataclasses.replace(p, epilogue=None), config.split_k
-        tiled = _Tiled(plain, tiles * slices, p.k_blocks * p.group, pitches, moved, p.accumulator, readers=readers)
+        tiled = _Tiled(
+            plain,
+            tiles * slices,
+            p.k_blocks * p.group,
+            pitches,
+            moved,
+            p.accumulator,
+            readers=readers,
+        )
         cost = _cost(config, tiled, costs)
         traffic = (slices + 1) * p.elements * 4.0
         added = costs.extra_kernel_cycles + traffic / (costs.workspace_rate * arch.dram_bytes_cycle)

@@ -65,6 +65,7 @@ class FewChannelsProblem:
 
     #: The weight is K-major.
     weight_k_major = True
+
     def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
         return self.epilogue or identity("float32", self.out, rank=4)

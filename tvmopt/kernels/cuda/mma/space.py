@@ -110,6 +110,8 @@ def _configs(
             for stages, ahead in _pipelines(
                 problem, arch, (bm, bn), step * split, most, async_copy
             ):
+                if any((stages - 1) * step % period for period in problem.periods):
+                    continue
                 config = MmaConfig(
                     template=NAME,
                     arch=arch,
