@@ -10,10 +10,11 @@ class HopperCosts:
     """Fitted constants.
 
     Source: ``benchmarks.cuda_fit`` on sweeps of ``benchmarks.cuda_sweep`` on an H200, 1,800
-    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches on
-    2026-11-28 (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``), and so were the constants whose
-    description has that date. The L2 misses are from GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
-    help. The GPU's descriptor has DRAM bandwidth, number of SMs and size of L2.
+    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches,
+    and the constants whose description has that date, on 2026-11-28
+    (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``). The L2 misses are from GEMMs of 8192^3 and
+    16384^3, where multicast of the second operand did not help. The GPU's descriptor has DRAM
+    bandwidth, number of SMs and size of L2.
 
     Attributes:
         launch_cycles: From the launch to the first wgmma plus from the last one to the next launch.

@@ -82,7 +82,7 @@ class FewChannelsProblem:
 
     @property
     def k_steps(self) -> int:
-        """wgmma K steps of a K block, 32 bytes each."""
+        """Number of wgmma K steps of a K block, 32 bytes each."""
         return self.loaded_rows * self.window * BYTES[self.dtype] // 32
 
     @property
