@@ -33,7 +33,7 @@ from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTER_GROUPS, ranked_rast
 from tvmopt.kernels.ranked import Ranked
 
 # Swap A and B up to this M; beyond, only where 64-row tiles have much padding. Also swap where only
-# A is K-major: tiles of an MN-major right operand are multiples of 64 wide.
+# A is K-major: tiles of an MN-major right operand fill their stage only at multiples of 64 columns.
 _SWAP_MAX_M = 128
 # N up to which every tile width is tried.
 _FINE_MAX_N = 512
