@@ -84,7 +84,6 @@ class CudaCosts:
         mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
         mma_time_ratio: Measured over predicted cycles of a K block of mma.sync kernels on Hopper.
-        mma_conv_time_ratio: Further factor for convolutions, whose pixel loads are not modelled.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
         shared_access_cycles: Of that port for a load and a store of a warp, of any width.
@@ -157,7 +156,6 @@ class CudaCosts:
     mma_launch_cycles: float = 1500.0
     mma_fill_cycles: float = 600.0
     mma_time_ratio: float = 1.3
-    mma_conv_time_ratio: float = 2.0
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5
     shared_access_cycles: float = 4.0

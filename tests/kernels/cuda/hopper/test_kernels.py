@@ -26,6 +26,23 @@ PERSISTENT = dataclasses.replace(SMEM_STORE, tile_n=64, persistent=True)
 ONE_TILE = gemm_config(m_atoms=2, tile_n=104, persistent=False, epilogue_buffers=2)
 CLUSTER_SPLIT_K = gemm_config(tile_n=128, split_k=2, persistent=False, epilogue_buffers=1)
 MULTICAST = gemm_config(tile_n=192, stages=3, cluster_m=2, epilogue_buffers=1)
+# Stages that hold more columns of an MN-major right operand than wgmma reads.
+_MN_MAJOR = {"trans_a": True, "trans_b": False, "m": 136}
+PARTLY_READ_BLOCKS = [
+    (_MN_MAJOR, dataclasses.replace(SMALL, tile_n=72, whole_blocks=True)),
+    (
+        {**_MN_MAJOR, "n": 520},
+        gemm_config(tile_n=144, stages=5, persistent=False, epilogue_buffers=3, whole_blocks=True),
+    ),
+    (
+        {**_MN_MAJOR, "n": 1000, "k": 700},
+        gemm_config(tile_n=104, stages=4, cluster_m=4, smem_store=True, whole_blocks=True),
+    ),
+    (
+        {**_MN_MAJOR, "m": 40, "n": 300},
+        dataclasses.replace(SMEM_STORE, split_k=2, swap_ab=True, whole_blocks=True),
+    ),
+]
 # Fields that differ from those of ``gemm_problem``, and the configuration.
 GEMMS = [
     ({}, SMALL),
@@ -111,6 +128,7 @@ GEMMS = [
     ({"dtype": "int8", "out": "int32", "k": 273, "trans_b": False}, SMALL),
     ({"m": 300, "n": 10}, PERSISTENT),
     ({"m": 300, "n": 67, "out": "float32"}, dataclasses.replace(PERSISTENT, tile_n=128)),
+    *PARTLY_READ_BLOCKS,
 ]
 CONVOLUTIONS = [
     SMALL,
@@ -154,6 +172,11 @@ def _matrix(*shape, dtype="float16"):
     if dtype == "int8":
         return RNG.integers(-128, 128, shape).astype(dtype)
     return RNG.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize(("fields", "config"), PARTLY_READ_BLOCKS)
+def test_gemms_with_partly_read_blocks(fields, config, device):
+    test_gemms(fields, config, device)
 
 
 @pytest.mark.parametrize(("fields", "config"), sampled(GEMMS, 2))
@@ -204,6 +227,14 @@ def test_convolutions(config, stride, device):
 @pytest.mark.parametrize("channels", [1, 3, 12, 16, 32, 48, 80])
 def test_channels(channels, layout, device):
     check_conv(SMALL, 1, channels, layout, device)
+
+
+@pytest.mark.parametrize("config", [SMALL, SMEM_STORE, dataclasses.replace(ONE_TILE, tile_n=128)])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_a_kernel_of_fewer_rows_than_a_k_block_holds(channels, config, device):
+    few = conv_problem(2, channels).few_channels
+    assert few.fold > few.loaded_rows == 3
+    check_conv(config, 2, channels, "HWIO", device)
 
 
 def check_conv(config, stride, channels, layout, device):

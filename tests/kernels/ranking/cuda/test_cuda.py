@@ -7,6 +7,8 @@ from tvm import te, tirx
 
 from benchmarks.cuda_rows import SEED_ROWS, row
 from tvmopt.device.gpus import GPUS
+from tvmopt.kernels.cuda.build import build_kernels
+from tvmopt.kernels.emit import emit_kernel
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy, policy_of
@@ -70,7 +72,7 @@ def test_a_device_has_its_policies() -> None:
         ("matmul_nt-100-1000-16-int8", "mma_matmul", True),
         ("matmul_nt-200-1000-32-float16", "hopper_gemm", True),
         # wgmma has a tile of 8 columns.
-        ("conv2d-4-3-64-64-64-3-3-1-1-1-float16", "hopper_conv", False),
+        ("conv2d-8-64-160-160-32-3-3-1-1-1-float16", "hopper_conv", False),
         ("matmul_nt-1000-1000-1000-float16", "hopper_gemm", False),
     ],
 )
@@ -78,3 +80,16 @@ def test_mma_sync_is_tried_where_the_reduction_is_short(name, first, tried) -> N
     templates = [hint.template for hint in policy_of(row(name).func, H200).emit_config(20)]
     assert templates[0] == first and len(templates) == 20
     assert ("mma_matmul" in templates) == tried
+
+
+@pytest.mark.parametrize("images", [4, 5])
+def test_a_pipeline_loads_fused_axes_ahead_in_whole_runs(images) -> None:
+    # K is 8 x 8 x 3: vectors of 8 elements lie over two axes of 24 elements. Loaded ahead by other
+    # multiples, their indices were vectors that TVM's CUDA code generator refuses.
+    func = row(f"conv2d-{images}-64-64-64-3-8-8-8-1-0-float16").func
+    hints = [r.hint for r in policy_of(func, H200).ranked if r.hint.template == "mma_matmul"]
+    unpacked = [hint for hint in hints if not hint.pack_a]
+    assert unpacked and all((hint.stages - 1) * hint.k_block % 24 == 0 for hint in unpacked)
+    # The code generator raises where an index is such a vector.
+    first = next(hint for hint in unpacked if hint.async_copy)
+    assert build_kernels({"main": emit_kernel(func, first)}, H200).imports

@@ -48,6 +48,23 @@ def test_a_large_gemm_takes_large_tiles():
     assert not hint.swap_ab and hint.split_k == 1 and not hint.smem_store
 
 
+def test_mn_major_operands_take_tiles_that_fill_one_wave():
+    problem = GemmProblem(768, 3072, 4096, trans_a=True, trans_b=False)
+    hint = gemm_configs(problem, H200)[0].hint
+    assert hint.whole_blocks and (hint.tile_m, hint.tile_n, hint.loaded_n) == (128, 144, 192)
+    # 6 x 22 tiles on 132 SMs.
+    assert (768 // hint.tile_m) * math.ceil(3072 / hint.tile_n) == H200.sms
+    k_major = gemm_configs(dataclasses.replace(problem, trans_b=True), H200)
+    assert not any(r.hint.whole_blocks for r in k_major)
+
+
+@pytest.mark.parametrize("rows", [6000, 6400])
+def test_one_cluster_reads_the_larger_operand(rows):
+    # Two clusters of an operand of 0.4 of L2 would read it twice.
+    hint = gemm_configs(GemmProblem(rows, 128, 2048, trans_b=False), H200)[0].hint
+    assert hint.swap_ab and hint.cluster_m * hint.tile_m >= 128
+
+
 def test_few_rows_swap_a_and_b():
     hint = gemm_configs(GemmProblem(16, 4096, 14336), H200)[0].hint
     assert hint.swap_ab and hint.tile_n == 16

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvmopt.kernels.analysis import block_facts
+from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
 from tvmopt.kernels.cuda.common.gemm_inlining import inline_producers
 from tvmopt.kernels.cuda.common.runs import aligned_run, contiguous_run
 
@@ -30,6 +30,9 @@ class GemmOperand:
         run: Length of aligned contiguous runs along that axis, in elements: a power of two.
         plain: Whether it is loaded without arithmetic (zero where padded).
         padded: Whether a condition pads it with zeros.
+        period: A software pipeline may load it ahead by multiples of so many elements of K. By
+            others, TVM no longer finds that a run over several axes is contiguous, and its vector
+            of indices is no CUDA type.
     """
 
     index: int
@@ -39,6 +42,7 @@ class GemmOperand:
     run: int
     plain: bool
     padded: bool
+    period: int = 1
 
 
 def gemm_operand(
@@ -76,7 +80,24 @@ def gemm_operand(
     plain = _is_plain(value) and all(str(r.buffer.dtype) == dtype for r in facts.reads)
     size = max([float(r.buffer.dtype.itemsize) for r in facts.reads] or [1.0])
     padded = any(call.endswith("if_then_else") for call in facts.calls)
-    return GemmOperand(index, dtype, size, best, run, plain, padded)
+    along = [n for n, k in enumerate(kinds) if k == "k" and facts.axes[n].extent > 1]
+    period = max((_period(r, facts, along, run) for r in reads), default=1) if best == "k" else 1
+    return GemmOperand(index, dtype, size, best, run, plain, padded, period)
+
+
+def _period(access: Access, facts: BlockFacts, axes: Sequence[int], run: int) -> int:
+    """Return the elements of K after which runs over several axes repeat; 1 for runs of one axis.
+
+    Example: K is the taps and channels of ``x[.., y * 16 + r, x * 16 + s, c]``, 16 x 16 x 3. Runs
+    of 8 elements lie over ``s`` and ``c``, which repeat after 48.
+    """
+    length = 1
+    for place, n in enumerate(reversed(axes)):
+        if access.strides[n] != length:
+            # Over one axis only, or in whole runs, the innermost index alone is contiguous.
+            return 1 if place < 2 or facts.axes[axes[-1]].extent % run == 0 else length
+        length *= facts.axes[n].extent
+    return 1
 
 
 def _is_plain(value: ir.Expr) -> bool:

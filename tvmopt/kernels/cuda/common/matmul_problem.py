@@ -26,6 +26,8 @@ class MatmulProblem:
         k_major: Whether each operand is K-major.
         runs: Elements of each operand in one aligned vector access.
         plain: Whether each operand is copied without arithmetic.
+        padded: Whether a condition pads each operand with zeros.
+        periods: Elements of K by multiples of which a pipeline may load each operand ahead.
         operand_bytes: Bytes of each operand in memory.
         output_bytes: Bytes of the output.
         out_run: Elements of the output in one aligned vector access.
@@ -43,6 +45,8 @@ class MatmulProblem:
     k_major: tuple[bool, bool]
     runs: tuple[int, int]
     plain: tuple[bool, bool]
+    padded: tuple[bool, bool]
+    periods: tuple[int, int]
     operand_bytes: tuple[int, int]
     output_bytes: float
     out_run: int
@@ -70,6 +74,8 @@ def matmul_problem(gemm: GemmForm) -> MatmulProblem:
         k_major=(a.contiguous == "k", b.contiguous == "k"),
         runs=(a.run, b.run),
         plain=(a.plain, b.plain),
+        padded=(a.padded, b.padded),
+        periods=(a.period, b.period),
         operand_bytes=gemm.operand_bytes,
         output_bytes=batch * rows * columns * itemsize(gemm.out),
         out_run=gemm.out_run,
@@ -93,6 +99,8 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
         k_major=both(True, problem.k_major) if size != 2 else problem.k_major,
         runs=both(int(16 / size), problem.runs),
         plain=both(True, problem.plain),
+        padded=both(False, problem.padded),
+        periods=both(1, problem.periods),
         packed=which,
     )
 

@@ -35,6 +35,7 @@ def packed(operand: GemmOperand, along_k: bool) -> GemmOperand:
         run=int(VECTOR_BYTES / size),
         plain=True,
         padded=False,
+        period=1,
     )
 
 

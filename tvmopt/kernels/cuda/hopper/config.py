@@ -60,6 +60,8 @@ class HopperConfig(CudaHint):
         pingpong: Whether each consumer warpgroup has tiles of its own, so that the epilogue of one
             overlaps the main loop of the other.
         parts: Parts of each operand in a stage: 2 for split float32, else 1.
+        whole_blocks: Whether a stage holds whole blocks of 64 columns, more than ``tile_n``, as TMA
+            loads an MN-major right operand; wgmma reads the first ``tile_n`` of them.
     """
 
     tile_k: int = 64
@@ -79,6 +81,7 @@ class HopperConfig(CudaHint):
     wgmma_wait_depth: int = 1
     pingpong: bool = False
     parts: int = 1
+    whole_blocks: bool = False
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -154,7 +157,12 @@ class HopperConfig(CudaHint):
     @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage, in bytes."""
-        return self.parts * (self.tile_m + self.tile_n) * K_BLOCK_BYTES
+        return self.parts * (self.tile_m + self.loaded_n) * K_BLOCK_BYTES
+
+    @property
+    def loaded_n(self) -> int:
+        """Columns that a stage holds of the right operand."""
+        return 64 * ceil_div(self.tile_n, 64) if self.whole_blocks else self.tile_n
 
     def columns_of(self, rank: int) -> range:
         """Return the tile columns that rank ``rank`` of a cluster split-K reduces and stores."""
@@ -289,8 +297,10 @@ class HopperConfig(CudaHint):
             if self.pingpong:
                 return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)
-        if not right and self.tile_n % 64:
-            return Refusal("tile_n of an MN-major right operand is a multiple of 64")
+        if not right and self.loaded_n % 64:
+            return Refusal("the stages of an MN-major right operand hold blocks of 64 columns")
+        if self.whole_blocks and (right or self.loaded_n == self.tile_n):
+            return Refusal("only tiles of an MN-major right operand need whole_blocks")
         if self.multicast_size > 1 and self.cluster_split_k > 1:
             return Refusal("a cluster is either for multicast or for split-K")
         if self.multicast_size not in (1, 2, 4, 8) or self.cluster_m > self.tile_n // 8:

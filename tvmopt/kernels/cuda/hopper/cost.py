@@ -57,7 +57,8 @@ class _Tiled:
         pitches: Row pitch of the left and of the right operand, in bytes.
         dram_bytes: Compulsory DRAM traffic.
         out: Dtype that is stored.
-        pixel_cycles: Cycles to load 128 bytes of a pixel; 0 for a GEMM.
+        pixel_cycles: Cycles to load a K block of a pixel; 0 for a GEMM.
+        readers: Clusters that read a part of the larger operand.
     """
 
     problem: _Problem
@@ -67,6 +68,7 @@ class _Tiled:
     dram_bytes: float
     out: str
     pixel_cycles: float = 0.0
+    readers: int = 1
 
 
 def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = COSTS) -> HopperCost:
@@ -82,15 +84,25 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     pitches = (second, first) if config.swap_ab else (first, second)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
+    readers = across if left >= right else down
     if config.split_k_workspace:
         plain, slices = dataclasses.replace(p, epilogue=None), config.split_k
-        tiled = _Tiled(plain, tiles * slices, p.k_blocks * p.group, pitches, moved, p.accumulator)
+        tiled = _Tiled(
+            plain,
+            tiles * slices,
+            p.k_blocks * p.group,
+            pitches,
+            moved,
+            p.accumulator,
+            readers=readers,
+        )
         cost = _cost(config, tiled, costs)
         traffic = (slices + 1) * p.elements * 4.0
-        added = costs.extra_kernel_cycles + traffic / (2.0 * arch.dram_bytes_cycle)
+        added = costs.extra_kernel_cycles + traffic / (costs.workspace_rate * arch.dram_bytes_cycle)
         cost = dataclasses.replace(cost, cycles=cost.cycles + added, epilogue=cost.epilogue + added)
     else:
-        cost = _cost(config, _Tiled(p, tiles, p.k_blocks * p.group, pitches, moved, p.out), costs)
+        tiled = _Tiled(p, tiles, p.k_blocks * p.group, pitches, moved, p.out, readers=readers)
+        cost = _cost(config, tiled, costs)
     return _with_packing(cost, p.packing_bytes, arch, costs)
 
 
@@ -136,10 +148,25 @@ def conv_cost(
     else:
         read = p.images * p.height * p.width * size
         pitch = K_BLOCK_BYTES
+    pixel = costs.image_row_load_cycles / box[2]
+    if isinstance(p, ConvProblem):
+        pixel += costs.pixel_load_cycles_per_128_bytes
+    else:
+        pixel += costs.window_load_cycles_per_sector * _sectors(p, config.arch)
     moved = read + p.images * high * wide * p.filters * _written(p.out, problem)
-    pixel = costs.pixel_load_cycles_per_128_bytes + costs.image_row_load_cycles / box[2]
     tiled = _Tiled(p, tiles, p.k_blocks, (pitch, pitch), moved, p.out, pixel)
     return _with_packing(_cost(config, tiled, costs), packing_bytes, config.arch, costs)
+
+
+def _sectors(problem: FewChannelsProblem, arch: CudaArch) -> float:
+    """Return the mean number of L2 sectors that the window rows of a pixel touch in a K block.
+
+    Windows begin at multiples of 16 bytes, so that half of them may begin within a sector.
+    """
+    size = BYTES[problem.dtype]
+    line, step = problem.window * size, problem.column_stride * size
+    straddling = 1.0 - math.gcd(step, arch.sector) / arch.sector
+    return problem.loaded_rows * (line / arch.sector + straddling)
 
 
 def _with_packing(
@@ -175,8 +202,10 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     if c.pingpong and main_loop >= epilogue and _pingpong_pays(c, tiled, costs):
         sms = _overlapped(c, waves, main_loop, epilogue)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
+    if min(c.cluster_m, c.cluster_n) > 1 and all(pitch % 32 for pitch in tiled.pitches):
+        sms += costs.unaligned_2d_multicast_cycles
     dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * on_average**costs.dram_busy_exponent
-    dram = tiled.dram_bytes / dram_rate
+    dram = tiled.dram_bytes / dram_rate * _reread_slowdown(c, tiled, costs)
     if not c.persistent:
         # Between the last load of a block and the first of the next on its SM, DRAM is idle too.
         sms += (waves - 1) * costs.block_start_cycles
@@ -190,6 +219,18 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     return HopperCost(
         total, waves * k_blocks * compute, waves * k_blocks * l2, dram, waves * epilogue
     )
+
+
+def _reread_slowdown(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> float:
+    """Return the slowdown of the larger operand's stream where several clusters read it.
+
+    L2 has two partitions, and a line that SMs of both read occupies both: the nearer the operands
+    come to the size of L2, the more of them it loses between launches and readers.
+    """
+    share = tiled.dram_bytes / c.arch.l2_bytes
+    if tiled.readers == 1 or share > 1.0:
+        return 1.0
+    return 1.0 + costs.reread_slowdown * share**2
 
 
 def _pingpong_pays(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> bool:
@@ -230,6 +271,8 @@ def _k_block_cycles(
     atoms = c.tile_m // 64
     products = len(PRODUCTS) if c.parts > 1 else 1
     compute = products * costs.wgmma_slowdown * k_steps * atoms * c.tile_n / 2.0
+    if c.consumer_warpgroups == 1:
+        compute *= costs.lone_warpgroup_slowdown
     # Of each wgmma, shared memory serves 32 bytes of each column and all of its 64 rows.
     smem_bytes = 32.0 * c.tile_n + 2048.0
     smem = (
@@ -237,7 +280,7 @@ def _k_block_cycles(
     )
     left = costs.pitch_slowdown(tiled.pitches[0], c.cluster_n > 1)
     right = costs.pitch_slowdown(tiled.pitches[1], c.cluster_m > 1)
-    rows, columns = left * c.parts * c.tile_m, right * c.parts * c.tile_n
+    rows, columns = left * c.parts * c.tile_m, right * c.parts * c.loaded_n
     loaded = K_BLOCK_BYTES * (rows / c.cluster_n + columns / c.cluster_m)
     l2 = loaded / costs.l2_bytes_per_cycle_per_sm * busy
     if exceeds_l2(tiled.dram_bytes, c.arch, costs) and not tiled.pixel_cycles:
@@ -245,7 +288,7 @@ def _k_block_cycles(
         l2 = max(l2, missed / costs.l2_miss_bytes_per_cycle_per_sm * busy)
     exponent = costs.arrival_slowdown_exponent
     arrival = costs.arrival_cycles_per_line * (
-        left**exponent * c.parts * c.tile_m + right**exponent * c.parts * c.tile_n
+        left**exponent * c.parts * c.tile_m + right**exponent * c.parts * c.loaded_n
     )
     latency = costs.load_latency_cycles / (c.stages - 1)
     parts = (compute, smem, l2, arrival, tiled.pixel_cycles * c.tile_m, latency)

@@ -10,15 +10,20 @@ class HopperCosts:
     """Fitted constants.
 
     Source: ``benchmarks.cuda_fit`` on sweeps of ``benchmarks.cuda_sweep`` on an H200, 1,800
-    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches on
-    2026-11-28 (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``). The
-    L2 misses are from GEMMs of 8192^3 and 16384^3, where multicast of the second operand did not
-    help. The GPU's descriptor has DRAM bandwidth, number of SMs and size of L2.
+    configurations of GEMMs, 2026-11-23 (``benchmarks/results/2026-11-23-cuda.md``); the launches,
+    and the constants whose description has that date, on 2026-11-28
+    (``benchmarks/results/2026-11-28-cuda-sweep.jsonl``). The L2 misses are from GEMMs of 8192^3 and
+    16384^3, where multicast of the second operand did not help. The GPU's descriptor has DRAM
+    bandwidth, number of SMs and size of L2.
 
     Attributes:
         launch_cycles: From the launch to the first wgmma plus from the last one to the next launch.
         cluster_launch_cycles: Extra cycles of a cluster, whose blocks start and stop as one.
+        unaligned_2d_multicast_cycles: More of them where both operands are multicast and have rows
+            aligned to 16 bytes only, in boxes of few rows (2026-11-28).
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
+        lone_warpgroup_slowdown: Tensor-core time of a single consumer warpgroup, relative to that
+            of several, whose wgmma fill the gaps between its K blocks (2026-11-28).
         smem_power_share: Slowdown of a K block by the power draw of shared-memory reads, as a share
             of their time.
         smem_read_slowdown: Time of shared-memory reads over nominal.
@@ -27,8 +32,11 @@ class HopperCosts:
         l2_miss_from_l2_sizes: Multiple of the L2 size from which on the operands exceed L2.
         pixel_load_cycles_per_128_bytes: TMA load of 128 bytes of a pixel box.
         image_row_load_cycles: Extra cycles at the start of an image row.
+        window_load_cycles_per_sector: TMA load of a 32-byte sector of a window of few channels,
+            from three convolutions of 3 channels (H200, 2026-11-28).
         pitch_64_slowdown: L2 slowdown of rows aligned to 64 bytes, not to lines of 128.
-        pitch_32_slowdown: L2 slowdown of rows aligned to 32 bytes.
+        pitch_32_slowdown: L2 slowdown of rows aligned to 32 bytes (2026-11-28); their 128 bytes are
+            in 1.75 lines on average.
         pitch_16_slowdown: L2 slowdown of rows aligned to 16 bytes.
         multicast_pitch_64_slowdown: L2 slowdown of multicast loads of rows aligned to 64 bytes.
         multicast_pitch_32_slowdown: That slowdown for rows aligned to 32 bytes.
@@ -39,6 +47,10 @@ class HopperCosts:
         dram_norm_exponent: Exponent of the p-norm of compute and DRAM time; 1 adds them. Fitted
             together with ``dram_share``: neither means much alone.
         dram_busy_exponent: Exponent with which DRAM bandwidth falls with the share of busy SMs.
+        reread_slowdown: Relative slowdown of a stream as large as L2 that several clusters read; it
+            falls with the square of the size (2026-11-28).
+        workspace_rate: Bandwidth of the partial sums in a workspace over DRAM bandwidth; 2.0 fits a
+            few MB, 0.9 fits 30 MB (2026-11-28).
         tma_store_cycles: A warpgroup stores 64 x 256 16-bit elements with TMA.
         smem_store_cycles: The same through shared memory with vector stores.
         tile_switch_cycles: Between the last wgmma of a tile and the first of the next.
@@ -69,7 +81,9 @@ class HopperCosts:
 
     launch_cycles: float = 2330.0
     cluster_launch_cycles: float = 598.0
+    unaligned_2d_multicast_cycles: float = 400.0
     wgmma_slowdown: float = 1.09
+    lone_warpgroup_slowdown: float = 1.05
     smem_power_share: float = 0.2122
     smem_read_slowdown: float = 1.008
     l2_bytes_per_cycle_per_sm: float = 109.3
@@ -77,8 +91,9 @@ class HopperCosts:
     l2_miss_from_l2_sizes: float = 1.5
     pixel_load_cycles_per_128_bytes: float = 2.253
     image_row_load_cycles: float = 1.205
+    window_load_cycles_per_sector: float = 1.35
     pitch_64_slowdown: float = 2.148
-    pitch_32_slowdown: float = 1.788
+    pitch_32_slowdown: float = 1.5
     pitch_16_slowdown: float = 3.221
     multicast_pitch_64_slowdown: float = 2.011
     multicast_pitch_32_slowdown: float = 3.6
@@ -88,6 +103,8 @@ class HopperCosts:
     dram_share: float = 0.873
     dram_norm_exponent: float = 3.287
     dram_busy_exponent: float = 0.15
+    reread_slowdown: float = 0.7
+    workspace_rate: float = 1.6
     tma_store_cycles: float = 781.0
     smem_store_cycles: float = 2181.0
     tile_switch_cycles: float = 627.9

@@ -15,6 +15,7 @@ from tvmopt.kernels.cuda.hopper.loader import Loader
 from tvmopt.kernels.cuda.hopper.parameters import Parameters
 from tvmopt.kernels.cuda.hopper.pipeline import Pipeline
 from tvmopt.kernels.cuda.hopper.pixels import PixelTiling
+from tvmopt.kernels.cuda.hopper.problem import BYTES
 from tvmopt.kernels.cuda.hopper.smem_layout import SWIZZLE, layout_of, layout_of_blocks
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.tma import tensor_map, tma_load
@@ -33,6 +34,7 @@ class FewChannelsLoader(Loader):
     ) -> None:  # fmt: skip
         p = self._problem = problem
         self._config, self._tiling = config, tiling
+        rows = p.loaded_rows
         self.dtype, self.k_blocks, self.k_steps = p.dtype, p.k_blocks, p.k_steps
         self.left_layout = layout_of_blocks(p.window * 2, config.warpgroup_m)
         self.right_layout = layout_of(True, config.tile_k)
@@ -40,9 +42,9 @@ class FewChannelsLoader(Loader):
         self._image_map = tensor_map(
             parameters.a,
             p.dtype,
-            (p.window, p.out_size[1], p.height - p.fold + 1, p.images, p.fold),
+            (p.window, p.out_size[1], p.height - rows + 1, p.images, rows),
             (p.column_stride * 2, line, p.height * line, line),
-            (p.window, box[2], box[1] * p.row_stride, box[0], p.fold),
+            (p.window, box[2], box[1] * p.row_stride, box[0], rows),
             steps=(1, 1, p.row_stride, 1, 1),
             swizzle=SWIZZLE[p.window * 2],
         )
@@ -54,7 +56,9 @@ class FewChannelsLoader(Loader):
 
     def stage_bytes(self, tile: Tile) -> Expr | int:
         """Return the transaction bytes of one stage."""
-        return self._config.stage_bytes
+        c, p = self._config, self._problem
+        missing = (p.fold - p.loaded_rows) * p.window * BYTES[p.dtype]
+        return c.stage_bytes - c.tile_m * missing
 
     def load(self, pipeline: Pipeline, slot: Expr, k_block: Expr, tile: Tile) -> None:
         """Issue the TMA loads of a stage: the rows under each pixel box, the weight's columns."""

@@ -65,8 +65,6 @@ class FewChannelsProblem:
 
     #: The weight is K-major.
     weight_k_major = True
-    #: wgmma K steps of a K block, 32 bytes each.
-    k_steps = K_BLOCK_BYTES // 32
 
     def epilogue_or_cast(self) -> Epilogue:
         """Return the epilogue; by default a cast of the accumulator."""
@@ -76,6 +74,16 @@ class FewChannelsProblem:
     def fold(self) -> int:
         """Kernel rows that one K block holds."""
         return _STEP // self.window
+
+    @property
+    def loaded_rows(self) -> int:
+        """Kernel rows that are loaded of a K block: fewer where the kernel has fewer."""
+        return min(self.fold, self.kernel_rows)
+
+    @property
+    def k_steps(self) -> int:
+        """Number of wgmma K steps of a K block, 32 bytes each."""
+        return self.loaded_rows * self.window * BYTES[self.dtype] // 32
 
     @property
     def k_blocks(self) -> int:

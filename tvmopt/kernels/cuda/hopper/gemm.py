@@ -81,7 +81,7 @@ def _body(p: GemmProblem, c: HopperConfig, name: str | None, signature: KernelSi
     first = (a, p.dtype, rows, p.row_elements, p.k_major[0], batch_a)
     second = (b, p.dtype, p.n, p.row_elements, p.k_major[1], batch_b)
     left = TmaOperand(*(second if c.swap_ab else first), c.tile_m, c.cluster_n)
-    right = TmaOperand(*(first if c.swap_ab else second), c.tile_n, c.cluster_m)
+    right = TmaOperand(*(first if c.swap_ab else second), c.tile_n, c.cluster_m, c.loaded_n)
     loader, tiling = GemmLoader(p, c, left, right), GemmTiling(p, c, rows)
     epilogue = p.epilogue_or_cast()
     if not c.split_k_workspace:

@@ -69,11 +69,13 @@ class TmaOperand:
 
     def __init__(
         self, buffer: tirx.Buffer | Expr, dtype: str, rows: Expr | int, depth: int, k_major: bool,
-        batch: int, tile: int, parts: int = 1,
+        batch: int, tile: int, parts: int = 1, loaded: int = 0,
     ) -> None:  # fmt: skip
         self.k_major = k_major
         self.batch = batch
         self.tile = tile
+        #: Rows of a tile that are loaded; of an MN-major operand, whole blocks of 64.
+        self.loaded = loaded or tile
         self.parts = parts
         self.step = K_BLOCK_BYTES // BYTES[dtype]
         self.rows = rows
@@ -90,15 +92,15 @@ class TmaOperand:
             box = [self.step, rows] if k_major else [64, self.step // parts]
             return tensor_map(buffer, dtype, shape, strides, box + [1] * (batch > 1))
 
-        self.boxes = ceil_div(ceil_div(tile, parts), _BOX_ROWS) if k_major else tile // 64
+        self.boxes = ceil_div(ceil_div(tile, parts), _BOX_ROWS) if k_major else self.loaded // 64
         #: Rows of the last tile that are loaded; 0 where the last tile is full.
         self.rest = 0
         if isinstance(rows, int) and rows % tile and not (self.boxes > 1 and k_major):
             # Parts begin where the swizzle pattern does, every 8 rows.
             unit = (_PATTERN if parts > 1 else 1) if k_major else 64
             rest = ceil_div(rows % tile, unit) * unit
-            self.rest = rest if rest < tile else 0
-        heights = {h for extent in (tile, self.rest) for h in self._heights(extent) if h}
+            self.rest = rest if rest < self.loaded else 0
+        heights = {h for extent in (self.loaded, self.rest) for h in self._heights(extent) if h}
         #: Descriptors by box height; one (key 0) for MN-major, whose parts cover all rows.
         self._by_height = {h: box_of(h) for h in sorted(heights)} if k_major else {0: box_of(0)}
         self.maps = list(self._by_height.values())
@@ -115,7 +117,7 @@ class TmaOperand:
         """Return the bytes that the tile at row ``start`` does not load (rows out of bounds)."""
         if not self.rest:
             return 0
-        spare = (self.tile - self.rest) * K_BLOCK_BYTES
+        spare = (self.loaded - self.rest) * K_BLOCK_BYTES
         return tirx.Select(self._is_whole(start), const(0), const(spare))
 
     def _is_whole(self, start: Expr) -> Expr:
@@ -125,11 +127,11 @@ class TmaOperand:
         """Issue the TMA loads of one part of a tile."""
         emit = self._load_rows if self.k_major else self._load_blocks
         if not self.rest:
-            emit(self.tile, load)
+            emit(self.loaded, load)
             return
         with build.If(self._is_whole(load.start)):
             with build.Then():
-                emit(self.tile, load)
+                emit(self.loaded, load)
             with build.Else():
                 emit(self.rest, load)
 
@@ -144,7 +146,7 @@ class TmaOperand:
             for i in range(self.boxes):
                 row = first + i * height
                 place = [load.k_block * self.step, load.start + row, *self._batch_of(load)]
-                where = load.ring.ptr_to([load.slot, (load.share * self.tile + row) * self.step])
+                where = load.ring.ptr_to([load.slot, (load.share * self.loaded + row) * self.step])
                 tma_load(where, self._by_height[height], place, load.barrier, load.mask)
 
         low, high = min(heights), max(heights)

@@ -31,7 +31,7 @@ class Pipeline(StageRing):
         self._threads = threads
         self.multicast = Multicast(c, threads.rank)
         self.left = smem.alloc((c.stages, c.parts * c.tile_m * c.tile_k), dtype, align=1024)
-        self.right = smem.alloc((c.stages, c.parts * c.tile_n * c.tile_k), dtype, align=1024)
+        self.right = smem.alloc((c.stages, c.parts * c.loaded_n * c.tile_k), dtype, align=1024)
 
     @property
     def arrivals(self) -> int:

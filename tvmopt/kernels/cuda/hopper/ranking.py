@@ -33,7 +33,7 @@ from tvmopt.kernels.cuda.hopper.tile_scheduler import RASTER_GROUPS, ranked_rast
 from tvmopt.kernels.ranked import Ranked
 
 # Swap A and B up to this M; beyond, only where 64-row tiles have much padding. Also swap where only
-# A is K-major: tiles of an MN-major right operand are multiples of 64 wide.
+# A is K-major: tiles of an MN-major right operand fill their stage only at multiples of 64 columns.
 _SWAP_MAX_M = 128
 # N up to which every tile width is tried.
 _FINE_MAX_N = 512
@@ -59,6 +59,10 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
     )
     fine, whole = problem.n <= _FINE_MAX_N, _has_residual(problem)
     plain = _tiled_with_bases(base, problem.dtype, problem.out, swap, fine, whole)
+    if problem.k_major == (False, False):
+        # Neither operand allows tiles of other widths than 64 while its stage holds just a tile.
+        blocks = dataclasses.replace(base, whole_blocks=True)
+        plain += _tiled_with_bases(blocks, problem.dtype, problem.out, swap, fine, whole)
     split = _with_bases(workspace_configs(base, problem, swap), problem.dtype)
     best: dict[HopperConfig, HopperCost] = {}
     least_l2 = COSTS.multicast_min_l2_over_compute

@@ -117,7 +117,7 @@ class Mma:
         mine = c.part_of(self._threads.warpgroup) * (c.warpgroup_m * K_BLOCK_BYTES // 16)
         first, second = (slot * c.parts + part for part in parts)
         left = advance(self._left[0], first * (c.tile_m * K_BLOCK_BYTES // 16) + mine)
-        right = advance(self._right[0], second * (c.tile_n * K_BLOCK_BYTES // 16))
+        right = advance(self._right[0], second * (c.loaded_n * K_BLOCK_BYTES // 16))
         for k in range(self._loader.k_steps):
             for m in range(c.m_atoms):
                 args = [self._sums.registers[m * per_atom + i] for i in range(per_atom)]

@@ -11,7 +11,7 @@ from tvmopt.kernels.cuda.common.gemm_form import GemmForm, gemm_form_of
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.cuda.mma.schedule import NAME, emit
 from tvmopt.kernels.cuda.mma.space import mma_hints
-from tvmopt.kernels.family import Family, Found
+from tvmopt.kernels.family import Family
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -44,11 +44,6 @@ class MmaMatmul(Family[GemmForm, MmaConfig]):
     def rank(self, form: GemmForm, arch: CudaArch) -> Sequence[Ranked[MmaConfig]]:
         """Return the configurations, fastest predicted first; none for dtypes without MMA."""
         return mma_hints(form, arch, self._most_stages, self._async_copy)
-
-    def weight(self, form: GemmForm, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return measured over predicted cycles where implicit GEMM with wgmma competes."""
-        conv = any(f.ranked for f in found if f.family.kind == "convolution")
-        return arch.costs.mma_conv_time_ratio if conv else 1.0
 
     def near(self, form: GemmForm) -> float:
         """Return up to how many times the best's predicted cycles a candidate is tried."""

@@ -32,6 +32,8 @@ _STAGES = (5, 4, 3, 2)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Loads into registers that a thread has in flight.
 _LOADS = 4
+# Of single elements that a condition pads: six convolutions of 3 channels (H200, 2026-11-28).
+_GATHERS = 2
 # Registers of a thread beyond accumulators and fragments.
 _OTHER_REGISTERS = 40
 
@@ -108,6 +110,8 @@ def _configs(
             for stages, ahead in _pipelines(
                 problem, arch, (bm, bn), step * split, most, async_copy
             ):
+                if any((stages - 1) * step % period for period in problem.periods):
+                    continue
                 config = MmaConfig(
                     template=NAME,
                     arch=arch,
@@ -192,7 +196,8 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     peak = arch.fma(tensor_core_operand(problem.dtype).name)
     multiply = bm * bn * step / (peak * rate * busy)
     loads = warps * (wm + wn) * step * size / arch.smem_bandwidth
-    copies = sum(_copies(problem, config, n, warps * arch.warp) for n in range(2))
+    copied = [_copies(problem, config, n, warps * arch.warp) for n in range(2)]
+    copies = sum(copied)
     issue = warps * (wm / 16 * wn / 8 * step * size / 32 * 2 + copies * 3 + 20) / arch.partitions
     # Data from L2 and fragment loads share the single port of shared memory.
     lines = sum(_lines(problem, config, n) for n in range(2))
@@ -210,7 +215,10 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     access = _load_latency(problem, arch)
     latency = costs.async_copy_latency_cycles if config.async_copy else access
     ahead = max(0, config.stages - 1)
-    waits = max(0, steps - ahead) if config.async_copy else steps * math.ceil(copies / _LOADS)
+    if config.async_copy:
+        waits = max(0, steps - ahead)
+    else:
+        waits = steps * math.ceil(sum(c / _loads(problem, n) for n, c in enumerate(copied)))
     exposed = max(0.0, latency - ahead * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
     finish = spilled / arch.smem_bandwidth + access / tiles.concurrent
@@ -223,6 +231,14 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     total = shared + costs.mma_launch_cycles + second
     facts = (compute, dram, l2, lines, busy, float(tiles.tiles_per_sm))
     return Ranked(config, total, facts)
+
+
+def _loads(problem: MatmulProblem, n: int) -> int:
+    """Return the loads of operand ``n`` into registers that a thread has in flight.
+
+    Single elements under a condition overlap less: each has an address and a branch.
+    """
+    return _GATHERS if problem.runs[n] == 1 and problem.padded[n] else _LOADS
 
 
 def _load_latency(problem: MatmulProblem, arch: CudaArch) -> float:
