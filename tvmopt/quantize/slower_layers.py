@@ -17,6 +17,7 @@ from tvm import relax
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
+from tvmopt.device.dtypes import dtype as row_of
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import Layer
 from tvmopt.kernels.graph_cost import modelled_cycles
@@ -34,6 +35,8 @@ from tvmopt.tune.assignment import minimise
 _MARGIN = 0.2
 # Layers with a smaller share of the network's FLOPs are not predicted; they keep their dtype.
 _LEAST_SHARE = 0.005
+# Dense layers with at least this K were faster with dot-product instructions in every measurement.
+_LEAST_K = 16
 
 
 def slower_layers(
@@ -94,8 +97,9 @@ def predicted_cycles(
 ) -> dict[int, tuple[float, float]]:
     """Return the predicted cycles of layers in float32 and in their dtype, by index.
 
-    Left out are layers with few FLOPs, and layers that are predicted to be faster than the peak of
-    float32 allows. Equal layers are predicted once.
+    Left out are layers that need no prediction: few FLOPs; a large K and dot-product instructions
+    in the dtype; or faster in the dtype than the peak of float32 allows. Equal layers are predicted
+    once.
 
     Args:
         narrow: Layers by index.
@@ -114,7 +118,7 @@ def predicted_cycles(
     found = {}
     for index, anchor in narrow.items():
         flops, call = layers[index].flops, anchor.call
-        if flops is None or flops < least_flops:
+        if flops is None or flops < least_flops or _fills_dot_products(call, target):
             continue
         key = layer_key(call)
         if key not in known:
@@ -149,3 +153,21 @@ def _is_narrow(call: relax.Call) -> bool:
         static_shape(arg) is not None and str(arg.ty.dtype) in (*BYTE_INTEGERS, *HALF_FLOATS)
         for arg in call.args[:2]
     )
+
+
+def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
+    """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
+    if row_of(str(call.args[0].ty.dtype)).cpu_rate(target.cpu_flags) <= 1:
+        return False
+    return channels_of(call) >= _LEAST_K
+
+
+def channels_of(call: relax.Call) -> int:
+    """Return the input channels of one group of a convolution, or K of a matmul."""
+    weight = static_shape(call.args[1])
+    assert weight is not None
+    if call.op.name == "relax.matmul":
+        return weight[-2] if len(weight) > 1 else weight[0]
+    axes = [axis for axis in str(call.attrs.kernel_layout) if axis.isalpha()]
+    inputs = [extent for axis, extent in zip(axes, weight, strict=True) if axis in "Ii"]
+    return math.prod(inputs)
