@@ -64,7 +64,7 @@ def slower_layers(
         LayerChoice(
             index,
             layers[index].name,
-            (FLOAT, str(anchor.call.args[0].ty.dtype)),
+            (FLOAT, _dtype(anchor.call)),
             predicted.get(index, (math.inf, 0.0)),
             (0.0, 0.0),
         )
@@ -132,8 +132,8 @@ def predicted_cycles(
 
 def reason(choice: LayerChoice) -> str:
     """Return why a layer stays in float32."""
-    share = 100 * choice.seconds[0] / choice.seconds[1]
-    return f"slower_layers: float32 is predicted to take {share:.0f}% of the time in this dtype"
+    share, dtype = 100 * choice.seconds[0] / choice.seconds[1], choice.dtypes[1]
+    return f"slower_layers: float32 is predicted to take {share:.0f}% of the time of {dtype}"
 
 
 def _narrow_anchors(mod: tvm.IRModule, keep: Collection[int]) -> dict[int, Anchor]:
@@ -148,6 +148,12 @@ def _narrow_anchors(mod: tvm.IRModule, keep: Collection[int]) -> dict[int, Ancho
     return {index: anchor for index, anchor in sorted(found.items()) if index not in twice}
 
 
+def _dtype(call: relax.Call) -> str:
+    """Return the narrow dtype of a layer in the words of ``dtype``: int8, also for uint8 data."""
+    name = str(call.args[0].ty.dtype)
+    return "int8" if name in BYTE_INTEGERS else name
+
+
 def _is_narrow(call: relax.Call) -> bool:
     return all(
         static_shape(arg) is not None and str(arg.ty.dtype) in (*BYTE_INTEGERS, *HALF_FLOATS)
@@ -157,9 +163,9 @@ def _is_narrow(call: relax.Call) -> bool:
 
 def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
     """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
-    if row_of(str(call.args[0].ty.dtype)).cpu_rate(target.cpu_flags) <= 1:
-        return False
-    return channels_of(call) >= _LEAST_K
+    row = row_of(str(call.args[0].ty.dtype))
+    has_instructions = row.dot_k > 1 and row.cpu_rate(target.cpu_flags) > 1
+    return has_instructions and channels_of(call) >= _LEAST_K
 
 
 def channels_of(call: relax.Call) -> int:
