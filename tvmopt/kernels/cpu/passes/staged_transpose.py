@@ -94,8 +94,10 @@ def _find(func: tirx.PrimFunc) -> _Blocks | None:
 
 def _moves(block: s_tir.SBlock) -> bool:
     """Return whether a block stores a loaded value, or a constant outside of a condition."""
-    value = getattr(block.body, "value", None)
-    if called(value) == "if_then_else":
+    if not isinstance(block.body, tirx.BufferStore):
+        return False
+    value = block.body.value
+    if isinstance(value, ir.Call) and called(value) == "if_then_else":
         _, value, other = value.args
         if not isinstance(other, tirx.FloatImm | tirx.IntImm):
             return False
