@@ -35,7 +35,7 @@ from tvmopt.tune.assignment import minimise
 _MARGIN = 0.2
 # Layers with a smaller share of the network's FLOPs are not predicted; they keep their dtype.
 _LEAST_SHARE = 0.005
-# Dense layers with at least this K were faster with dot-product instructions in every measurement.
+# Dense layers with at least this K fill dot-product instructions and need no prediction.
 _LEAST_K = 16
 
 

@@ -263,7 +263,10 @@ def converted_module(
         chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)
-        slower = find_slower(converted.mod) if find_slower is not None else {}
+        slower = {}
+        if find_slower is not None:
+            with compiler_errors("have layers that the cost model can predict"):
+                slower = find_slower(converted.mod)
         if not slower:
             progress(3, 5, "compile check")
             run, unchecked = _compiled(import_, converted.mod, keep_in)
