@@ -29,6 +29,8 @@ LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
 QUANTIZATIONS = ("u8s8", "s8s8")
 #: What happens to nodes that cannot be compiled.
 FALLBACKS = ("onnxruntime", "refuse")
+# Layers that are predicted to be slower in the dtype than in float32.
+SLOWER_LAYERS = ("float32", "convert")
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 ONNXRUNTIME, FAST, ACCURATE = "onnxruntime", "nncf", "nncf-accurate"
 LAYERWISE = "layerwise"

@@ -20,6 +20,7 @@ from tvmopt.choices import (
     OBJECTIVES,
     QUANTIZATIONS,
     QUANTIZERS,
+    SLOWER_LAYERS,
     STRATEGIES,
     THRESHOLDS,
     check_layout,
@@ -100,6 +101,13 @@ class ConversionParameters(Group):
     keep_dtype: SkipLayers = parameter(
         NO_LAYERS,
         "layers that keep their dtype and take the layout: indices, name globs, operator types",
+    )
+    slower_layers: str = parameter(
+        SLOWER_LAYERS[0],
+        "layers that a CPU is predicted to compute clearly more slowly in the dtype than in "
+        "float32, changes of dtype counted: float32: they keep float32; convert: they are "
+        "converted, too",
+        choices=SLOWER_LAYERS,
     )
     thresholds: str = parameter(
         THRESHOLDS[0],

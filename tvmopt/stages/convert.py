@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -23,7 +23,14 @@ from tvmopt.runtime.sizes import EXACT, PADDED, ROWS, SizeDimension
 from tvmopt.stages.calibrate import read_ranges
 from tvmopt.stages.check import Findings
 from tvmopt.stages.convert_check import Check
-from tvmopt.stages.convert_module import Importer, Made, Skipped, converted_module
+from tvmopt.stages.convert_module import (
+    FindSlower,
+    Importer,
+    Made,
+    Skipped,
+    SourceOf,
+    converted_module,
+)
 from tvmopt.stages.convert_report import (
     SEGMENTS_TAG,
     conversion_lines,
@@ -46,6 +53,7 @@ from tvmopt.stages.non_finite import NON_FINITE_TAG, NonFinite
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.size_folders import keep_what_differs, size_folder, write_dimensions
 from tvmopt.stages.size_reference import drop_shared_weights
+from tvmopt.stages.slower_layers import slower_finder
 from tvmopt.transform.conversion import Conversion
 from tvmopt.transform.layer_facts import layer_facts
 
@@ -88,6 +96,7 @@ def convert(
     given = parse_given_sizes(config.input_shapes)
     folders = [size_folder(out_dir, number) for number in range(len(given.sizes))]
     found: StageResult | None = None
+    slower: dict[int, str] | None = None
     for number, (size, folder) in enumerate(zip(given.sizes, folders, strict=True)):
         folder.mkdir(parents=True, exist_ok=True)
         layout = config.layout if found is None else found.tags[LAYOUT_TAG]
@@ -96,9 +105,10 @@ def convert(
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
         is_checked = found is None or config.may_lose_accuracy or SEGMENTS_TAG in found.tags
-        result = _convert_size(
-            own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1
-        )
+        result, slower = _convert_size(
+            own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1,
+            slower=slower,
+        )  # fmt: skip
         found = found or result
     assert found is not None
     if len(folders) == 1:
@@ -141,8 +151,8 @@ def _in_words(given: GivenSizes, dimensions: Sequence[SizeDimension]) -> list[st
 def _convert_size(
     config: ConvertConfig, model: Path, out_dir: Path, progress: Progress, data: Path | None,
     calibrate_dir: Path | None, sensitivity_dir: Path | None, is_largest: bool, is_checked: bool,
-    is_only: bool,
-) -> StageResult:  # fmt: skip
+    is_only: bool, slower: Mapping[int, str] | None,
+) -> tuple[StageResult, dict[int, str]]:  # fmt: skip
     """Convert the model in one size.
 
     Args:
@@ -156,27 +166,35 @@ def _convert_size(
         is_largest: Whether it is the largest size.
         is_checked: Whether to compile and run the module here.
         is_only: Whether the model has no other size; the build stage may then take the library.
+        slower: Layers that keep float32 since it is faster, as found for the largest size; None to
+            find them.
+
+    Returns:
+        The result, and the layers that keep float32 since it is faster, with reasons.
     """
     start = time.perf_counter()
     target = TargetSpec.from_dict(config.target)
     progress(0, 5, "read")
     read = read_float_model(model, config.input_shapes, data, is_largest=is_largest)
     is_auto = config.dtype == AUTO
-    config, skipped = resolve_layer_dtypes(
-        config, read.layers, is_quantized(read.prepared.model), sensitivity_dir
-    )
+    came_quantised = is_quantized(read.prepared.model)
+    config, skipped = resolve_layer_dtypes(config, read.layers, came_quantised, sensitivity_dir)
+    decided = is_auto or came_quantised
+    find_slower = None if decided or slower is not None else slower_finder(config, read, skipped)
+    skipped = skipped.with_slower(slower or {})
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
-    names = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
-    chosen_in = sensitivity_dir if is_auto else None
-    quantised = _quantised(config, read, names, skipped.halves, calibrate_dir, chosen_in)
-    source = round_thresholds(quantised, config.thresholds)
+    source_of = _sources(config, read, calibrate_dir, sensitivity_dir if is_auto else None)
     import_ = Importer(read.layers, config, target, is_checked)
     keep_in = out_dir if is_only and not import_.is_foreign else None
     made, check, findings = _checked(
-        config, import_, read, source, skipped, target, progress, keep_in
+        config, import_, read, source_of, skipped, target, progress, keep_in, find_slower
     )
-    parted, config = made.parted, made.config
+    parted, config, source = made.parted, made.config, made.source
+    slower = {
+        **(slower or {}),
+        **{i: why for i, why in made.skipped.reasons.items() if i not in skipped.reasons},
+    }
     converted = made.conversions(config.layout)
     tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.computed_dtype}
     non_finite: NonFinite | None = None
@@ -187,7 +205,7 @@ def _convert_size(
         non_finite = check.non_finite(made.run)
 
     apart = _in_segments(read.layers, parted)
-    rows = _converted_layers(read.layers, converted, {**apart, **skipped.reasons})
+    rows = _converted_layers(read.layers, converted, {**apart, **made.skipped.reasons})
     params_bytes = write_module(out_dir, converted.mod)
     write_script(out_dir / IMPORTED_FILE, parted.mod)
     onnx.save_model(read.prepared.reference, str(out_dir / REFERENCE_FILE))
@@ -210,19 +228,21 @@ def _convert_size(
     lines += [segment.line for segment in parted.segments]
     if non_finite is not None:
         lines.append(non_finite.line)
-    return StageResult(metrics, tags, lines)
+    return StageResult(metrics, tags, lines), slower
 
 
 def _checked(
-    config: ConvertConfig, import_: Importer, read: FloatModel, source: onnx.ModelProto,
+    config: ConvertConfig, import_: Importer, read: FloatModel, source_of: SourceOf,
     skipped: Skipped, target: TargetSpec, progress: Progress, keep_in: Path | None,
+    find_slower: FindSlower | None,
 ) -> tuple[Made, Check, Findings | None]:  # fmt: skip
     """Convert the model, and compare it with ONNX Runtime where this machine can run it.
 
     A float32 module that is wrong is made again, with more of its nodes in ONNX Runtime.
     """
-    made = converted_module(config, import_, source, skipped, target, progress, keep_in)
-    layout = made.config.layout
+    how = source_of, skipped, target, progress, keep_in, find_slower
+    made = converted_module(config, import_, *how)
+    source, layout = made.source, made.config.layout
     check = Check(read, source, config.computed_dtype, layout, has_halves=bool(skipped.halves))
     if made.run is None or import_.checked_on is None:
         return made, check, None
@@ -236,7 +256,7 @@ def _checked(
     except AccuracyError as error:
         if config.dtype != "float32" or not import_.leave_out_more(source, error):
             raise
-    return _checked(config, import_, read, source, skipped, target, progress, keep_in)
+    return _checked(config, import_, read, *how)
 
 
 def _unproven(import_: Importer, made: Made, target: TargetSpec) -> str:
@@ -255,30 +275,36 @@ def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
     return {layer.index: "runs in ONNX Runtime" for layer in layers if layer.name in names}
 
 
-def _quantised(
-    config: ConvertConfig, read: FloatModel, exclude: Sequence[str], halves: Collection[int],
-    calibrate_dir: Path | None, chosen_in: Path | None,
-) -> onnx.ModelProto:  # fmt: skip
-    """Return the model: for int8 a quantised one, unless it came quantised.
+def _sources(
+    config: ConvertConfig, read: FloatModel, calibrate_dir: Path | None, chosen_in: Path | None
+) -> SourceOf:
+    """Return the function that makes the model to import: for int8 a quantised one.
+
+    A model that came quantised stays as it is.
 
     Args:
         config: Configuration of the stage, with the dtype of the whole model.
         read: The float model.
-        exclude: Names of the layers that are not int8.
-        halves: Indices of layers in a 16-bit float.
         calibrate_dir: Output of the calibrate stage.
         chosen_in: Output of the sensitivity stage that chose the dtypes; None without such a
             choice.
     """
-    model = read.prepared.model
-    if config.dtype != "int8" or is_quantized(model):
-        return model
-    if calibrate_dir is None:
-        raise ConfigError("dtype=int8 needs the ranges of the calibrate stage, but got none")
-    ranges = read_ranges(calibrate_dir)
-    if chosen_in is not None:
-        ranges = with_biases_of_map(ranges, read.layers, halves, chosen_in)
-    return quantize_model(model, ranges, Scheme(config.quantization), exclude)
+
+    def source(skipped: Skipped) -> onnx.ModelProto:
+        model = read.prepared.model
+        if config.dtype == "int8" and not is_quantized(model):
+            if calibrate_dir is None:
+                raise ConfigError(
+                    "dtype=int8 needs the ranges of the calibrate stage, but got none"
+                )
+            ranges = read_ranges(calibrate_dir)
+            if chosen_in is not None:
+                ranges = with_biases_of_map(ranges, read.layers, skipped.halves, chosen_in)
+            exclude = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
+            model = quantize_model(model, ranges, Scheme(config.quantization), exclude)
+        return round_thresholds(model, config.thresholds)
+
+    return source
 
 
 def _converted_layers(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 import tvm
@@ -51,7 +52,7 @@ class Skipped:
 
     Attributes:
         by_user: Layers that keep dtype and layout.
-        for_accuracy: Layers that keep their dtype only.
+        for_accuracy: Layers that keep their dtype only, for accuracy or for time.
         halves: In an int8 conversion, layers that compute in a 16-bit float: their dtypes.
     """
 
@@ -63,6 +64,10 @@ class Skipped:
     def reasons(self) -> dict[int, str]:
         """All of them, sorted; the user's reason where a layer has both."""
         return dict(sorted({**self.for_accuracy, **self.by_user}.items()))
+
+    def with_slower(self, slower: Mapping[int, str]) -> Skipped:
+        """Return the same, with layers that keep float32 since it is faster."""
+        return dataclasses.replace(self, for_accuracy={**self.for_accuracy, **slower})
 
 
 class Conversions:
@@ -200,11 +205,19 @@ class Importer:
         check_outputs(got, expected, reference.output_names, "the node", tolerance_for(node))
 
 
+#: Returns the prepared model for skipped layers: for int8 one that quantises the others.
+SourceOf: TypeAlias = Callable[[Skipped], onnx.ModelProto]
+#: Returns layers of a converted module that are to keep float32, with reasons.
+FindSlower: TypeAlias = Callable[[tvm.IRModule], dict[int, str]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Made:
     """A conversion that compiles.
 
     Attributes:
+        source: The prepared model that was imported; for int8 a quantised one.
+        skipped: Layers that do not have the dtype.
         parted: The imported module.
         conversions: Its conversions.
         config: The configuration, with the layout that was chosen.
@@ -212,6 +225,8 @@ class Made:
         unchecked: Why this machine's CPU cannot check a conversion for another target; else empty.
     """
 
+    source: onnx.ModelProto
+    skipped: Skipped
     parted: Imported
     conversions: Conversions
     config: ConvertConfig
@@ -220,14 +235,24 @@ class Made:
 
 
 def converted_module(
-    config: ConvertConfig, import_: Importer, source: onnx.ModelProto, skipped: Skipped,
-    target: TargetSpec, progress: Progress, keep_in: Path | None,
+    config: ConvertConfig, import_: Importer, source_of: SourceOf, skipped: Skipped,
+    target: TargetSpec, progress: Progress, keep_in: Path | None, find_slower: FindSlower | None,
 ) -> Made:  # fmt: skip
     """Import, convert and compile; leave out nodes that do not compile where the user lets us.
 
-    The compiled library is kept in the folder ``keep_in``, if any
-    (:func:`~tvmopt.stages.check.compile_for_check`).
+    Args:
+        config: Configuration of the stage.
+        import_: Imports a prepared model.
+        source_of: Returns the prepared model without the skipped layers in int8.
+        skipped: Layers that do not have the dtype.
+        target: Target of the conversion.
+        progress: Called after each step.
+        keep_in: Folder to keep the compiled library in, if any
+            (:func:`~tvmopt.stages.check.compile_for_check`).
+        find_slower: Returns the layers of a converted module that are to keep float32, with
+            reasons; None to convert all.
     """
+    source = source_of(skipped)
     try:
         parted = import_(source)
         progress(2, 5, "convert")
@@ -238,13 +263,21 @@ def converted_module(
         chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)
-        progress(3, 5, "compile check")
-        run, unchecked = _compiled(import_, converted.mod, keep_in)
-        return Made(parted, conversions, chosen, run, unchecked)
+        slower = {}
+        if find_slower is not None:
+            with compiler_errors("have layers that the cost model can predict"):
+                slower = find_slower(converted.mod)
+        if not slower:
+            progress(3, 5, "compile check")
+            run, unchecked = _compiled(import_, converted.mod, keep_in)
+            return Made(source, skipped, parted, conversions, chosen, run, unchecked)
+        config, skipped, find_slower = chosen, skipped.with_slower(slower), None
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if not import_.leave_out_more(source, error):
             raise
-    return converted_module(config, import_, source, skipped, target, progress, keep_in)
+    return converted_module(
+        config, import_, source_of, skipped, target, progress, keep_in, find_slower
+    )
 
 
 def _compiled(import_: Importer, mod: tvm.IRModule, keep_in: Path | None) -> tuple[Run | None, str]:

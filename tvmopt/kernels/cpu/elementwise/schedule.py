@@ -13,6 +13,7 @@ from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.stage import inline_injective
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.cpu.passes.staged_transpose import schedule_staged_transpose
 from tvmopt.kernels.workload import Refusal
 
 REDUCES = Refusal("it has a reduction")
@@ -23,6 +24,9 @@ def emit(func: tirx.PrimFunc, hint: CpuHint) -> s_tir.Schedule | Refusal:
     sch = s_tir.Schedule(IRModule({"main": func}))
     if any(block_facts(sch, block).reduction for block in leaf_blocks(sch)):
         return REDUCES
+    staged = schedule_staged_transpose(func, hint)
+    if staged is not None:
+        return staged
     inline_injective(sch)
     for block in leaf_blocks(sch):
         schedule_injective(sch, block, hint, cut=True)

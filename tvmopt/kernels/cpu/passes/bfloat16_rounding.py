@@ -27,8 +27,8 @@ from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functio
 #: Annotation of a root block: round bfloat16 vectors with the CPU's instruction.
 NATIVE = "tvmopt.native_bfloat16"
 _FEATURE = "avx512bf16"
-# Shortest vector, and unit of longer ones: half a register of float32.
-_LANES = 8
+# Shortest vector, and unit of longer ones: LLVM pads the last register of 44 float32 lanes.
+_LANES = 4
 
 
 def annotate_rounding(sch: s_tir.Schedule, arch: CpuArch) -> None:

@@ -1,0 +1,179 @@
+"""Find layers that are predicted to be slower in a narrow dtype than in float32.
+
+The kernel cost model predicts each layer alone in both dtypes. Variable elimination then chooses
+the dtypes with the least time, with the changes of dtype between neighbouring layers
+(:mod:`.layer_choices`). float32 must win by a clear margin, since predictions have errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
+from tvmopt.device.dtypes import dtype as row_of
+from tvmopt.device.target import TargetSpec
+from tvmopt.frontend import Layer
+from tvmopt.kernels.graph_cost import modelled_cycles
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.layer_choices import FLOAT, LayerChoice, dtype_changes
+from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.integer.values import static_shape
+from tvmopt.transform.lower import lower
+from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS
+from tvmopt.transform.single_layer import layer_key, single_layer
+from tvmopt.tune.assignment import minimise
+
+# A layer becomes float32 where that saves this share of its own predicted cycles at least.
+# Predictions of single kernels have errors of about 10 %, and two are compared.
+_MARGIN = 0.2
+# Layers with a smaller share of the network's FLOPs are not predicted; they keep their dtype.
+_LEAST_SHARE = 0.005
+# Dense layers with at least this K fill dot-product instructions and need no prediction.
+_LEAST_K = 16
+
+
+def slower_layers(
+    mod: tvm.IRModule,
+    model: onnx.ModelProto,
+    layers: Sequence[Layer],
+    target: TargetSpec,
+    keep: Collection[int] = (),
+) -> dict[int, str]:
+    """Return the layers to leave in float32, by index, each with the reason.
+
+    Args:
+        mod: The converted module, with layers in int8 or a 16-bit float.
+        model: The prepared float model.
+        layers: Its layer table.
+        target: A CPU; for a GPU no layer is returned.
+        keep: Indices of layers whose dtype is decided.
+    """
+    arch = target.arch()
+    if not isinstance(arch, CpuArch):
+        return {}
+    narrow = _narrow_anchors(mod, keep)
+    predicted = predicted_cycles(narrow, layers, target)
+    choices = [
+        LayerChoice(
+            index,
+            layers[index].name,
+            (FLOAT, _dtype(anchor.call)),
+            predicted.get(index, (math.inf, 0.0)),
+            (0.0, 0.0),
+        )
+        for index, anchor in narrow.items()
+    ]
+    changes = dtype_changes(Graph(model.graph), choices, arch.l3_bandwidth * arch.cores)
+    return {
+        choice.index: reason(choice)
+        for choice, at in zip(choices, least_time(choices, changes), strict=True)
+        if at == 0
+    }
+
+
+def least_time(
+    choices: Sequence[LayerChoice], changes: Mapping[tuple[int, int], np.ndarray]
+) -> tuple[int, ...]:
+    """Return the position of the chosen dtype of each layer.
+
+    Args:
+        choices: Layers with two dtypes each, float32 first; ``seconds`` in any unit.
+        changes: Time of changes of dtype in that unit, see
+            :func:`~tvmopt.quantize.layer_choices.dtype_changes`.
+    """
+    unary = [(one.seconds[0] + _MARGIN * one.seconds[1], one.seconds[1]) for one in choices]
+    return minimise(unary, changes, starts=[[1] * len(choices)]).choice
+
+
+def predicted_cycles(
+    narrow: Mapping[int, Anchor], layers: Sequence[Layer], target: TargetSpec
+) -> dict[int, tuple[float, float]]:
+    """Return the predicted cycles of layers in float32 and in their dtype, by index.
+
+    Left out are layers that need no prediction: few FLOPs; a large K and dot-product instructions
+    in the dtype; or faster in the dtype than the peak of float32 allows. Equal layers are predicted
+    once.
+
+    Args:
+        narrow: Layers by index.
+        layers: The layer table.
+        target: A CPU.
+    """
+    llvm, arch = target.to_tvm(), target.arch()
+    assert isinstance(arch, CpuArch)
+    least_flops = _LEAST_SHARE * sum(layer.flops or 0 for layer in layers)
+    peak_flops = 2 * arch.cores * arch.fma_ports * arch.lanes(FLOAT)  # in a cycle
+
+    def cycles(call: relax.Call, dtype: str) -> float:
+        return modelled_cycles(lower(single_layer(call, dtype), llvm), arch)
+
+    known: dict[tuple[object, ...], tuple[float, float] | None] = {}
+    found = {}
+    for index, anchor in narrow.items():
+        flops, call = layers[index].flops, anchor.call
+        if flops is None or flops < least_flops or _fills_dot_products(call, target):
+            continue
+        key = layer_key(call)
+        if key not in known:
+            as_narrow = cycles(call, str(call.args[0].ty.dtype))
+            can_be_slower = flops / peak_flops < (1 - _MARGIN) * as_narrow
+            known[key] = (cycles(call, FLOAT), as_narrow) if can_be_slower else None
+        if (both := known[key]) is not None:
+            found[index] = both
+    return found
+
+
+def reason(choice: LayerChoice) -> str:
+    """Return why a layer stays in float32."""
+    share, dtype = 100 * choice.seconds[0] / choice.seconds[1], choice.dtypes[1]
+    return f"slower_layers: float32 is predicted to take {share:.0f}% of the time of {dtype}"
+
+
+def _narrow_anchors(mod: tvm.IRModule, keep: Collection[int]) -> dict[int, Anchor]:
+    """Return the layers that compute in int8 or 16 bits, by index, if they have one anchor each."""
+    found: dict[int, Anchor] = {}
+    twice = set(keep)
+    for anchor in anchors(mod):
+        if anchor.index in found:
+            twice.add(anchor.index)
+        if anchor.op in TYPED_ANCHORS and _is_narrow(anchor.call):
+            found[anchor.index] = anchor
+    return {index: anchor for index, anchor in sorted(found.items()) if index not in twice}
+
+
+def _dtype(call: relax.Call) -> str:
+    """Return the narrow dtype of a layer in the words of ``dtype``: int8, also for uint8 data."""
+    name = str(call.args[0].ty.dtype)
+    return "int8" if name in BYTE_INTEGERS else name
+
+
+def _is_narrow(call: relax.Call) -> bool:
+    return all(
+        static_shape(arg) is not None and str(arg.ty.dtype) in (*BYTE_INTEGERS, *HALF_FLOATS)
+        for arg in call.args[:2]
+    )
+
+
+def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
+    """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
+    row = row_of(str(call.args[0].ty.dtype))
+    has_instructions = row.dot_k > 1 and row.cpu_rate(target.cpu_flags) > 1
+    return has_instructions and channels_of(call) >= _LEAST_K
+
+
+def channels_of(call: relax.Call) -> int:
+    """Return the input channels of one group of a convolution, or K of a matmul."""
+    weight = static_shape(call.args[1])
+    assert weight is not None
+    if call.op.name == "relax.matmul":
+        return weight[-2] if len(weight) > 1 else weight[0]
+    axes = [axis for axis in str(call.attrs.kernel_layout) if axis.isalpha()]
+    inputs = [extent for axis, extent in zip(axes, weight, strict=True) if axis in "Ii"]
+    return math.prod(inputs)
