@@ -96,7 +96,7 @@ def _measure(
 
     from tvmopt.evaluate.accuracy import AccuracyMeter
     from tvmopt.evaluate.dataset import choose_dataset
-    from tvmopt.frontend.class_scores import find_class_scores
+    from tvmopt.evaluate.input_rounding import InputRounding
     from tvmopt.frontend.reference import Reference
     from tvmopt.stages.module_files import REFERENCE_FILE
     from tvmopt.stages.signature import Signature
@@ -108,7 +108,7 @@ def _measure(
     champion = flavor.load_model(f"models:/{name}/{version.version}")
     converted = local_artifacts(client, version.tags["convert_run"], scratch)
     model = onnx.load_model(str(converted / REFERENCE_FILE))
-    reference = Reference(model, threads)
+    signature, reference = Signature.read(converted), Reference(model, threads)
     contenders: dict[str, Predict] = {_described("champion", version.tags): champion}
     if beside:
         other = client.get_model_version_by_alias(beside, "champion")
@@ -123,23 +123,31 @@ def _measure(
             champion.metadata.inputs,
             which,
             seed=1,
-            random_kind=Signature.read(converted).random_inputs,
+            random_kind=signature.random_inputs,
         )
 
     contenders |= _openvino(model, part("calibrate"), threads, quantised)
     dataset = part("evaluate")
     if dataset.samples > _MAX_SAMPLES:
         dataset = dataset.take(range(_MAX_SAMPLES))
-    scores = find_class_scores(model)
+    # The prepared model's, as in the search: the float model as it came may lack shapes of outputs,
+    # and a detector's values would then not be weighted with its scores.
+    scores = signature.class_scores.on(random_inputs=dataset.is_random)
+    rounding = InputRounding({} if dataset.is_random else dataset.arrays)
     meters = {
-        label: AccuracyMeter("auto", dataset.labels is not None, class_scores=scores)
+        label: AccuracyMeter(
+            "auto", dataset.labels is not None, signature.tolerance, class_scores=scores
+        )
         for label in contenders
     }
     for batch in dataset.batches():
         expected = [np.array(array) for array in reference(batch.inputs)]
+        again = []
+        if meters[next(iter(meters))].takes_again:
+            again = rounding.first_outputs(reference, batch.inputs)
         for label, call in contenders.items():
             got = [np.array(array) for array in call(batch.inputs)]
-            meters[label].add(got, expected, batch.labels, batch.valid, batch.padding)
+            meters[label].add(got, expected, batch.labels, batch.valid, batch.padding, again)
     inputs = dataset.batch(0).inputs
     timings = interleave(
         {label: _bound(call, inputs) for label, call in contenders.items()}, time_limit_s=seconds
