@@ -27,7 +27,10 @@ import onnx
 from benchmarks import peers, report
 from benchmarks.interleave import Timing, interleave
 from benchmarks.quantise_contenders import quantised_contenders
+from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
+from tvmopt.evaluate.input_rounding import InputRounding
+from tvmopt.stages.signature import Signature
 
 Predict = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 _MAX_SAMPLES = 256
@@ -94,12 +97,9 @@ def _measure(
 ) -> list[Row]:
     from mlflow import MlflowClient
 
-    from tvmopt.evaluate.accuracy import AccuracyMeter
     from tvmopt.evaluate.dataset import choose_dataset
-    from tvmopt.evaluate.input_rounding import InputRounding
     from tvmopt.frontend.reference import Reference
     from tvmopt.stages.module_files import REFERENCE_FILE
-    from tvmopt.stages.signature import Signature
     from tvmopt.tracking import flavor
     from tvmopt.tracking.store.artifacts import local_artifacts
 
@@ -130,16 +130,8 @@ def _measure(
     dataset = part("evaluate")
     if dataset.samples > _MAX_SAMPLES:
         dataset = dataset.take(range(_MAX_SAMPLES))
-    # The prepared model's, as in the search: the float model as it came may lack shapes of outputs,
-    # and a detector's values would then not be weighted with its scores.
-    scores = signature.class_scores.on(random_inputs=dataset.is_random)
     rounding = InputRounding({} if dataset.is_random else dataset.arrays)
-    meters = {
-        label: AccuracyMeter(
-            "auto", dataset.labels is not None, signature.tolerance, class_scores=scores
-        )
-        for label in contenders
-    }
+    meters = {label: new_meter(signature, dataset) for label in contenders}
     for batch in dataset.batches():
         expected = [np.array(array) for array in reference(batch.inputs)]
         again = []
@@ -156,6 +148,22 @@ def _measure(
         Row(label, timings[label], meters[label].result().drop, is_ours=n < ours)
         for n, label in enumerate(contenders)
     ]
+
+
+def new_meter(signature: Signature, dataset: Dataset) -> AccuracyMeter:
+    """Return the meter of a contender: as the search measures.
+
+    The float model as it came may lack shapes of outputs. Scores of classes that are found in it
+    are then without maps, and a detector's values are not weighted with its scores.
+
+    Args:
+        signature: Signature of the converted model.
+        dataset: The samples.
+    """
+    scores = signature.class_scores.on(random_inputs=dataset.is_random)
+    return AccuracyMeter(
+        "auto", dataset.labels is not None, signature.tolerance, class_scores=scores
+    )
 
 
 def _described(what: str, tags: Mapping[str, str]) -> str:

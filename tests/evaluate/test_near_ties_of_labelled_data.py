@@ -1,5 +1,8 @@
 """The excuse for near ties hides no real loss: models that lose by their labels are refused.
 
+Models that lose 0.0125 to 0.02 are all refused at a limit of 0.01; of those that lose 0.01 to
+0.0125, some are not.
+
 Digits of low contrast in 8-bit images: rounding of the pixels changes classes of the float model.
 """
 
@@ -31,24 +34,24 @@ def _scores(layers, images, levels):
     return x.astype(np.float32)
 
 
-@pytest.mark.parametrize(("levels", "least_own"), [(5, 0.01), (8, 0.004)])
+@pytest.mark.parametrize(("levels", "least_own"), [(3, 0.02), (5, 0.01), (8, 0.004)])
 def test_models_that_lose_accuracy_by_labels_are_refused(levels, least_own) -> None:
     rng = np.random.default_rng(0)
     digits, labels = load_digits(return_X_y=True)
-    seen = np.arange(len(digits)) % 5 < 2
-    images = _images(rng, digits[seen], levels)
+    fitted_on = np.arange(len(digits)) % 5 < 2
+    images = _images(rng, digits[fitted_on], levels)
     centred = 255 * (images - images.mean(axis=1, keepdims=True)) / levels
-    fitted = MLPClassifier((64,), max_iter=80, random_state=0).fit(centred, labels[seen])
+    fitted = MLPClassifier((64,), max_iter=300, random_state=0).fit(centred, labels[fitted_on])
     layers = list(zip(fitted.coefs_, fitted.intercepts_, strict=True))
-    new = np.concatenate([_images(rng, digits[~seen], levels) for _ in range(8)])
-    truth = np.tile(labels[~seen], 8)
+    new = np.concatenate([_images(rng, digits[~fitted_on], levels) for _ in range(8)])
+    truth = np.tile(labels[~fitted_on], 8)
     want = _scores(layers, new, levels)
     rounding = InputRounding({"x": new})
     again = rounding.first_outputs(lambda inputs: [_scores(layers, inputs["x"], levels)],
                                    {"x": new})  # fmt: skip
     reference = (want.argmax(axis=1) == truth).mean()
-    refused = []
-    for noise in np.linspace(0.1, 1.0, 60):
+    seen = []
+    for noise in np.linspace(0.1, 1.0, 150):
         worse = [(w + noise * w.std() * rng.standard_normal(w.shape), b) for w, b in layers]
         got = _scores(worse, new, levels)
         lost = reference - (got.argmax(axis=1) == truth).mean()
@@ -56,6 +59,11 @@ def test_models_that_lose_accuracy_by_labels_are_refused(levels, least_own) -> N
             found = Agreement()
             found.add(got, want, again)
             assert found.own > least_own
-            refused.append(1 - found.with_margin > _LIMIT)
-    assert len(refused) >= 5
-    assert all(refused)
+            seen.append((lost, 1 - found.with_margin))
+    assert len(seen) >= 10
+    real, told = np.array(seen).T
+    # What is excused is less than what the rule counts too much: flips of decided rows cost less
+    # than their number, since the float model is not always right.
+    assert told.mean() > real.mean()
+    assert (told[real > 1.25 * _LIMIT] > _LIMIT).all()
+    assert (told > _LIMIT).mean() > 0.7

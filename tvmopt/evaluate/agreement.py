@@ -13,11 +13,10 @@ its median gap between the first and the second class of a row.
   softmax is calibrated: below 0.001 where the typical row is decided by 3 nats.
 
 Of other rows nearer than a quarter of the median gap, half as many may change as the float model
-itself changes when its inputs are rounded anew (:mod:`.input_rounding`): the data does not determine
-classes better than that. Rows beyond the quarter count in full, and so does every change above that
+itself changes when its inputs are rounded anew (:mod:`.input_rounding`). The data does not
+determine these classes. Rows beyond the quarter count in full, and so does every change above that
 number. The loss is ``far + max(0, near - own / 2)``, shares of all rows. Half, because all of them
-would hide real losses: on digits of low contrast, models that lose 0.01 to 0.02 of their accuracy by
-labels then seem to lose less than 0.01 in a third of the cases, and with half in one of forty, see
+would hide real losses of models that lose 0.01 to 0.02 by labels, see
 benchmarks/results/2026-11-28-near-ties.md.
 """
 

@@ -39,7 +39,7 @@ def with_errors(
         costs: A cost for each layer and dtype.
         deadline: Value of ``time.monotonic()``, of which a part is used.
         compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
-            samples, evenly spread. Otherwise the worst samples are taken, and fewer for 16-bit floats.
+            samples, evenly spread. Else the worst samples are taken, and fewer for 16-bit floats.
     """
     single = _SingleLayers.record(analysis, costs, compared)
     deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
