@@ -20,8 +20,9 @@ from tvmopt.quantize.report import ESTIMATED, MEASURED
 _RECORD_BYTES = 2**30
 # Batches for single layers: the loss of 16-bit floats varies little between batches.
 _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
-# Where dtypes of one layer are compared: the first three of the worst batches say that bfloat16
-# is worse than int8 in the first layers of efficientnet_lite0, and all others say the opposite.
+# Where dtypes of one layer are compared. Three and eight of the worst batches said that bfloat16 is
+# worse than int8 in the first layers of efficientnet_lite0, and that cost accuracy:
+# benchmarks/results/2026-11-28-near-ties.md.
 _COMPARED_BATCHES = 16
 _SHARE_OF_SINGLE_LAYERS = 0.4
 
