@@ -25,6 +25,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import in_one_line
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
+from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.class_scores import find_class_scores
 from tvmopt.frontend.layers import layer_table
@@ -91,9 +92,13 @@ class Case:
         scores = find_class_scores(self.model)
         meter = AccuracyMeter(self.metric, self.new.labels is not None, class_scores=scores)
         session, exact = new_session(model), new_session(self.model)
+        rounding = InputRounding(self.new.arrays)
         for batch in self.new.batches():
             got, want = (s.run(None, batch.inputs) for s in (session, exact))
-            meter.add(got, want, batch.labels, batch.valid, batch.padding)
+            again = []
+            if meter.takes_again:
+                again = rounding.first_outputs(lambda x: exact.run(None, x), batch.inputs)
+            meter.add(got, want, batch.labels, batch.valid, batch.padding, again)
         return meter.result(with_interval=True)
 
     def integer(self, model: onnx.ModelProto) -> list[int]:

@@ -27,7 +27,10 @@ import onnx
 from benchmarks import peers, report
 from benchmarks.interleave import Timing, interleave
 from benchmarks.quantise_contenders import quantised_contenders
+from tvmopt.evaluate.accuracy import AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
+from tvmopt.evaluate.input_rounding import InputRounding
+from tvmopt.stages.signature import Signature
 
 Predict = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 _MAX_SAMPLES = 256
@@ -94,12 +97,9 @@ def _measure(
 ) -> list[Row]:
     from mlflow import MlflowClient
 
-    from tvmopt.evaluate.accuracy import AccuracyMeter
     from tvmopt.evaluate.dataset import choose_dataset
-    from tvmopt.frontend.class_scores import find_class_scores
     from tvmopt.frontend.reference import Reference
     from tvmopt.stages.module_files import REFERENCE_FILE
-    from tvmopt.stages.signature import Signature
     from tvmopt.tracking import flavor
     from tvmopt.tracking.store.artifacts import local_artifacts
 
@@ -108,7 +108,7 @@ def _measure(
     champion = flavor.load_model(f"models:/{name}/{version.version}")
     converted = local_artifacts(client, version.tags["convert_run"], scratch)
     model = onnx.load_model(str(converted / REFERENCE_FILE))
-    reference = Reference(model, threads)
+    signature, reference = Signature.read(converted), Reference(model, threads)
     contenders: dict[str, Predict] = {_described("champion", version.tags): champion}
     if beside:
         other = client.get_model_version_by_alias(beside, "champion")
@@ -123,23 +123,23 @@ def _measure(
             champion.metadata.inputs,
             which,
             seed=1,
-            random_kind=Signature.read(converted).random_inputs,
+            random_kind=signature.random_inputs,
         )
 
     contenders |= _openvino(model, part("calibrate"), threads, quantised)
     dataset = part("evaluate")
     if dataset.samples > _MAX_SAMPLES:
         dataset = dataset.take(range(_MAX_SAMPLES))
-    scores = find_class_scores(model)
-    meters = {
-        label: AccuracyMeter("auto", dataset.labels is not None, class_scores=scores)
-        for label in contenders
-    }
+    rounding = InputRounding({} if dataset.is_random else dataset.arrays)
+    meters = {label: new_meter(signature, dataset) for label in contenders}
     for batch in dataset.batches():
         expected = [np.array(array) for array in reference(batch.inputs)]
+        again = []
+        if meters[next(iter(meters))].takes_again:
+            again = rounding.first_outputs(reference, batch.inputs)
         for label, call in contenders.items():
             got = [np.array(array) for array in call(batch.inputs)]
-            meters[label].add(got, expected, batch.labels, batch.valid, batch.padding)
+            meters[label].add(got, expected, batch.labels, batch.valid, batch.padding, again)
     inputs = dataset.batch(0).inputs
     timings = interleave(
         {label: _bound(call, inputs) for label, call in contenders.items()}, time_limit_s=seconds
@@ -148,6 +148,22 @@ def _measure(
         Row(label, timings[label], meters[label].result().drop, is_ours=n < ours)
         for n, label in enumerate(contenders)
     ]
+
+
+def new_meter(signature: Signature, dataset: Dataset) -> AccuracyMeter:
+    """Return the meter of a contender: as the search measures.
+
+    The float model as it came may lack shapes of outputs. Scores of classes that are found in it
+    are then without maps, and a detector's values are not weighted with its scores.
+
+    Args:
+        signature: Signature of the converted model.
+        dataset: The samples.
+    """
+    scores = signature.class_scores.on(random_inputs=dataset.is_random)
+    return AccuracyMeter(
+        "auto", dataset.labels is not None, signature.tolerance, class_scores=scores
+    )
 
 
 def _described(what: str, tags: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
-from tvmopt.evaluate.agreement import Agreement
+from tvmopt.evaluate.agreement import Agreement, excess
 
 RNG = np.random.default_rng(0)
 
@@ -80,7 +80,7 @@ def test_batches_do_not_matter(seed, batch) -> None:
         parts.add(got[at : at + batch], want[at : at + batch])
     assert parts.with_margin == whole.with_margin >= whole.strict == parts.strict
     np.testing.assert_allclose(parts.losses(), whole.losses())
-    assert whole.losses().mean() == pytest.approx(1 - whole.with_margin)
+    assert excess(whole.losses().mean(axis=0)) == pytest.approx(1 - whole.with_margin)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,42 @@ def test_no_rows() -> None:
     found = _of(np.zeros((0, 3)), np.zeros((0, 3)))
     assert found.rows == 0
     assert not found.is_of_one_class(1)
+
+
+def _undecided(rows=100):
+    """Return scores of which every tenth row is decided by 0.2, a tenth of the median gap."""
+    want = np.tile(np.array([0.0, 2.0, -1.0]), (rows, 1))
+    want[::10, 0] = 1.8
+    return want
+
+
+@pytest.mark.parametrize(("changed", "excused"), [(0, 0.0), (2, 0.02), (4, 0.03), (10, 0.03)])
+def test_half_of_the_float_models_own_changes_are_excused(changed, excused) -> None:
+    want = _undecided()
+    got, again = want.copy(), want.copy()
+    got[: 10 * changed : 10, 0] = 3.0
+    again[: 10 * 6 : 10, 0] = 3.0
+    found = Agreement()
+    found.add(got, want, [again, again])
+    assert found.strict == pytest.approx(1 - changed / 100)
+    assert found.own == pytest.approx(0.06)
+    assert found.with_margin == pytest.approx(found.strict + excused)
+
+
+def test_changes_of_decided_rows_are_never_excused() -> None:
+    want = _undecided()
+    got, again = want.copy(), want.copy()
+    got[5::10, 0] = 3.0  # the float model prefers the second class by 2
+    again[::10, 0] = again[5::10, 0] = 3.0
+    found = Agreement()
+    found.add(got, want, [again])
+    assert found.with_margin == found.strict == pytest.approx(0.9)
+    assert found.losses().mean(axis=0) == pytest.approx([0.1, 0.0, 0.1])
+
+
+def test_random_classes_do_not_agree_however_unsure_the_float_model_is() -> None:
+    want = RNG.standard_normal((1000, 10)) * 1e-3
+    again = [want + RNG.standard_normal(want.shape) * 1e-3 for _ in range(2)]
+    found = Agreement()
+    found.add(RNG.standard_normal(want.shape), want, again)
+    assert found.own > 0.02 and found.with_margin < 0.15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvmopt.evaluate.agreement import Agreement
+from tvmopt.evaluate.agreement import Agreement, excess
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 
 
@@ -30,8 +30,8 @@ def test_few_samples_show_the_rate_of_many(noise, softmax) -> None:
             got, want = ([np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in side]
                          for side in (got, want))  # fmt: skip
         losses = expected_disagreement(got, want)
-        assert losses.shape == (64,)
-        found.append(losses.mean())
+        assert losses.shape == (64, 3) and not losses[:, 2].any()
+        found.append(excess(losses.mean(axis=0)))
     assert np.mean(found) == pytest.approx(rate, rel=0.35, abs=5e-4)
     # A count of 64 rows has a standard deviation of sqrt(rate / 64).
     assert np.std(found) < 0.7 * np.sqrt(rate / 64) + 5e-4
@@ -41,7 +41,7 @@ def test_equal_scores_lose_nothing_and_nan_loses_all() -> None:
     got, want = _scores(np.random.default_rng(1), 8, 0.1)
     assert not expected_disagreement(want, want).any()
     got[3][0, 0] = np.nan
-    assert expected_disagreement(got, want).tolist() == [1.0] * 8
+    assert expected_disagreement(got, want).tolist() == [[1.0, 0.0, 0.0]] * 8
 
 
 def test_rows_of_a_batch_are_counted_together() -> None:
@@ -49,5 +49,14 @@ def test_rows_of_a_batch_are_counted_together() -> None:
     want = [rng.standard_normal((n, 5, 6)).astype(np.float32) for n in (1, 2)]
     got = [one + 0.3 * rng.standard_normal(one.shape).astype(np.float32) for one in want]
     losses = expected_disagreement(got, want)
-    assert losses.shape == (2,) and (losses >= 0).all() and (losses <= 1).all()
+    assert losses.shape == (2, 3) and (losses >= 0).all() and (losses.sum(axis=1) <= 1).all()
     assert losses.any()
+
+
+def test_changes_of_the_float_model_are_estimated_like_those_of_the_model() -> None:
+    rng = np.random.default_rng(3)
+    got, want = _scores(rng, 64, 0.05)
+    shares = expected_disagreement(got, want, [got, got])
+    np.testing.assert_allclose(shares[:, 2], shares[:, 1])
+    half = shares[:, 0].mean() + shares[:, 1].mean() / 2
+    assert excess(shares.mean(axis=0)) == pytest.approx(half) and half > 0

@@ -10,7 +10,7 @@ import numpy as np
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
-from tvmopt.evaluate.drop_interval import Interval, of_losses, of_metric
+from tvmopt.evaluate.drop_interval import Interval, of_agreement, of_losses, of_metric
 from tvmopt.evaluate.float_r2 import FloatR2
 from tvmopt.evaluate.weighted_r2 import WeightedR2
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
@@ -135,6 +135,7 @@ class AccuracyMeter:
         labels: np.ndarray | None,
         valid: int,
         padding: int = 0,
+        again: Sequence[np.ndarray] = (),
     ) -> None:
         """Add one batch.
 
@@ -144,6 +145,8 @@ class AccuracyMeter:
             labels: Class indices, what the user's metric takes, or None.
             valid: Number of samples in the batch; only these rows count for top-1 against labels.
             padding: Number of trailing rows that repeat a sample; they do not count for fidelity.
+            again: The float model's first output for inputs rounded anew, one array a draw, where
+                :attr:`takes_again`; all batches have as many.
 
         Raises:
             ConfigError: When outputs and labels do not fit each other or the metric.
@@ -165,16 +168,31 @@ class AccuracyMeter:
         if self._sorts:
             self._same_batches.append(agrees)
             return
-        self._add_agreement(first, wanted, padding)
+        self._add_agreement(first, wanted, padding, again)
         if self._takes_float_r2:
             self._add_float_r2(actual, expected, valid, padding)
 
-    def _add_agreement(self, first: np.ndarray, wanted: np.ndarray, padding: int) -> None:
+    @property
+    def takes_again(self) -> bool:
+        """Whether rows are compared by their class, as far as is known."""
+        return (
+            self._agreement is not None
+            and not self._sorts
+            and self.metric in ("fidelity", AGREEMENT)
+        )
+
+    def _add_agreement(
+        self,
+        first: np.ndarray,
+        wanted: np.ndarray,
+        padding: int,
+        again: Sequence[np.ndarray],
+    ) -> None:
         if self._agreement is None:
             return
         if holds_rows_of_scores(first):
             rows = slice(0, len(first) - padding)
-            self._agreement.add(first[rows], wanted[rows])
+            self._agreement.add(first[rows], wanted[rows], [one[rows] for one in again])
         elif self.metric == AGREEMENT:
             raise ConfigError(
                 "metric 'agreement' needs a first output of shape (batch, classes) or (batch, "
@@ -268,9 +286,10 @@ class AccuracyMeter:
         found = self._used_agreement
         if found is not None:
             ties = found.with_margin - found.strict
-            return found.with_margin, (
-                f"top-1 agreement ({why}), of it {ties:.4f} near ties of the float model"
-            )
+            words = f"top-1 agreement ({why}), of it {ties:.4f} near ties of the float model"
+            if found.draws:
+                words += f", which changes {found.own:.4f} of the rows when inputs are rounded anew"
+            return found.with_margin, words
         if self.metric == "fidelity" and self._scores.found:
             why = "the first output is no table of scores"
             if self._agreement is not None:
@@ -301,7 +320,7 @@ class AccuracyMeter:
         elif self._sorts:
             losses = 1.0 - np.array(self._same_batches)
         elif (agreement := self._used_agreement) is not None:
-            losses = agreement.losses()
+            return of_agreement(agreement.losses())
         elif self._float_r2 and self._samples > 1:
             worst = min(self._float_r2, key=lambda output: output.value)
             return of_losses(worst.losses(), counted=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tvmopt.errors import ConfigError
+from tvmopt.evaluate.agreement import excess
 from tvmopt.metrics.metric import Metric
 
 Interval = tuple[float, float]
@@ -30,17 +31,37 @@ def of_losses(losses: np.ndarray, *, counted: bool = True) -> Interval:
         counted: Whether a sample's loss counts rows. Any sample shows an error of the outputs, so
             a mean of these leaves no rate open.
     """
-    count = len(losses)
+    low, high = _percentiles(losses[:, None], lambda means: means[:, 0])
+    return _with_unseen(low, high, losses) if counted else (low, high)
+
+
+def of_agreement(shares: np.ndarray, *, counted: bool = True) -> Interval:
+    """Return the interval of what a model loses in top-1 agreement.
+
+    Args:
+        shares: Of each sample, (samples, 3): see :meth:`.agreement.Agreement.losses`.
+        counted: As of :func:`of_losses`.
+    """
+    low, high = _percentiles(shares, excess)
+    return _with_unseen(low, high, shares[:, 0] + shares[:, 1]) if counted else (low, high)
+
+
+def _percentiles(rows: np.ndarray, value: Callable[[np.ndarray], np.ndarray]) -> Interval:
+    """Return percentiles of a value of the mean row, (resamples, columns), over resamples."""
+    count, columns = rows.shape
     rng = np.random.default_rng(_SEED)
-    at_once = max(1, _BYTES // (8 * count))
+    at_once = max(1, _BYTES // (8 * count * columns))
     means = [
-        losses[rng.integers(count, size=(min(at_once, _RESAMPLES - done), count))].mean(axis=1)
+        rows[rng.integers(count, size=(min(at_once, _RESAMPLES - done), count))].mean(axis=1)
         for done in range(0, _RESAMPLES, at_once)
     ]
-    low, high = (float(bound) for bound in np.percentile(np.concatenate(means), _PERCENTILES))
-    if not counted:
-        return low, high
-    unseen = 1 - ((1 - _CONFIDENCE) / 2) ** (1 / count)
+    low, high = np.percentile(value(np.concatenate(means)), _PERCENTILES)
+    return float(low), float(high)
+
+
+def _with_unseen(low: float, high: float, losses: np.ndarray) -> Interval:
+    """Return the interval with the rate that samples without a loss, or a gain, leave open."""
+    unseen = 1 - ((1 - _CONFIDENCE) / 2) ** (1 / len(losses))
     if high >= 0 and not (losses > 0).any():
         high = max(high, unseen)
     if low <= 0 and not (losses < 0).any():

@@ -6,8 +6,8 @@ the errors are. So each row of float scores takes the errors of other rows, one 
 the share of these pairs whose class changes is counted.
 
 Errors of a row are in proportion to the spread of its scores. Scores that are probabilities are
-compared by their logarithms, in which errors add up. The margin for near ties is that of
-:mod:`.agreement`.
+compared by their logarithms, in which errors add up. Near ties are those of :mod:`.agreement`: the
+float model's own changes, for inputs that are rounded anew, are estimated alike.
 """
 
 from __future__ import annotations
@@ -24,33 +24,40 @@ _SMALLEST = 1e-9  # probability that float32 cannot tell from 0
 
 
 def expected_disagreement(
-    actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+    actual: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+    again: Sequence[Sequence[np.ndarray]] = (),
 ) -> np.ndarray:
-    """Return the expected share of rows with another class, for each batch.
+    """Return the expected shares of rows with another class, for each batch.
 
     Args:
         actual: Scores of the converted model, one array (samples, ..., classes) for each batch.
         expected: Scores of the float model.
+        again: For each draw, its scores for the inputs rounded anew, one array for each batch.
+
+    Returns:
+        Shape (batches, 3), columns as of :meth:`.agreement.Agreement.losses`.
     """
     rows_of = np.array([math.prod(one.shape[:-1]) for one in expected], np.int64)
-    got, want = (
+    got, want, *drawn = (
         np.concatenate([one.reshape(-1, one.shape[-1]) for one in side]).astype(np.float32)
-        for side in (actual, expected)
+        for side in (actual, expected, *again)
     )
     if not np.isfinite(got).all() or not np.isfinite(want).all():
-        return np.ones(len(rows_of))
+        return np.tile([1.0, 0.0, 0.0], (len(rows_of), 1))
     if want.min() >= 0 and np.allclose(want.sum(axis=-1), 1, atol=1e-3):
-        got, want = (np.log(np.maximum(side, _SMALLEST)) for side in (got, want))
-    errors = got - want
+        got, want, *drawn = (np.log(np.maximum(side, _SMALLEST)) for side in (got, want, *drawn))
     spread = np.maximum(want.std(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    errors, *own = ((side - want) / spread for side in (got, *drawn))
     count = len(want)
-    lost = np.zeros(count)
+    lost = np.zeros((count, 3))
     steps = range(min(_OTHERS, count))
     for step in steps:  # step 0: a row's own error
         other = (np.arange(count) + step * max(1, count // len(steps))) % count
         agreement = Agreement()
-        agreement.add(want + errors[other] * (spread / spread[other]), want)
+        others = [want + errors_of[other] * spread for errors_of in (errors, *own)]
+        agreement.add(others[0], want, others[1:])
         lost += agreement.losses()
     starts: np.ndarray = np.cumsum(rows_of, dtype=np.int64) - rows_of
-    found: np.ndarray = np.add.reduceat(lost / len(steps), starts) / rows_of
+    found: np.ndarray = np.add.reduceat(lost / len(steps), starts, axis=0) / rows_of[:, None]
     return found

@@ -13,8 +13,9 @@ import onnx
 
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
+from tvmopt.evaluate.agreement import excess
 from tvmopt.evaluate.dataset import Batch, is_class_indices
-from tvmopt.evaluate.drop_interval import of_losses
+from tvmopt.evaluate.drop_interval import of_agreement
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
@@ -72,6 +73,8 @@ class Judge:
         bar: Accuracy bar of a converted model.
         class_scores: As of :class:`~tvmopt.evaluate.accuracy.AccuracyMeter`.
         metric: Name of a built-in metric, or one of the user, which needs labels.
+        again: Returns the float model's first outputs for the inputs of a batch rounded anew, see
+            :mod:`tvmopt.evaluate.input_rounding`; called where classes are compared.
 
     Attributes:
         class_scores: As given.
@@ -89,6 +92,7 @@ class Judge:
         *,
         class_scores: ClassScores = ASSUMED,
         metric: Metric | str = "auto",
+        again: Callable[[Batch], Sequence[np.ndarray]] | None = None,
     ) -> None:
         self.class_scores = class_scores
         self._asked: MetricDrop | None = None
@@ -107,6 +111,9 @@ class Judge:
         scores = self._meter()
         scores.add(expected[0], expected[0], batches[0].labels, batches[0].valid)
         self._counted = self._labelled or scores.result().agreement is not None
+        self._again: list[Sequence[np.ndarray]] = [()] * len(batches)
+        if again is not None and self._counted and not self._labelled:
+            self._again = [list(again(batch)) for batch in batches]
         # How the drop is known from few samples; else closeness to the float model decides.
         self._scored = self._counted and not self._labelled
         self._by_scores = self._asked is None and self._scored
@@ -179,7 +186,7 @@ class Judge:
             single = self._meter()
             labels = batch.labels if self._labelled else None
             for each in (meter, single):
-                each.add(got, want, labels, batch.valid, batch.padding)
+                each.add(got, want, labels, batch.valid, batch.padding, self._again[at])
             if self._scored:
                 scored[at] = np.asarray(got[0])
             if self._asked is not None:
@@ -229,11 +236,12 @@ class Judge:
         self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]
     ) -> bool:
         wanted = [np.asarray(self._expected[at][0]) for at in scored]
-        losses = expected_disagreement(list(scored.values()), wanted)
-        drop = float(losses.mean())
-        interval, unseen = None, bar.unseen(len(losses))
+        drawn = list(zip(*(self._again[at] for at in scored), strict=True))
+        shares = expected_disagreement(list(scored.values()), wanted, drawn)
+        drop = float(excess(shares.mean(axis=0)))
+        interval, unseen = None, bar.unseen(len(shares))
         if unseen < bar.max_drop:
-            low, high = of_losses(losses, counted=False)
+            low, high = of_agreement(shares, counted=False)
             interval = low, max(high, drop + unseen)
         return bar.holds_by_mean(measured, dtype, drop, interval)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.frontend.layers import layer_table
@@ -114,7 +115,12 @@ def sensitivity(
         """Return an analysis on some samples, and why it does not use the user's metric."""
         batches = list(chosen.batches())
         expected = [session.run(None, b.inputs) for b in batches]
-        judge, why_not_asked = _judge(batches, expected, bar, scores, metric)
+        rounding = InputRounding({} if data.is_random else chosen.arrays)
+
+        def again(batch: Batch) -> list[np.ndarray]:
+            return rounding.first_outputs(lambda inputs: session.run(None, inputs), batch.inputs)
+
+        judge, why_not_asked = _judge(batches, expected, bar, scores, metric, again)
         parts = setting, layers, nodes, dtypes, batches, bar, judge, progress
         return Analysis(*parts), why_not_asked
 
@@ -131,7 +137,7 @@ def sensitivity(
         chosen = _choose(data, min(wanted, samples), seed)
         analysis, why_not_asked = begin(chosen)
         starts = _all_converted(analysis, costs, deadline)
-    costs, notes = with_errors(analysis, costs, deadline)
+    costs, notes = with_errors(analysis, costs, deadline, compared=layer_dtypes)
     usual = min(samples, _FIRST_SAMPLES, data.samples)
     fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
     notes += [why for why in (why_untimed, why_not_asked, fewer, _too_few(analysis)) if why]
@@ -175,13 +181,15 @@ def _judge(
     bar: Bar,
     scores: ClassScores,
     metric: Metric | str,
+    again: Callable[[Batch], Sequence[np.ndarray]],
 ) -> tuple[Judge, str]:
     """Return the judge, and why it does not use the metric; few samples may lack a class."""
     try:
-        return Judge(batches, expected, bar, class_scores=scores, metric=metric), ""
+        return Judge(batches, expected, bar, class_scores=scores, metric=metric, again=again), ""
     except ConfigError as error:
         samples = sum(batch.valid for batch in batches)
-        return Judge(batches, expected, bar, class_scores=scores, metric="fidelity"), (
+        judge = Judge(batches, expected, bar, class_scores=scores, metric="fidelity", again=again)
+        return judge, (
             f"layers are judged by fidelity, since {error} on the {samples} samples of the "
             "sensitivity analysis"
         )

@@ -6,6 +6,8 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.dataset import Batch
@@ -18,16 +20,29 @@ from tvmopt.quantize.report import ESTIMATED, MEASURED
 _RECORD_BYTES = 2**30
 # Batches for single layers: the loss of 16-bit floats varies little between batches.
 _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYPES}
+# Where dtypes of one layer are compared. Three and eight of the worst batches said that bfloat16 is
+# worse than int8 in the first layers of efficientnet_lite0, and that cost accuracy:
+# benchmarks/results/2026-11-28-near-ties.md.
+_COMPARED_BATCHES = 16
 _SHARE_OF_SINGLE_LAYERS = 0.4
 
 
-def with_errors(analysis: Analysis, costs: Costs, deadline: float) -> tuple[Costs, list[str]]:
-    """Return costs with errors measured on the worst samples, and notes on what is missing.
+def with_errors(
+    analysis: Analysis, costs: Costs, deadline: float, *, compared: bool = False
+) -> tuple[Costs, list[str]]:
+    """Return costs with errors measured on some samples, and notes on what is missing.
 
     Each layer alone is converted, and run with its downstream nodes. Layers with the largest error
     of their own result run first, so that unreached layers are benign.
+
+    Args:
+        analysis: The analysis.
+        costs: A cost for each layer and dtype.
+        deadline: Value of ``time.monotonic()``, of which a part is used.
+        compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
+            samples, evenly spread. Else the worst samples are taken, and fewer for 16-bit floats.
     """
-    single = _SingleLayers.record(analysis, costs)
+    single = _SingleLayers.record(analysis, costs, compared)
     deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
     costs = costs | single.own_errors(costs, deadline)
     order = sorted(
@@ -41,7 +56,7 @@ def with_errors(analysis: Analysis, costs: Costs, deadline: float) -> tuple[Cost
         costs |= single.errors(layer, costs, until)
         if analysis.progress is not None:
             analysis.progress(done + 1, len(order), f"sensitivity: {layer.name}")
-    return costs, _notes_on_errors(costs, single.batches, single.recording)
+    return costs, _notes_on_errors(costs, single)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +67,8 @@ class _SingleLayers:
         analysis: The analysis.
         layers: Layers that some dtype can convert.
         parts: Nodes downstream of each layer, by layer index.
-        batches: The worst samples.
+        batches: The samples.
+        counts: Number of them for each dtype.
         recording: Intermediate values on those that fit into memory.
     """
 
@@ -60,10 +76,11 @@ class _SingleLayers:
     layers: Sequence[TableRow]
     parts: dict[int, Downstream]
     batches: Sequence[Batch]
+    counts: dict[str, int]
     recording: Recording
 
     @classmethod
-    def record(cls, analysis: Analysis, costs: Costs) -> _SingleLayers:
+    def record(cls, analysis: Analysis, costs: Costs, compared: bool) -> _SingleLayers:
         """Record all values that the layers and their downstream nodes read."""
         nodes, graph = analysis.nodes, analysis.setting.graph
         open_layers = {cost.index for cost in costs.values() if is_convertible(cost)}
@@ -71,11 +88,14 @@ class _SingleLayers:
         parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in layers}
         names = {name for part in parts.values() for name in part.inputs}
         names.update(name for layer in layers for name in nodes[layer.name].input)
-        most = max(_SINGLE_BATCHES[dtype] for dtype in analysis.dtypes)
-        batches = [analysis.batches[at] for at in analysis.judge.hardest(most)]
+        counts = {d: _COMPARED_BATCHES if compared else _SINGLE_BATCHES[d] for d in analysis.dtypes}
+        most = min(max(counts.values()), len(analysis.batches))
+        spread = np.linspace(0, len(analysis.batches) - 1, most).round().astype(int)
+        chosen = spread.tolist() if compared else analysis.judge.hardest(most)
+        batches = [analysis.batches[at] for at in chosen]
         inputs = [b.inputs for b in batches]
         recording = Recording(analysis.setting.model, sorted(names), inputs, _RECORD_BYTES)
-        return cls(analysis, layers, parts, batches, recording)
+        return cls(analysis, layers, parts, batches, counts, recording)
 
     def own_errors(self, costs: Costs, deadline: float) -> Costs:
         """Return costs with the error of each layer's own result on one batch.
@@ -109,7 +129,7 @@ class _SingleLayers:
         errors = {dtype: Errors(self.recording.output_names, scores) for dtype in wanted}
         for at, values in enumerate(self.recording.values):
             for dtype in wanted:
-                if at < _SINGLE_BATCHES[dtype]:
+                if at < self.counts[dtype]:
                     errors[dtype].add(self.batches[at], self.recording, at, probe(values, dtype))
             if time.monotonic() >= until:
                 break
@@ -129,7 +149,8 @@ class _SingleLayers:
         return [d for d in self.analysis.dtypes if is_convertible(costs[layer.index, d])]
 
 
-def _notes_on_errors(costs: Costs, batches: Sequence[Batch], recording: Recording) -> list[str]:
+def _notes_on_errors(costs: Costs, single: _SingleLayers) -> list[str]:
+    batches, recording = single.batches, single.recording
     notes = []
     estimated = sum(cost.source == ESTIMATED for cost in costs.values())
     if estimated:
@@ -143,8 +164,7 @@ def _notes_on_errors(costs: Costs, batches: Sequence[Batch], recording: Recordin
             f"their inner values take more than {_RECORD_BYTES // 2**30} GiB"
         )
     short = sum(
-        c.source == MEASURED
-        and c.samples < sum(b.valid for b in batches[: _SINGLE_BATCHES[c.dtype]])
+        c.source == MEASURED and c.samples < sum(b.valid for b in batches[: single.counts[c.dtype]])
         for c in costs.values()
     )
     if short:

@@ -12,6 +12,7 @@ import numpy as np
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset, read_arrays
+from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.exporters.compare import TOLERANCE, agreement
 from tvmopt.frontend.reference import Reference
 from tvmopt.metrics.metric import Metric
@@ -139,7 +140,9 @@ def _accuracy(
         class_scores=signature.class_scores.on(random_inputs=dataset.is_random),
     )
     run = model.coded if isinstance(model, CompiledModel) else model
+    rounding = InputRounding({} if dataset.is_random else dataset.arrays)
     for batch in dataset.batches():
         outputs, expected = run(batch.inputs), reference(batch.inputs)
-        meter.add(outputs, expected, batch.labels, batch.valid, batch.padding)
+        again = rounding.first_outputs(reference, batch.inputs) if meter.takes_again else []
+        meter.add(outputs, expected, batch.labels, batch.valid, batch.padding, again)
     return meter.result(with_interval=True)
