@@ -265,6 +265,8 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
             together, so that fewer samples may be seen; 0 for no limit.
         rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
         rpc_key: Key of the board there to measure on.
+        starts_reference: Whether to measure ONNX Runtime's cold start, too. It is the same in all
+            trials of a search.
     """
 
     threads: int
@@ -274,6 +276,7 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
     accuracy_time_s: float = 0.0
     rpc_tracker: str = ""
     rpc_key: str = ""
+    starts_reference: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,7 +51,12 @@ def test_each_stage_is_asked_what_the_choice_says(
     )
     assert asked.tune == TuneConfig(TARGET, **tuning)
     limits = (10.0, 10.0) if choice == BASELINE else (3.0, 0.0)  # the finals have no such limit
-    assert asked.evaluate == EvaluateConfig(2, time_limit_s=limits[0], accuracy_time_s=limits[1])
+    assert asked.evaluate == EvaluateConfig(
+        2,
+        time_limit_s=limits[0],
+        accuracy_time_s=limits[1],
+        starts_reference=choice == BASELINE,  # the same in all trials
+    )
     assert asked.calibrate == REQUEST.calibrate
 
 

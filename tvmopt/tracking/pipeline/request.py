@@ -97,6 +97,7 @@ class Request:
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
         latency_time_s: Most seconds for the latency of one contender.
+        starts_reference: Whether evaluation measures ONNX Runtime's cold start, too.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
     """
@@ -115,6 +116,7 @@ class Request:
     interface: SourceInterface | None = None
     source_model_id: str = ""
     latency_time_s: float = EvaluateConfig.time_limit_s
+    starts_reference: bool = True
     torch_source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -213,6 +215,7 @@ class Request:
             metric_sha256=self._metric_sha256,
             accuracy_time_s=self.accuracy_time_s,
             time_limit_s=self.latency_time_s,
+            starts_reference=self.starts_reference,
             **asked,
         )
 
