@@ -245,7 +245,7 @@ def stages(monkeypatch) -> Callable[..., Any]:
 
     def failing(**errors: LimitError) -> tuple[Any, dict[str, Any]]:
         class Pipeline:
-            def __init__(self, session: Any, request: Any) -> None:
+            def __init__(self, session: Any, request: Any, known: Any = ()) -> None:
                 self.session = session
 
             def run(self, stage: str) -> Any:
