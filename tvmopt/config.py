@@ -121,11 +121,14 @@ class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
         target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
+        is_checked: Whether to compile and run the module in this stage, for a float32 model that is
+            compiled whole; the build stage checks the library in any case.
     """
 
     input_shapes: str
     target: dict[str, Any]
     quantization: str = "u8s8"
+    is_checked: bool = True
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.given_sizes import parse_given_sizes

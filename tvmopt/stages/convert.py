@@ -95,10 +95,13 @@ def convert(
         told = _part(progress, number, len(folders))
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
-        is_checked = found is None or config.may_lose_accuracy or SEGMENTS_TAG in found.tags
-        result = _convert_size(
-            own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1
+        is_checked = config.may_lose_accuracy or (
+            config.is_checked if found is None else SEGMENTS_TAG in found.tags
         )
+        options = {"is_largest": found is None, "is_only": len(folders) == 1}
+        result = _convert_size(own, *files, is_checked=is_checked, **options)
+        if found is None and SEGMENTS_TAG in result.tags and not is_checked:
+            result = _convert_size(own, *files, is_checked=True, **options)
         found = found or result
     assert found is not None
     if len(folders) == 1:

@@ -37,6 +37,7 @@ from tvmopt.quantize import is_quantized
 from tvmopt.quantize.roofline import analysed_dtypes
 from tvmopt.remote import Board
 from tvmopt.runtime.interface import SourceInterface
+from tvmopt.search.shares import Share
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
@@ -44,6 +45,7 @@ from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
+from tvmopt.tracking.pipeline.time_shares import ANALYSIS, CALIBRATION, TUNING, within
 from tvmopt.tracking.registry.versions import check_name
 
 _G = TypeVar("_G", bound=Group)
@@ -98,6 +100,7 @@ class Request:
         source_model_id: Id of that model in MLflow; empty if there is none.
         latency_time_s: Most seconds for the latency of one contender.
         starts_reference: Whether evaluation measures ONNX Runtime's cold start, too.
+        checks_conversion: Whether the convert stage compiles and runs a float32 module.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
     """
@@ -117,6 +120,7 @@ class Request:
     source_model_id: str = ""
     latency_time_s: float = EvaluateConfig.time_limit_s
     starts_reference: bool = True
+    checks_conversion: bool = True
     torch_source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +156,9 @@ class Request:
     @functools.cached_property
     def calibrate(self) -> CalibrateConfig:
         """Return the configuration of the calibrate stage."""
-        return CalibrateConfig(self.input_shapes, **self.asked.calibration.values())
+        asked = self.asked.calibration.values()
+        asked["calibration_time"] = self._within(CALIBRATION, asked["calibration_time"])
+        return CalibrateConfig(self.input_shapes, **asked)
 
     @functools.cached_property
     def sensitivity(self) -> SensitivityConfig:
@@ -165,7 +171,9 @@ class Request:
             self.quantization,
             layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
-            sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
+            sensitivity_time=self._within(
+                ANALYSIS, self.asked.sensitivity_limit.sensitivity_time
+            ),
             metric_sha256=self._metric_sha256,
             **self.asked.metric.values(),
         )
@@ -174,7 +182,9 @@ class Request:
     def convert(self) -> ConvertConfig:
         """Return the configuration of the convert stage."""
         asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
-        config = ConvertConfig(self.input_shapes, self.target.to_dict(), **asked)
+        config = ConvertConfig(
+            self.input_shapes, self.target.to_dict(), is_checked=self.checks_conversion, **asked
+        )
         if not config.may_quantise:
             return config
         return dataclasses.replace(config, quantization=self.quantization)
@@ -183,7 +193,13 @@ class Request:
     def tune(self) -> TuneConfig:
         """Return the configuration of the tune stage."""
         asked = {**self.asked.tuning.values(), **self.asked.board.values()}
+        asked["time_budget"] = self._within(TUNING, asked["time_budget"])
         return TuneConfig(self.target.to_dict(), **asked)
+
+    def _within(self, share: Share, limit_s: float) -> float:
+        """Return a time limit, within a share of the budget where layers may become int8."""
+        is_divided = self.convert.may_quantise and not self.quantised
+        return within(share, self.asked.tuning.time_budget if is_divided else 0.0, limit_s)
 
     @functools.cached_property
     def build(self) -> BuildConfig:
