@@ -231,12 +231,14 @@ class BuildConfig(StageConfig):
         schedule: ``"default"`` schedules what the tuning database does not; ``"none"`` leaves
             everything as TVM's own pipeline has it, the baseline.
         all_sizes: Whether the library holds all sizes of the model; else the largest alone.
+        plants_non_finite: Whether to run it on inputs that hold NaN and infinities, ten calls.
     """
 
     name: str
     target: dict[str, Any]
     schedule: str = "default"
     all_sizes: bool = True
+    plants_non_finite: bool = True
 
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, ("default", "none"))

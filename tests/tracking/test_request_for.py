@@ -59,6 +59,13 @@ def test_each_stage_is_asked_what_the_choice_says(
         starts_reference=choice == BASELINE,  # the same in all trials
     )
     assert asked.calibrate == REQUEST.calibrate
+    assert asked.build.plants_non_finite is (choice != BASELINE)
+
+
+def test_untuned_tvm_is_checked_as_a_candidate_alone() -> None:
+    assert not REQUEST.changed(strategy="fast").baseline.plants_non_finite
+    untuned = REQUEST.changed(strategy="none")
+    assert untuned.baseline == untuned.build and untuned.build.plants_non_finite
 
 
 @pytest.mark.parametrize(
@@ -91,9 +98,8 @@ def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) 
 )
 def test_a_time_budget_is_divided_where_layers_may_become_int8(asked, limits, monkeypatch) -> None:
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda spec: ())
-    request = Request(
-        "m", Path("m.onnx"), "digest", SHAPES, None, "", SPEC, Asked.of({"strategy": "fast", **asked})
-    )
+    parameters = Asked.of({"strategy": "fast", **asked})
+    request = Request("m", Path("m.onnx"), "digest", SHAPES, None, "", SPEC, parameters)
     found = (
         request.calibrate.calibration_time,
         request.sensitivity.sensitivity_time,

@@ -17,7 +17,7 @@ def _layers(count: int, flops: float) -> list[Any]:
 
 
 def test_the_prediction_grows_with_layers_and_work():
-    assert baseline.predicted_s(_layers(50, 5e9)) == pytest.approx(2.0 + 5.0 + 12 * 2.0)
+    assert baseline.predicted_s(_layers(50, 5e9)) == pytest.approx(2.0 + 5.0 + 11 * 2.0)
     assert baseline.predicted_s([SimpleNamespace(flops=None)]) == pytest.approx(2.1)
 
 
@@ -37,12 +37,12 @@ def check(monkeypatch):
 
 
 def test_a_baseline_that_cannot_end_is_refused_in_one_line(check):
-    check(5e9, 600.0)  # about 31 s of 36 s
+    check(5e9, 600.0)  # about 29 s of 36 s
     with pytest.raises(LimitError) as refused:
         check(10e9, 600.0)
     assert refused.value.failure_class == "timeout"
     assert str(refused.value) == (
-        "untuned TVM is not measured: it would take about 55 s, but may take 36 s of the "
+        "untuned TVM is not measured: it would take about 51 s, but may take 36 s of the "
         "time_budget of 600 s; the search goes on without a baseline"
     )
     check(10e9, 1800.0)

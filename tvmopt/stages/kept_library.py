@@ -1,8 +1,9 @@
 """Library that the convert stage compiles for its check, and later stages take over.
 
 Without tuning records the build stage would compile the same module in the same way, to the same
-bytes: half of a trial's time. The tune stage takes over the lowered module, without its weights. It lies in the convert stage's output, so that the manifest of hashes
-and the signature of that output cover it.
+bytes: half of a trial's time. The tune stage takes over the lowered module, without its weights.
+Both lie in the convert stage's output, so that the manifest of hashes and the signature of that
+output cover them.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class Request:
         source_model_id: Id of that model in MLflow; empty if there is none.
         latency_time_s: Most seconds for the latency of one contender.
         starts_reference: Whether evaluation measures ONNX Runtime's cold start, too.
-        checks_conversion: Whether the convert stage compiles and runs a float32 module.
+        is_only_compared: Whether nobody is to use the compiled model, a baseline: its numbers are
+            checked on golden inputs alone.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
     """
@@ -120,7 +121,7 @@ class Request:
     source_model_id: str = ""
     latency_time_s: float = EvaluateConfig.time_limit_s
     starts_reference: bool = True
-    checks_conversion: bool = True
+    is_only_compared: bool = False
     torch_source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -171,9 +172,7 @@ class Request:
             self.quantization,
             layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
-            sensitivity_time=self._within(
-                ANALYSIS, self.asked.sensitivity_limit.sensitivity_time
-            ),
+            sensitivity_time=self._within(ANALYSIS, self.asked.sensitivity_limit.sensitivity_time),
             metric_sha256=self._metric_sha256,
             **self.asked.metric.values(),
         )
@@ -183,7 +182,7 @@ class Request:
         """Return the configuration of the convert stage."""
         asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
         config = ConvertConfig(
-            self.input_shapes, self.target.to_dict(), is_checked=self.checks_conversion, **asked
+            self.input_shapes, self.target.to_dict(), is_checked=not self.is_only_compared, **asked
         )
         if not config.may_quantise:
             return config
@@ -206,7 +205,10 @@ class Request:
         """Return the configuration of the build stage."""
         untuned = self.asked.tuning.strategy == "none"
         return BuildConfig(
-            self.name, self.target.to_dict(), "none" if untuned else BuildConfig.schedule
+            self.name,
+            self.target.to_dict(),
+            "none" if untuned else BuildConfig.schedule,
+            plants_non_finite=not self.is_only_compared,
         )
 
     @functools.cached_property
@@ -214,7 +216,13 @@ class Request:
         """Return the configuration of the build of TVM's own pipeline, without our schedules."""
         is_one = len(parse_given_sizes(self.input_shapes).sizes) == 1
         measures_all = is_one or bool(self.asked.measurement.size_mix)
-        return dataclasses.replace(self.build, schedule="none", all_sizes=measures_all)
+        is_candidate = self.build.schedule == "none"  # the same build, unless it has fewer sizes
+        return dataclasses.replace(
+            self.build,
+            schedule="none",
+            all_sizes=measures_all,
+            plants_non_finite=is_candidate and self.build.plants_non_finite,
+        )
 
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:

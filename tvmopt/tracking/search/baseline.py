@@ -14,9 +14,9 @@ from tvmopt.tracking.pipeline.request import Request
 # Untuned TVM computed 1.9 (ResNet-18) to 3.3 (EfficientNet-Lite0) of these on a Zen 3, see
 # benchmarks/results/2026-11-21-workflow-default.md; a prediction is to be too short rather.
 _UNTUNED_FLOPS_PER_S = 2.5e9
-# Fewest calls of all stages: of the checks in the build stage 2, for the accuracy 1, for the
-# latency 5, in the process that measures memory 4.
-_CALLS = 12
+# Fewest calls of all stages: of the check in the build stage 1, for the accuracy 1, for the latency
+# 5, in the process that measures memory 4.
+_CALLS = 11
 # Import and compilation of untuned TVM, see benchmarks/results/2026-11-27-search-cost.md: digits.
 _COMPILE_S, _COMPILE_S_PER_LAYER = 2.0, 0.1
 

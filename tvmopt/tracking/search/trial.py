@@ -69,9 +69,9 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
     """Return the request for one choice of a search.
 
     Untuned TVM may be a hundred times as slow as what the search is about: its measurements get a
-    share of the budget, at least three calls, and its conversion is not compiled with schedules for
-    a check. The accuracy of another trial has a share, too. The cold start of ONNX Runtime is
-    measured in trial zero and in the last round.
+    share of the budget, at least three calls, and golden inputs alone check it. The accuracy of
+    another trial has a share, too. The cold start of ONNX Runtime is measured in trial zero and in
+    the last round.
 
     Args:
         request: Of the search.
@@ -90,7 +90,7 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
         )
     most = BASELINE_MEASUREMENT.seconds(budget_s)
     return dataclasses.replace(
-        found, accuracy_time_s=most, latency_time_s=most, checks_conversion=False
+        found, accuracy_time_s=most, latency_time_s=most, is_only_compared=True
     )
 
 
