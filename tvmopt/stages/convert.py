@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -98,10 +99,12 @@ def convert(
         is_checked = config.may_lose_accuracy or (
             config.is_checked if found is None else SEGMENTS_TAG in found.tags
         )
-        options = {"is_largest": found is None, "is_only": len(folders) == 1}
-        result = _convert_size(own, *files, is_checked=is_checked, **options)
+        made = functools.partial(
+            _convert_size, own, *files, is_largest=found is None, is_only=len(folders) == 1
+        )
+        result = made(is_checked=is_checked)
         if found is None and SEGMENTS_TAG in result.tags and not is_checked:
-            result = _convert_size(own, *files, is_checked=True, **options)
+            result = made(is_checked=True)
         found = found or result
     assert found is not None
     if len(folders) == 1:
