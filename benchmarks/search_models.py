@@ -4,8 +4,9 @@ Usage: ``python -m benchmarks.search_models [--only NAMES] [--seconds S] [--thre
 [--samples N] [--steps search,auto,quantise,compare] [--out FOLDER]``
 
 For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then ``tvmopt main`` with
-``dtype=auto`` and ``strategy=default``, of which the wall time is printed; then
-:mod:`benchmarks.quantise_contenders`, and :mod:`benchmarks.search_champion` of both. Each model has
+``dtype=auto`` and ``time_budget=S/4``, which reuses no stage of the search and whose wall time is
+printed beside S/4; then :mod:`benchmarks.quantise_contenders`, and
+:mod:`benchmarks.search_champion`, which times both interleaved and prints the ratio. Each model has
 a tracking store and logs of its own under ``--out``. Several processes with distinct ``--only``,
 each bound to cores of its own, may run side by side; so may the steps ``search``, ``auto`` and
 ``quantise`` of one model, with the same ``--out`` and distinct cores, once the first has made the
@@ -30,6 +31,8 @@ from benchmarks.real_inputs import samples
 from tvmopt.frontend import load_onnx, prepare, shapes_for
 from tvmopt.frontend.reference import input_specs
 
+# Of a search's time: what dtype=auto without a search may take.
+_AUTO_SHARE = 0.25
 STEPS = ("search", "auto", "quantise", "compare")
 MODELS = (
     "efficientnet_lite0",
@@ -84,17 +87,20 @@ def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence
             command = [sys.executable, "-m", module, *more]
             done = subprocess.run(command, stdout=log, stderr=log, cwd=folder, env=environment)
         spent = time.perf_counter() - start
-        print(f"{name}: {what} {spent:.0f} s, exit code {done.returncode}", flush=True)
+        of = f" of {quarter_s:.0f} s" if what == "auto" else ""
+        print(f"{name}: {what} {spent:.0f} s{of}, exit code {done.returncode}", flush=True)
         return spent if done.returncode == 0 else None
 
     budget = ("--time_budget", str(seconds))
+    quarter_s = _AUTO_SHARE * seconds
+    auto = ("--dtype=auto", "--name", "auto", "--no_cache=true", "--time_budget", str(quarter_s))
     quantised = folder / "quantised"
     also: tuple[str, ...] = ("--data", str(data), "--threads", str(threads))
     also += ("--quantised", str(quantised)) if quantised.exists() or "quantise" in steps else ()
     source = ("--model", str(zoo.path(name)), "--data", str(data), "--input_shapes", shapes)
     commands = {
         "search": ("flows.search", *given, *budget, "--name", "searched"),
-        "auto": ("flows.main", *given, "--dtype=auto", "--strategy=default", "--name", "auto"),
+        "auto": ("flows.main", *given, *auto),
         "quantise": ("benchmarks.quantise_contenders", *source, "--out", str(quantised)),
         "compare": ("benchmarks.search_champion", "--name", "searched", "--beside", "auto", *also),
     }

@@ -121,11 +121,14 @@ class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
         input_shapes: ``"image:1x3x224x224,mask:1x16"``; inputs that are static may be left out.
         target: ``TargetSpec.to_dict()``; the check of the conversion is compiled for it.
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
+        is_checked: Whether to compile and run the module in this stage, for a float32 model that is
+            compiled whole; the build stage checks the library in any case.
     """
 
     input_shapes: str
     target: dict[str, Any]
     quantization: str = "u8s8"
+    is_checked: bool = True
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.given_sizes import parse_given_sizes
@@ -228,12 +231,14 @@ class BuildConfig(StageConfig):
         schedule: ``"default"`` schedules what the tuning database does not; ``"none"`` leaves
             everything as TVM's own pipeline has it, the baseline.
         all_sizes: Whether the library holds all sizes of the model; else the largest alone.
+        plants_non_finite: Whether to run it on inputs that hold NaN and infinities, ten calls.
     """
 
     name: str
     target: dict[str, Any]
     schedule: str = "default"
     all_sizes: bool = True
+    plants_non_finite: bool = True
 
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, ("default", "none"))
@@ -265,6 +270,8 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
             together, so that fewer samples may be seen; 0 for no limit.
         rpc_tracker: ``"host:port"`` of TVM's RPC tracker; empty to measure on this machine.
         rpc_key: Key of the board there to measure on.
+        starts_reference: Whether to measure ONNX Runtime's cold start, too. It is the same in all
+            trials of a search.
     """
 
     threads: int
@@ -274,6 +281,7 @@ class EvaluateConfig(StageConfig, MetricParameters, MeasurementParameters):
     accuracy_time_s: float = 0.0
     rpc_tracker: str = ""
     rpc_key: str = ""
+    starts_reference: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,6 +21,10 @@ def test_a_small_process_starts_quickly(conv_bundle, reference):
     assert all(0 < milliseconds < 60_000 for milliseconds in found.values())
 
 
+def test_onnxruntime_is_left_out_without_a_reference(conv_bundle):
+    assert set(measure_fresh_process(conv_bundle, None, 2)) == {"cold_start_ms", "peak_memory_mb"}
+
+
 def test_peak_does_not_depend_on_the_parents_memory(conv_bundle, reference):
     ballast = bytearray(700_000_000)
     ballast[::4096] = b"x" * len(ballast[::4096])

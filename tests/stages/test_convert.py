@@ -44,6 +44,26 @@ def run(tmp_path, monkeypatch):
     return convert_model
 
 
+@pytest.mark.parametrize(("dtype", "is_checked"), [("float32", False), ("bfloat16", True)])
+def test_the_check_can_be_left_out_for_float32(run, conv_model, dtype, is_checked):
+    result, out = run(conv_model, dtype=dtype, is_checked=False)
+    assert kept_library.path_in(out).is_file() is is_checked
+    assert any(line.startswith("checked on") for line in result.changed) is is_checked
+    assert (out / GOLDEN_FILE).is_file() and (out / REFERENCE_FILE).is_file()
+
+
+def test_a_model_with_segments_is_checked_in_any_case(run, make_model):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="relu"),
+        helper.make_node("Det", ["r"], ["d"], name="det"),  # has no converter
+        helper.make_node("Exp", ["d"], ["y"], name="exp"),
+    ]
+    model = make_model(nodes, {"x": ("float32", [3, 4, 4])}, {"y": ("float32", [3])})
+    result, _ = run(model, is_checked=False)
+    assert result.tags["tvmopt.fallback"].startswith("1 node(s)")
+    assert any(line.startswith("checked on") for line in result.changed)
+
+
 def test_signature_follows_the_graph(run, two_input_model):
     _, out = run(two_input_model)
     signature = Signature.read(out)

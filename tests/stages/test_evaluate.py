@@ -112,6 +112,19 @@ def test_top1_without_labels(run, images):
         run({"x": images}, metric="top1")
 
 
+def test_a_reference_that_is_not_started_is_a_tag(run, monkeypatch):
+    asked = []
+
+    def measure(bundle, reference, threads):
+        asked.append(reference)
+        return {"peak_memory_mb": 55.5}
+
+    monkeypatch.setattr(evaluate_module, "measure_fresh_process", measure)
+    result, _ = run(starts_reference=False)
+    assert asked == [None]
+    assert "trial 0" in result.tags["tvmopt.unmeasured.baseline_cold_start_ms"]
+
+
 def test_memory_that_cannot_be_measured_is_a_tag(run, monkeypatch):
     def fail(*_):
         raise OSError("no such page")

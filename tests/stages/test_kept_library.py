@@ -101,11 +101,15 @@ def test_strategy_default_takes_over_where_the_schedules_come_from(
                     "tvmopt.kernels.first_choice.schedule_function",
                     lambda *_: pytest.fail("was scheduled again"),
                 )
+                patch.setattr(
+                    "tvmopt.stages.tune.lower", lambda *_, **__: pytest.fail("was lowered again")
+                )
             tune(config, converted, tmp_path / name, lambda *_: None)
-        tables.append((tmp_path / name / TASKS_FILE).read_text())
+        files = [tmp_path / name / file for file in (TASKS_FILE, "lowered.py")]
+        tables.append([file.read_text() for file in files])
         shutil.rmtree(converted / kept_library.FOLDER, ignore_errors=True)
     assert tables[0] == tables[1]
-    assert "default:" in tables[0]
+    assert "default:" in tables[0][0]
 
 
 def test_the_facts_name_what_was_compiled(converted):

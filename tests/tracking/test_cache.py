@@ -47,6 +47,20 @@ def _changed(a: tuple[str, ...], b: tuple[str, ...]) -> list[bool]:
     return [x != y for x, y in zip(a, b, strict=True)]
 
 
+def test_a_known_output_is_not_run_again(monkeypatch, model):
+    ran = []
+
+    def fake(session, planned, **options):
+        ran.append(planned.name)
+        return StageOutput(planned.name, planned.digest, "", Path(), {}, cached=False)
+
+    monkeypatch.setattr(pipeline, "run_stage", fake)
+    request = make_request(model, dtype="int8")
+    calibrated = pipeline.StagePipeline(None, request).run("calibrate")
+    pipeline.StagePipeline(None, request, [calibrated]).run("convert")
+    assert ran == ["calibrate", "convert"]
+
+
 def test_same_request_has_the_same_digests(monkeypatch, model, tmp_path):
     first = _digests(monkeypatch, make_request(model))
     copied = Path(shutil.copyfile(model, tmp_path / "net.onnx"))  # its path does not matter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def environment(project_env, root):
 
 @pytest.fixture(scope="module")
 def command(search_command, tmp_path_factory):
-    """Return the command of the search: bfloat16 does not fit; layers are timed in float16."""
+    """Return the command of the search: bfloat16 does not fit."""
     space = tmp_path_factory.mktemp("space") / "space.yaml"
     space.write_text("skip_layers: {bfloat16: ['']}\n")
     return search_command(
@@ -98,8 +99,21 @@ def test_a_trial_that_does_not_fit_fails_alone(searched) -> None:
     assert "must fit into the memory of this machine's GPU" in said
 
 
-def test_layers_are_timed_on_the_gpu(searched) -> None:
-    _, found, _ = searched
+def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
+    _, found, said = searched
+    assert "opening    float16 NHWC default" in said
+    assert not found.runs("tags.`tvmopt.stage` = 'sensitivity'")
+
+
+def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, environment, root) -> None:
+    make_store(tmp_path)
+    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=12"]
+    command = [sys.executable, "-m", "flows.sensitivity", *asked]
+    done = subprocess.run(
+        command, cwd=root, env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = store(tmp_path)
     [run] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
     folder = Path(run.info.artifact_uri.removeprefix("file://"))
     with (folder / "sensitivity.csv").open() as file:

@@ -48,15 +48,28 @@ def test_each_stage_is_asked_what_the_choice_says(
         layout=variant.layout,
         dtype=variant.dtype,
         keep_dtype=variant.skip_layers,
+        is_checked=choice != BASELINE,  # the build stage checks its library
     )
     assert asked.tune == TuneConfig(TARGET, **tuning)
     limits = (10.0, 10.0) if choice == BASELINE else (3.0, 0.0)  # the finals have no such limit
-    assert asked.evaluate == EvaluateConfig(2, time_limit_s=limits[0], accuracy_time_s=limits[1])
+    assert asked.evaluate == EvaluateConfig(
+        2,
+        time_limit_s=limits[0],
+        accuracy_time_s=limits[1],
+        starts_reference=choice == BASELINE,  # the same in all trials
+    )
     assert asked.calibrate == REQUEST.calibrate
+    assert asked.build.plants_non_finite is (choice != BASELINE)
+
+
+def test_untuned_tvm_is_checked_as_a_candidate_alone() -> None:
+    assert not REQUEST.changed(strategy="fast").baseline.plants_non_finite
+    untuned = REQUEST.changed(strategy="none")
+    assert untuned.baseline == untuned.build and untuned.build.plants_non_finite
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "seconds"), [(0.0, 10.0), (1e6, 10.0), (480.0, 4.8), (10.0, 0.5)]
+    ("budget_s", "seconds"), [(0.0, 10.0), (1e6, 10.0), (480.0, 2.4), (10.0, 0.5)]
 )
 def test_a_baseline_takes_a_share_of_the_budget(budget_s, seconds) -> None:
     asked = request_for(REQUEST, BASELINE, budget_s).evaluate
@@ -66,6 +79,33 @@ def test_a_baseline_takes_a_share_of_the_budget(budget_s, seconds) -> None:
 @pytest.mark.parametrize(("budget_s", "seconds"), [(0.0, 0.0), (600.0, 12.0), (10.0, 2.0)])
 def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) -> None:
     assert request_for(REQUEST, PLAIN, budget_s).evaluate.accuracy_time_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        # without a budget nothing is divided
+        ({"dtype": "auto"}, (0.0, 120.0, 0.0)),
+        ({"dtype": "auto", "time_budget": 150.0}, (22.5, 37.5, 45.0)),
+        ({"dtype": "int8", "time_budget": 150.0}, (22.5, 37.5, 45.0)),
+        # the user's own limits hold
+        ({"dtype": "auto", "time_budget": 600.0, "calibration_time": 9.0}, (9.0, 120.0, 180.0)),
+        ({"dtype": "auto", "time_budget": 10.0}, (15.0, 20.0, 10.0)),
+        # all of it is for tuning where nothing is quantised
+        ({"dtype": "float32", "time_budget": 150.0}, (0.0, 120.0, 150.0)),
+    ],
+    ids=str,
+)
+def test_a_time_budget_is_divided_where_layers_may_become_int8(asked, limits, monkeypatch) -> None:
+    monkeypatch.setattr(TargetSpec, "missing_on_host", lambda spec: ())
+    parameters = Asked.of({"strategy": "fast", **asked})
+    request = Request("m", Path("m.onnx"), "digest", SHAPES, None, "", SPEC, parameters)
+    found = (
+        request.calibrate.calibration_time,
+        request.sensitivity.sensitivity_time,
+        request.tune.time_budget,
+    )
+    assert found == pytest.approx(limits)
 
 
 def test_a_model_without_inputs_is_refused(make_model, tmp_path) -> None:

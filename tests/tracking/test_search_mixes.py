@@ -102,14 +102,16 @@ class _Asked:
 
 def test_the_analysis_asks_for_dtypes_of_layers(monkeypatch: Any) -> None:
     asked: dict[str, Any] = {}
+    before: dict[str, list[str]] = {}
 
     class Pipeline:
-        def __init__(self, session: Any, request: Any) -> None:
-            self.request = request
+        def __init__(self, session: Any, request: Any, known: Any = ()) -> None:
+            self.request, self.known = request, known
 
         def run(self, stage: str) -> Any:
             asked[stage] = self.request.values
-            return SimpleNamespace(folder=None)
+            before[stage] = [output.stage for output in self.known]
+            return SimpleNamespace(folder=None, stage=stage)
 
     monkeypatch.setattr(analysis, "StagePipeline", Pipeline)
     monkeypatch.setattr(analysis, "read_sensitivity", lambda folder: _found("int8", "bfloat16"))
@@ -118,6 +120,8 @@ def test_the_analysis_asks_for_dtypes_of_layers(monkeypatch: Any) -> None:
     found = analysis.with_analysis(session, request, AMX, ["int8"], Allowance(), mixes=True)
     assert AUTO in found.dtypes and found.skips_of("int8") == ("",)
     assert (asked["sensitivity"]["dtype"], asked["sensitivity"]["dtypes"]) == (AUTO, "")
+    # the calibration is not looked up again, which would say a second time that it is reused
+    assert before == {"calibrate": [], "sensitivity": ["calibrate"]}
 
 
 def test_trials_reuse_the_analysis_with_its_limits() -> None:

@@ -180,15 +180,23 @@ def test_a_worker_waits_for_the_space(tmp_path, monkeypatch) -> None:
     assert waiting.space == wider and waiting.declaration["request"] == PARAMS
 
 
-def test_an_opening_needs_a_time_budget_and_a_half_float_to_analyse() -> None:
+def test_without_a_time_budget_dtypes_of_layers_are_tried_too(searching) -> None:
+    _, happened, study = searching(AMX, {}, Budget(trials=3, time_s=0.0), mixes=True)
+    assert happened == [
+        str(BASELINE), "bfloat16 NHWC default", "analysis of layers", "auto NHWC default",
+        "int8 NHWC default",
+    ]  # fmt: skip
+    assert study.space.dtypes == ("bfloat16", AUTO, "int8", "float32")
+
+
+def test_an_opening_needs_a_half_float_to_analyse() -> None:
     dtypes = analysis.to_analyse(GPU.dtypes, Declared())
     assert dtypes == ["float16", "int8", "bfloat16"]
-    assert opening.begins_with_trial(GPU, dtypes, BUDGET)
-    assert not opening.begins_with_trial(GPU, dtypes, Budget(trials=4, time_s=0.0))
+    assert opening.begins_with_trial(GPU, dtypes)
     declared = analysis.to_analyse(GPU.dtypes, Declared(skip_layers={"float16": ("1",)}))
-    assert not opening.begins_with_trial(GPU, declared, BUDGET)
+    assert not opening.begins_with_trial(GPU, declared)
     vnni = dataclasses.replace(GPU, dtypes=("int8", "float32"))
-    assert not opening.begins_with_trial(vnni, ["int8"], BUDGET)
+    assert not opening.begins_with_trial(vnni, ["int8"])
 
 
 # --- the shares of calibration and analysis
@@ -237,7 +245,7 @@ def stages(monkeypatch) -> Callable[..., Any]:
 
     def failing(**errors: LimitError) -> tuple[Any, dict[str, Any]]:
         class Pipeline:
-            def __init__(self, session: Any, request: Any) -> None:
+            def __init__(self, session: Any, request: Any, known: Any = ()) -> None:
                 self.session = session
 
             def run(self, stage: str) -> Any:

@@ -21,12 +21,12 @@ _CALLS = 3
 _TIMEOUT_S = 600
 
 
-def measure_fresh_process(bundle: Path, reference: Path, threads: int) -> dict[str, float]:
+def measure_fresh_process(bundle: Path, reference: Path | None, threads: int) -> dict[str, float]:
     """Return metrics of a process that runs the golden inputs of a compiled model.
 
     Args:
         bundle: Folder of the compiled model.
-        reference: The ONNX file that it was made from.
+        reference: The ONNX file that it was made from; None to leave out ONNX Runtime.
         threads: Threads of ONNX Runtime.
 
     Returns:
@@ -35,7 +35,8 @@ def measure_fresh_process(bundle: Path, reference: Path, threads: int) -> dict[s
         first call, without the import of modules. ``baseline_cold_start_ms``: that of ONNX
         Runtime on the CPU.
     """
-    return _run(bundle) | _run(bundle, reference, threads)
+    found = _run(bundle)
+    return found if reference is None else found | _run(bundle, reference, threads)
 
 
 def _run(*arguments: Path | int) -> dict[str, float]:

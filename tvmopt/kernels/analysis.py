@@ -183,7 +183,7 @@ def _facts_of(block: s_tir.SBlock) -> BlockFacts:
         calls=frozenset(calls),
         stores=len(stores),
         size=size,
-        math_depth=math_depth(block.body),
+        math_depth=math_depth(block.body) if calls else 0,
         dtype=max((str(d) for d in dtypes), key=_bits),
         divides=any(_loads_integers(division) for division in divisions),
     )
@@ -217,6 +217,17 @@ def _access(
     if offset is None:  # 0-d buffer: every axis broadcasts
         return Access(buffer, (0,) * len(axes), tirx.IntImm("int64", 0))
     offset = analyzer.simplify(offset)
+    return Access(buffer, _strides(offset, axes, analyzer), offset)
+
+
+def _strides(
+    offset: ir.Expr, axes: tuple[Axis, ...], analyzer: sym.Analyzer
+) -> tuple[int | None, ...]:
+    """Return what each axis adds to ``offset`` in one step; None where that is not a constant."""
+    linear = sym.detect_linear_equation(offset, [axis.var for axis in axes])
+    factors = list(linear)[:-1]  # the last one is what no axis adds to
+    if linear and all(isinstance(factor, tirx.IntImm) for factor in factors):
+        return tuple(map(int, factors))
     used = variables(offset)
     strides: list[int | None] = []
     for axis in axes:
@@ -225,7 +236,7 @@ def _access(
             continue
         step = analyzer.simplify(substitute(offset, {axis.var: axis.var + 1}) - offset)
         strides.append(int(step) if isinstance(step, tirx.IntImm) else None)
-    return Access(buffer, tuple(strides), offset)
+    return tuple(strides)
 
 
 def constant_run(access: Access, axis: Axis) -> int:

@@ -34,7 +34,7 @@ class Share:
 #: All stages of trial zero together: untuned TVM may be a hundred times as slow as ONNX Runtime.
 BASELINE = Share(0.06, 30.0)
 #: Of trial zero: its accuracy, its latency, and ONNX Runtime's latency, each.
-BASELINE_MEASUREMENT = Share(0.01, 0.5, 10.0)
+BASELINE_MEASUREMENT = Share(0.005, 0.5, 10.0)
 #: Calibration of int8.
 CALIBRATION = Share(0.1, 10.0)
 #: The sensitivity analysis.

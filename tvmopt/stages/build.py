@@ -117,7 +117,8 @@ def build(
             metadata = with_times(metadata, model, bundle)
             metadata.write(bundle)
             write_sizes(out_dir / SIZES_TABLE, metadata)
-        non_finite = _non_finite(model, convert_dir, signature)
+        if config.plants_non_finite:
+            non_finite = _non_finite(model, convert_dir, signature)
     progress(3, 3, "done")
     kinds = [source.split(":")[0] for source in built.sources.values()]
     counts = ", ".join(f"{kinds.count(k)} {k}" for k in ("database", "default", "none"))

@@ -130,7 +130,7 @@ def _kept(mod: tvm.IRModule, target: TargetSpec, keep_in: Path) -> BuiltLibrary 
         return None
     path.parent.mkdir()
     built = build_library(lowered, target, path)
-    kept_library.keep(keep_in, built, target, count_segments(mod))
+    kept_library.keep(keep_in, built, target, count_segments(mod), lowered)
     return built
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,11 +105,15 @@ def convert(
         told = _part(progress, number, len(folders))
         files = model, folder, told, data, calibrate_dir, sensitivity_dir
         # The build stage checks every size. Segments and low precision need the results here.
-        is_checked = found is None or config.may_lose_accuracy or SEGMENTS_TAG in found.tags
-        result, slower = _convert_size(
-            own, *files, is_largest=found is None, is_checked=is_checked, is_only=len(folders) == 1,
-            slower=slower,
-        )  # fmt: skip
+        is_checked = config.may_lose_accuracy or (
+            config.is_checked if found is None else SEGMENTS_TAG in found.tags
+        )
+        made = functools.partial(
+            _convert_size, own, *files, is_largest=found is None, is_only=len(folders) == 1
+        )
+        result, slower = made(is_checked=is_checked, slower=slower)
+        if found is None and SEGMENTS_TAG in result.tags and not is_checked:
+            result, slower = made(is_checked=True, slower=slower)
         found = found or result
     assert found is not None
     if len(folders) == 1:

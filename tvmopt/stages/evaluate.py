@@ -60,7 +60,9 @@ _COPYING_REPEATS = 50
 _SHARE_REPEATS = 20
 _UNMEASURED = "tvmopt.unmeasured."
 # Metrics that a child process measures.
-_OF_PROCESS = ("peak_memory_mb", "cold_start_ms", "baseline_cold_start_ms")
+_OF_REFERENCE = "baseline_cold_start_ms"
+_OF_PROCESS = ("peak_memory_mb", "cold_start_ms", _OF_REFERENCE)
+_ONCE = "the same in all trials: trial 0 and the last round of the search measure it"
 
 
 def evaluate(
@@ -175,8 +177,10 @@ def evaluate(
     if models[CANDIDATE].metadata.segments:
         metrics["time_compiled_share"] = _compiled_share(calls[CANDIDATE])
     try:
-        reference_file = convert_dir / REFERENCE_FILE
+        reference_file = convert_dir / REFERENCE_FILE if config.starts_reference else None
         metrics |= measure_fresh_process(bundles[CANDIDATE], reference_file, config.threads)
+        if reference_file is None:
+            tags[_UNMEASURED + _OF_REFERENCE] = _ONCE
     except Exception as error:  # the metrics are replaced by the reason
         tags |= dict.fromkeys((_UNMEASURED + name for name in _OF_PROCESS), str(error)[:250])
     rows = table_rows(latency, accuracies, reference_accuracy, bundles, convert_dir)

@@ -35,7 +35,7 @@ from tvmopt.stages.registry import STAGES
 
 # What stages import when they run, beside their own modules. Nothing here may start a thread:
 # ONNX Runtime and SciPy start some, so the modules of stages import these where they call them.
-_PRELOADED = ("tvm.relax", "tvmopt.tune")
+_PRELOADED = ("tvm.relax", "tvmopt.tune", "numpy.ma", "numpy.random", "onnx.reference")
 _MOST_BYTES = 65536
 
 

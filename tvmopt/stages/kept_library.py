@@ -1,8 +1,9 @@
-"""Library that the convert stage compiles for its check, and the build stage takes over.
+"""Library that the convert stage compiles for its check, and later stages take over.
 
 Without tuning records the build stage would compile the same module in the same way, to the same
-bytes: half of a trial's time. It lies in the convert stage's output, so that the manifest of hashes
-and the signature of that output cover it.
+bytes: half of a trial's time. The tune stage takes over the lowered module, without its weights.
+Both lie in the convert stage's output, so that the manifest of hashes and the signature of that
+output cover them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import tvm
+
 from tvmopt.build import BuiltLibrary
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
+from tvmopt.transform.constants import split_constants
 
 FOLDER = "check"
-LIBRARY, FACTS = "library.so", "library.json"
+LIBRARY, FACTS, LOWERED = "library.so", "library.json", "lowered.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +35,18 @@ class KeptLibrary:
         target: ``TargetSpec.to_dict()`` that it was compiled for.
         sha256: Of the library.
         segments: Number of segments that ONNX Runtime runs.
+        lowered_path: The lowered module that was compiled.
     """
 
     built: BuiltLibrary
     target: dict[str, Any]
     sha256: str
     segments: int
+    lowered_path: Path
+
+    def lowered(self) -> tvm.IRModule:
+        """Return the lowered module; its weights are parameters of ``main``."""
+        return tvm.ir.load_json(self.lowered_path.read_text())
 
     def copy_to(self, path: Path) -> BuiltLibrary:
         """Copy the library to ``path``; return what is known of it.
@@ -58,15 +68,23 @@ def path_in(convert_dir: Path) -> Path:
     return convert_dir / FOLDER / LIBRARY
 
 
-def keep(convert_dir: Path, built: BuiltLibrary, target: TargetSpec, segments: int) -> None:
-    """Describe the library at :func:`path_in` in a file beside it."""
+def keep(
+    convert_dir: Path,
+    built: BuiltLibrary,
+    target: TargetSpec,
+    segments: int,
+    lowered: tvm.IRModule,
+) -> None:
+    """Describe the library at :func:`path_in`, compiled from ``lowered``, in files beside it."""
     facts = {
         "built": {**dataclasses.asdict(built), "path": LIBRARY},
         "target": target.to_dict(),
         "sha256": sha256_file(built.path),
         "segments": segments,
     }
-    (convert_dir / FOLDER / FACTS).write_text(json.dumps(facts, indent=2, sort_keys=True))
+    folder = convert_dir / FOLDER
+    (folder / LOWERED).write_text(tvm.ir.save_json(split_constants(lowered)[0]))
+    (folder / FACTS).write_text(json.dumps(facts, indent=2, sort_keys=True))
 
 
 def find(convert_dir: Path, target: TargetSpec) -> KeptLibrary | None:
@@ -81,5 +99,9 @@ def find(convert_dir: Path, target: TargetSpec) -> KeptLibrary | None:
     built["path"] = folder / LIBRARY
     built["instructions"] = {name: tuple(used) for name, used in built["instructions"].items()}
     return KeptLibrary(
-        BuiltLibrary(**built), facts["target"], facts["sha256"], int(facts["segments"])
+        BuiltLibrary(**built),
+        facts["target"],
+        facts["sha256"],
+        int(facts["segments"]),
+        folder / LOWERED,
     )

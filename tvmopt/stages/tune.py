@@ -15,6 +15,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.remote import Board
 from tvmopt.remote.session import check_tracker
 from tvmopt.stages import kept_library
+from tvmopt.stages.module_files import write_script
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.size_folders import read_size, size_folders
 from tvmopt.stages.tune_files import (
@@ -131,19 +132,23 @@ def _tune_largest(
 
     target = TargetSpec.from_dict(config.target)
     llvm, arch = target.to_tvm(), target.arch()
-    mod = read_size(convert_dir, 0)
     has_alternatives = not arch.layout and config.granularity == "subgraph"
     if has_alternatives and config.strategy in MEASURING:
+        mod = read_size(convert_dir, 0)
         tuning = tune_layers(mod, target, strategy, options, out_dir, progress)
     else:
-        lowered = lower(mod, llvm, winograd=config.strategy != "none")
-        tasks = extract_tasks(lowered, llvm, config.granularity)
-        if config.strategy == "default" and (kept := kept_library.find(convert_dir, target)):
+        kept = kept_library.find(convert_dir, target) if config.strategy == "default" else None
+        if kept is not None:
+            lowered = kept.lowered()
             options = dataclasses.replace(options, sources=kept.built.sources)
+        else:
+            mod = read_size(convert_dir, 0)
+            lowered = lower(mod, llvm, winograd=config.strategy != "none")
+        tasks = extract_tasks(lowered, llvm, config.granularity)
         result = strategy.tune(tasks, llvm, arch, options, out_dir, progress)
         tuning = LayerTuning(result, {}, lowered)
     result = tuning.result
-    (out_dir / "lowered.py").write_text(tuning.lowered.script(show_meta=False))
+    write_script(out_dir / "lowered.py", tuning.lowered)
     if tuning.alternatives is not None:
         write_plan(out_dir / PLAN_FILE, tuning.plan)
         write_alternatives(tuning, out_dir / ALTERNATIVES_FILE)

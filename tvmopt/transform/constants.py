@@ -38,11 +38,13 @@ def split_constants(
 
     before -> after: ``main(x) { matmul(x, const) }`` -> ``main(x, p0) { matmul(x, p0) }`` and
     ``{"p0": tensor}``. The new parameters follow the inputs; the attribute ``num_input`` counts
-    the inputs only.
+    the inputs only. A module that was split before stays as it is.
     """
     extract = _Extract(mod)
     main = mod["main"]
     body = extract.visit_expr(main.body)
+    if not extract.found and main.attrs and "num_input" in main.attrs:
+        return mod, {}
     params = [*main.params, *(var for var, _ in extract.found)]
     attrs = dict(main.attrs.items()) if main.attrs else {}
     attrs["num_input"] = len(main.params)

@@ -19,6 +19,7 @@ from tvmopt.transform.allow_tf32 import AllowTf32, module_allows_tf32
 from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.finish_kernels import FinishKernels
+from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
 from tvmopt.transform.merge_reshapes import MergeReshapes
@@ -82,7 +83,7 @@ def lower_passes(
         relax.transform.LegalizeOps(dict(legalize or legalize_map(winograd))),
         InitialiseEmptyReductions(),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
+        FoldConstantIfAny(),
         OutlineBranches(),
         relax.transform.ConvertToDataflow(1),
         *special.before_fusion(),

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.transform.attention.decompose import DecomposeAttention
+from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
 from tvmopt.transform.pairwise_extrema import PairwiseExtrema
 from tvmopt.transform.raise_softmax import RaiseSoftmax
@@ -23,7 +24,7 @@ def simplify_passes() -> list[tvm.transform.Pass]:
         relax.transform.CanonicalizeBindings(),
         FoldConstantNumpy(),
         relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldConstant(),
+        FoldConstantIfAny(),
         relax.transform.DeadCodeElimination(["main"]),
     ]
 

@@ -37,6 +37,7 @@ from tvmopt.quantize import is_quantized
 from tvmopt.quantize.roofline import analysed_dtypes
 from tvmopt.remote import Board
 from tvmopt.runtime.interface import SourceInterface
+from tvmopt.search.shares import Share
 from tvmopt.stages.asked_metric import check_labels
 from tvmopt.stages.launch import UNLIMITED
 from tvmopt.stages.metric_files import digest_of_file, with_whole_paths
@@ -44,6 +45,7 @@ from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
+from tvmopt.tracking.pipeline.time_shares import ANALYSIS, CALIBRATION, TUNING, within
 from tvmopt.tracking.registry.versions import check_name
 
 _G = TypeVar("_G", bound=Group)
@@ -97,6 +99,9 @@ class Request:
         interface: Interface of the source model that was exported; None for an ONNX model.
         source_model_id: Id of that model in MLflow; empty if there is none.
         latency_time_s: Most seconds for the latency of one contender.
+        starts_reference: Whether evaluation measures ONNX Runtime's cold start, too.
+        is_only_compared: Whether nobody is to use the compiled model, a baseline: its numbers are
+            checked on golden inputs alone.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
     """
@@ -115,6 +120,8 @@ class Request:
     interface: SourceInterface | None = None
     source_model_id: str = ""
     latency_time_s: float = EvaluateConfig.time_limit_s
+    starts_reference: bool = True
+    is_only_compared: bool = False
     torch_source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +157,9 @@ class Request:
     @functools.cached_property
     def calibrate(self) -> CalibrateConfig:
         """Return the configuration of the calibrate stage."""
-        return CalibrateConfig(self.input_shapes, **self.asked.calibration.values())
+        asked = self.asked.calibration.values()
+        asked["calibration_time"] = self._within(CALIBRATION, asked["calibration_time"])
+        return CalibrateConfig(self.input_shapes, **asked)
 
     @functools.cached_property
     def sensitivity(self) -> SensitivityConfig:
@@ -163,7 +172,7 @@ class Request:
             self.quantization,
             layer_dtypes=dtype == AUTO,
             max_accuracy_drop=self.max_accuracy_drop,
-            sensitivity_time=self.asked.sensitivity_limit.sensitivity_time,
+            sensitivity_time=self._within(ANALYSIS, self.asked.sensitivity_limit.sensitivity_time),
             metric_sha256=self._metric_sha256,
             **self.asked.metric.values(),
         )
@@ -172,7 +181,9 @@ class Request:
     def convert(self) -> ConvertConfig:
         """Return the configuration of the convert stage."""
         asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
-        config = ConvertConfig(self.input_shapes, self.target.to_dict(), **asked)
+        config = ConvertConfig(
+            self.input_shapes, self.target.to_dict(), is_checked=not self.is_only_compared, **asked
+        )
         if not config.may_quantise:
             return config
         return dataclasses.replace(config, quantization=self.quantization)
@@ -181,14 +192,23 @@ class Request:
     def tune(self) -> TuneConfig:
         """Return the configuration of the tune stage."""
         asked = {**self.asked.tuning.values(), **self.asked.board.values()}
+        asked["time_budget"] = self._within(TUNING, asked["time_budget"])
         return TuneConfig(self.target.to_dict(), **asked)
+
+    def _within(self, share: Share, limit_s: float) -> float:
+        """Return a time limit, within a share of the budget where layers may become int8."""
+        is_divided = self.convert.may_quantise and not self.quantised
+        return within(share, self.asked.tuning.time_budget if is_divided else 0.0, limit_s)
 
     @functools.cached_property
     def build(self) -> BuildConfig:
         """Return the configuration of the build stage."""
         untuned = self.asked.tuning.strategy == "none"
         return BuildConfig(
-            self.name, self.target.to_dict(), "none" if untuned else BuildConfig.schedule
+            self.name,
+            self.target.to_dict(),
+            "none" if untuned else BuildConfig.schedule,
+            plants_non_finite=not self.is_only_compared,
         )
 
     @functools.cached_property
@@ -196,7 +216,13 @@ class Request:
         """Return the configuration of the build of TVM's own pipeline, without our schedules."""
         is_one = len(parse_given_sizes(self.input_shapes).sizes) == 1
         measures_all = is_one or bool(self.asked.measurement.size_mix)
-        return dataclasses.replace(self.build, schedule="none", all_sizes=measures_all)
+        is_candidate = self.build.schedule == "none"  # the same build, unless it has fewer sizes
+        return dataclasses.replace(
+            self.build,
+            schedule="none",
+            all_sizes=measures_all,
+            plants_non_finite=is_candidate and self.build.plants_non_finite,
+        )
 
     @functools.cached_property
     def evaluate(self) -> EvaluateConfig:
@@ -213,6 +239,7 @@ class Request:
             metric_sha256=self._metric_sha256,
             accuracy_time_s=self.accuracy_time_s,
             time_limit_s=self.latency_time_s,
+            starts_reference=self.starts_reference,
             **asked,
         )
 

@@ -111,11 +111,14 @@ class StagePipeline:
     Args:
         session: What the stages of the command share.
         request: The request.
+        known: Outputs of steps that another pipeline of the command has done for this request.
     """
 
-    def __init__(self, session: Session, request: Request) -> None:
+    def __init__(
+        self, session: Session, request: Request, known: Sequence[StageOutput] = ()
+    ) -> None:
         self.session, self.request = session, request
-        self._done: dict[str, StageOutput] = {}
+        self._done = {output.stage: output for output in known}
         self._more: dict[str, dict[Need, StageOutput]] = {}
 
     @property

@@ -29,7 +29,7 @@ from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.runs import log_tags
-from tvmopt.tracking.store.stage_run import Session
+from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _PART_OF_LEFT = 0.25  # of the seconds left that calibration, and the analysis, take at most
@@ -135,10 +135,11 @@ def with_analysis(
         LimitError: When int8 is the only dtype and calibration exceeds its limits.
     """
     left = [dtype for dtype in dtypes if dtype in space.dtypes]
+    calibrated: list[StageOutput] = []
     if _NEEDS_CALIBRATION in left:
         limited = _limited(session, allowance, request.asked.calibration.calibration_time)
         try:
-            StagePipeline(limited, request).run("calibrate")
+            calibrated.append(StagePipeline(limited, request).run("calibrate"))
         except LimitError as error:
             left.remove(_NEEDS_CALIBRATION)
             kept = tuple(d for d in space.dtypes if d != _NEEDS_CALIBRATION)
@@ -152,8 +153,8 @@ def with_analysis(
     mixes = mixes and _NEEDS_CALIBRATION in left
     asked = {"dtype": AUTO, "dtypes": ""} if mixes else {"dtypes": ",".join(left)}
     try:
-        analysed = request.changed(**asked)
-        found = read_sensitivity(StagePipeline(limited, analysed).run("sensitivity").folder)
+        pipeline = StagePipeline(limited, request.changed(**asked), calibrated)
+        found = read_sensitivity(pipeline.run("sensitivity").folder)
     except LimitError as error:
         _note(session, f"no layers are skipped: {error}")
         return space

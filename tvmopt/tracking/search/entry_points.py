@@ -311,7 +311,7 @@ def _begin(session: Session, asked: _Question) -> tuple[Space, Request, bool]:
     request, declared, budget = asked.request, asked.declared, asked.budget
     space = unanalysed_space(session, request, declared)
     dtypes = to_analyse(space.dtypes, declared)
-    if begins_with_trial(space, dtypes, budget):
+    if begins_with_trial(space, dtypes):
         said = f"{first_choice(space)}, then the analysis of {', '.join(dtypes)}"
         say(f"opening    {said}")
         return space, request, True

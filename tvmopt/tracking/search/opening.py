@@ -1,9 +1,10 @@
 """Opening of a search: the fastest 16-bit float is tried before int8 is calibrated and analysed.
 
 Calibration and the sensitivity analysis may take a fifth of the time budget, and all that they tell
-of a 16-bit float is, nearly always, that no layer need be skipped. So with a time budget the first
-trial converts all layers to the first dtype of the space, where that is such a float. When that
-trial is feasible, 16-bit floats are not analysed at all.
+of a 16-bit float is, nearly always, that no layer need be skipped. So the first trial converts all
+layers to the first dtype of the space, where that is such a float. When that trial is feasible,
+16-bit floats are not analysed at all, and the analysis of int8 chooses a dtype for each layer.
+Without a time budget the analysis is bounded by the parameter ``sensitivity_time``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Sequence
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import ConfigError
-from tvmopt.search.budget import Budget
 from tvmopt.search.declared import Declared
 from tvmopt.search.plan import FINISHED, Tried
 from tvmopt.search.space import Choice, Space
@@ -39,16 +39,15 @@ from tvmopt.tracking.store.exclusive import alone
 _POLL_S, _LONELY_S = 1.0, 10.0
 
 
-def begins_with_trial(space: Space, dtypes: Sequence[str], budget: Budget) -> bool:
+def begins_with_trial(space: Space, dtypes: Sequence[str]) -> bool:
     """Return whether a trial comes before the analysis.
 
     Args:
         space: The space without an analysis.
         dtypes: The dtypes that are to be analysed.
-        budget: Of the study.
     """
     first = space.dtypes[0]
-    return bool(budget.time_s) and first in HALF_FLOATS and first in dtypes
+    return first in HALF_FLOATS and first in dtypes
 
 
 def first_choice(space: Space) -> Choice:

@@ -25,6 +25,7 @@ from tvmopt.search.space import BASELINE, Choice
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.report.sentences import trial_words
+from tvmopt.tracking.search.baseline import check_can_end
 from tvmopt.tracking.store.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.store.earlier import earlier_databases
 from tvmopt.tracking.store.runs import log_metrics, log_tags, open_run
@@ -68,7 +69,9 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
     """Return the request for one choice of a search.
 
     Untuned TVM may be a hundred times as slow as what the search is about: its measurements get a
-    share of the budget, at least three calls. The accuracy of another trial has a share, too.
+    share of the budget, at least three calls, and golden inputs alone check it. The accuracy of
+    another trial has a share, too. The cold start of ONNX Runtime is measured in trial zero and in
+    the last round.
 
     Args:
         request: Of the search.
@@ -80,10 +83,15 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
     if choice != BASELINE:
         accuracy_s = TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s
         return dataclasses.replace(
-            found, latency_time_s=_TRIAL_LATENCY_S, accuracy_time_s=accuracy_s
+            found,
+            latency_time_s=_TRIAL_LATENCY_S,
+            accuracy_time_s=accuracy_s,
+            starts_reference=False,
         )
     most = BASELINE_MEASUREMENT.seconds(budget_s)
-    return dataclasses.replace(found, accuracy_time_s=most, latency_time_s=most)
+    return dataclasses.replace(
+        found, accuracy_time_s=most, latency_time_s=most, is_only_compared=True
+    )
 
 
 def run_trial(
@@ -149,6 +157,8 @@ def _run(
             )  # fmt: skip
             start = time.perf_counter()
             try:
+                if choice == BASELINE and trial_limits.budget_s:
+                    check_can_end(request, trial_limits.budget_s, trial_limits.allow())
                 stages = _stages(within, request_for(request, choice, trial_limits.budget_s))
             except LimitError as error:
                 raise trial_limits.explain(error) from error
