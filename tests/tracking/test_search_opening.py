@@ -136,13 +136,15 @@ def test_without_a_feasible_first_trial_all_is_analysed_and_float32_is_next(sear
     ]  # fmt: skip
 
 
-def test_time_that_ends_in_a_trial_leaves_the_trials_before_it(searching) -> None:
+def test_time_that_ends_in_a_trial_leaves_the_trials_before_it(searching, capsys) -> None:
     spent = LimitError("the search has spent its time_budget", BUDGET_SPENT)
     stopped, happened, study = searching(GPU, {"int8": spent})
     assert stopped == SPENT_TIME.format(600.0) and happened[-1].startswith("int8")
     finished = [r for r in study.records() if not r.is_void and not r.is_baseline]
     assert [r.choice.variant.dtype for r in finished] == ["float16"]
     assert finished[0].feasible
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("trial 2 ") and "int8 NHWC" in last and "time of the search" in last
 
 
 def test_time_that_ends_in_the_first_trial_is_followed_by_no_analysis(searching) -> None:

@@ -13,6 +13,10 @@ from tvmopt.search.verdict import BY_ACCURACY, BY_LATENCY, BY_SIZE, Finalist, Ve
 
 _SAME = 5e-4  # of the latency; what is less would be written as 0.0%
 
+STOPPED_TRIAL = (
+    "stopped, since the time of the search is spent; a search that goes on tries it again"
+)
+
 # -- why a search ended: stored in its study, and compared there
 
 SPENT_TRIALS = "all {} trials of its budget are done"

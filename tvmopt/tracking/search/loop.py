@@ -10,13 +10,20 @@ from contextlib import contextmanager, suppress
 
 from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
+from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits
 from tvmopt.search.plan import RUNNING, Tried
 from tvmopt.search.records import REFERENCE_MS
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import SearchStudy
 from tvmopt.tracking.pipeline.request import Request
-from tvmopt.tracking.report.sentences import EXHAUSTED, NO_BETTER, SPENT_TIME, SPENT_TRIALS
+from tvmopt.tracking.report.sentences import (
+    EXHAUSTED,
+    NO_BETTER,
+    SPENT_TIME,
+    SPENT_TRIALS,
+    STOPPED_TRIAL,
+)
 from tvmopt.tracking.search.trial import Rules, run_trial
 from tvmopt.tracking.store.allowance import Stopwatch, TrialLimits
 from tvmopt.tracking.store.console import say
@@ -105,10 +112,15 @@ def work(it: SearchWork) -> str:
             try:
                 words = run_trial(it.session, it.request, claimed, it.rules(), limits, it.parent)
             except LimitError:
+                _say_trial(claimed, start, STOPPED_TRIAL)
                 return SPENT_TIME.format(budget.time_s)
-            title = "baseline: untuned TVM" if is_baseline else str(claimed.choice)
-            say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
+            _say_trial(claimed, start, words)
             it.on_trial()
+
+
+def _say_trial(claimed: Claimed, start: float, words: str) -> None:
+    title = "baseline: untuned TVM" if claimed.choice == BASELINE else str(claimed.choice)
+    say(f"trial {claimed.number:<4} {time.perf_counter() - start:6.1f} s {title}: {words}")
 
 
 @contextmanager
