@@ -44,8 +44,8 @@ class CacheBlocking:
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixSteps:
-    """Reduction of one register tile on a matrix unit.
+class ReductionSteps:
+    """Reduction of one register tile by other instructions than vector FMAs.
 
     Attributes:
         count: Reduction steps.
@@ -85,7 +85,7 @@ class ContractionModel:
         *,
         packs_weight: bool = False,
         blocking: CacheBlocking = CacheBlocking(),
-        unit: MatrixSteps | None = None,
+        unit: ReductionSteps | None = None,
     ) -> Ranked[_Config]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values.
 
@@ -93,7 +93,8 @@ class ContractionModel:
             hint: The configuration.
             packs_weight: Whether the weight is packed at every call, before the nest.
             blocking: Its cache blocking.
-            unit: Its reduction on a matrix unit; None for vector FMAs.
+            unit: Its reduction on a matrix unit or by several instructions a dot product; None for
+                vector FMAs, or one instruction a dot product.
         """
         loops = TileLoops.of(hint, self._extents, blocking.l2_block)
         tile = self._numbers(hint, loops, blocking, unit)
@@ -114,7 +115,7 @@ class ContractionModel:
         return Ranked(hint, cost.total + around + remote, facts)
 
     def _numbers(
-        self, hint: _Config, loops: TileLoops, blocking: CacheBlocking, unit: MatrixSteps | None
+        self, hint: _Config, loops: TileLoops, blocking: CacheBlocking, unit: ReductionSteps | None
     ) -> TileNumbers:
         """Return the cost model's inputs for ``hint``."""
         arch, (*others, width) = self._arch, hint.register_tile

@@ -11,6 +11,7 @@ import dataclasses
 import math
 
 from tvmopt.device.cpu import CpuArch
+from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
 
 # Cycles to launch a parallel region, to enter and leave a tile, and of a loop-body branch.
 LAUNCH, _TILE, _BRANCH = 12_000.0, 8.0, 2.0
@@ -28,6 +29,10 @@ _BROADCAST = 1.2
 _STRAIGHT = 6
 # Cycles to spill one accumulator to L1 and reload it.
 _SPILL = 0.5
+# Cycles of a reduction step for every vector that has no register.
+_SPILL_STEP = 1.5
+# Ports for additions and shifts of vectors, per port that multiplies.
+_VECTOR_PORTS = 1.5
 # Cost of a break between contiguous runs of the output, in bytes of stores.
 _STRIDED = 256.0
 #: Fraction of a cache that a working set may fill before the model assumes misses.
@@ -120,6 +125,29 @@ def tile_cost(tile: TileNumbers, arch: CpuArch) -> TileCost:
     return TileCost(compute, traffic, overhead, total + (LAUNCH if shared else 0.0))
 
 
+def split_dot_step(rows: int, vectors: int, dot: DotIntrinsic, arch: CpuArch) -> float:
+    """Return the cycles of one K step whose dot products take several instructions.
+
+    Additions, shifts and masks run beside the multiplications, on half as many ports again.
+
+    Args:
+        rows: Data rows of the register tile.
+        vectors: Vectors in a row of it.
+        dot: The dot product.
+        arch: The CPU.
+    """
+    accumulators, prepared = rows * vectors, dot.preparation
+    multiply = dot.multiplies * accumulators
+    others = multiply + prepared.weight * vectors + prepared.data * rows
+    step = max(
+        multiply / arch.fma_ports,
+        (multiply + others) / (_VECTOR_PORTS * arch.fma_ports),
+        (rows + vectors) / arch.load_ports,
+    )
+    needed = accumulators + prepared.registers * (vectors + 1) + 1
+    return step + max(0.0, _SPILL_STEP * (needed - arch.vector_registers))
+
+
 def _vector_step(tile: TileNumbers, arch: CpuArch) -> float:
     """Return the cycles of one reduction step: the FMAs of a tile, and its L1 loads."""
     accumulators = tile.rows * tile.vectors
@@ -132,7 +160,7 @@ def _vector_step(tile: TileNumbers, arch: CpuArch) -> float:
     if tile.depth <= _STRAIGHT:
         needed += tile.vectors + tile.rows // 2
     if needed > arch.vector_registers:  # register spills
-        step += 1.5 * (needed - arch.vector_registers)
+        step += _SPILL_STEP * (needed - arch.vector_registers)
     step += _BRANCH / min(4, max(1, tile.inner))
     return step * _GUARDED if tile.guarded else step
 

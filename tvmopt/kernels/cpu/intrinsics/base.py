@@ -15,6 +15,21 @@ Emit = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]
 
 
 @dataclasses.dataclass(frozen=True)
+class Preparation:
+    """Instructions that prepare operands of a dot product without an instruction of its own.
+
+    Attributes:
+        data: Instructions for each broadcast word of the data.
+        weight: Instructions for each vector of the weight.
+        registers: Vector registers that each prepared word or vector takes.
+    """
+
+    data: int = 0
+    weight: int = 0
+    registers: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class DotIntrinsic:
     """Dot product ``accumulator[i] += sum over k of data[k] * weight[i, k]``.
 
@@ -38,6 +53,9 @@ class DotIntrinsic:
             scheduled function.
         llvm_name: The LLVM intrinsic that takes accumulators, data and weight as they are; empty if
             there is none.
+        multiplies: Instructions that multiply in a dot product; where there are several, each is
+            followed by an addition.
+        preparation: Instructions before them.
     """
 
     name: str
@@ -52,6 +70,8 @@ class DotIntrinsic:
     emit: Emit = dataclasses.field(compare=False, repr=False)
     function: str = dataclasses.field(default="", repr=False)
     llvm_name: str = ""
+    multiplies: int = 1
+    preparation: Preparation = Preparation()
 
     @property
     def defines(self) -> set[str]:

@@ -16,6 +16,7 @@ from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
 from tvmopt.kernels.cpu.intrinsics.calls import callees
 from tvmopt.kernels.cpu.intrinsics.depthwise import depthwise_sources, register_used_depthwise
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
+from tvmopt.kernels.cpu.intrinsics.pmaddwd import PMADDWD
 from tvmopt.kernels.cpu.intrinsics.rvv import RVV
 from tvmopt.kernels.cpu.intrinsics.sdot import SDOT
 from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic
@@ -25,8 +26,9 @@ from tvmopt.kernels.cuda.intrinsics import mma
 
 _Intrinsic = TypeVar("_Intrinsic", DotIntrinsic, TileIntrinsic)
 
-#: All dot-product intrinsics; within one extension the widest first.
-DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
+#: All dot-product intrinsics; within one extension the widest first, and the fastest extension of
+#: an instruction set first.
+DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *PMADDWD, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
 
 #: All tile intrinsics, each with its largest block of tiles.
 TILES: tuple[TileIntrinsic, ...] = AMX

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_cost import ContractionModel, MatrixSteps
+from tvmopt.kernels.cpu.common.contraction_cost import ContractionModel, ReductionSteps
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.stage import divisors
@@ -40,7 +40,7 @@ def _ranked(
     model: ContractionModel, hint: MatrixTileConfig, tile: TileIntrinsic
 ) -> Ranked[MatrixTileConfig]:
     """Return ``hint``, in blocks of ``tile``, with predicted cycles."""
-    steps = MatrixSteps(model.reduced // tile.block_k, step_cycles(tile))
+    steps = ReductionSteps(model.reduced // tile.block_k, step_cycles(tile))
     found = model.rank(hint, packs_weight=hint.packing == "runtime", unit=steps)
     factor = _RELATIVE[tile.row_blocks, tile.column_blocks]
     return dataclasses.replace(found, cycles=found.cycles * factor)

@@ -7,8 +7,13 @@ import math
 from collections.abc import Iterator
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.cpu.common.contraction_cost import CacheBlocking, ContractionModel
+from tvmopt.kernels.cpu.common.contraction_cost import (
+    CacheBlocking,
+    ContractionModel,
+    ReductionSteps,
+)
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.cpu.common.cost import split_dot_step
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.register_blocks import row_blocks, tile_widths
@@ -43,9 +48,22 @@ def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Reg
             blocking=CacheBlocking(
                 hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0
             ),
+            unit=_split_dots(form, hint.register_tile, arch),
         )
         for hint in _hints(form, arch)
     ]
+
+
+def _split_dots(
+    form: ContractionForm, tile: tuple[int, ...], arch: CpuArch
+) -> ReductionSteps | None:
+    """Return the reduction of a tile where a dot product takes several instructions."""
+    dot = form.dot(arch)
+    if dot is None or dot.multiplies == 1:
+        return None
+    rows, vectors = math.prod(tile[:-1]), math.ceil(tile[-1] / dot.lanes)
+    cycles = split_dot_step(rows, vectors, dot, arch)
+    return ReductionSteps(form.facts.reduced // dot.depth, cycles)
 
 
 def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]:
