@@ -202,7 +202,7 @@ _TABLE = (
         tensor_core_sm=80,
         cpu_rates=(
             ("amx_int8", 32.0), ("avx512_vnni", 4.0), ("avx_vnni", 4.0), ("i8mm", 8.0),
-            ("asimddp", 4.0),
+            ("asimddp", 4.0), ("avx2", 2.0),
         ),
         dot_k=4, exact_in=("int16", "int32"), convertible=True, min_cosine=0.9, cosine_loss=1e-2,
     ),
