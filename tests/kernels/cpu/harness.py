@@ -17,7 +17,7 @@ from tvmopt.kernels.families import by_name
 from tvmopt.kernels.first_choice import schedule_module
 from tvmopt.transform.lower import lower as lower_module
 
-ARCH = CpuArch("skylake-avx512", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
+ARCH = CpuArch("x86-64", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)
 NARROW = CpuArch("haswell", "x86_64", 4, 256, 16, 32 * 1024, 256 * 1024)
 # Code is compiled for the host, whatever CPU the schedule was made for.
 TARGET = tvm.target.Target({"kind": "llvm", **dict(tvm.target.Target.from_device("cpu").attrs)})

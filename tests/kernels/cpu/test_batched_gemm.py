@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tvm import relax, tirx
@@ -43,7 +45,7 @@ def test_every_configuration_keeps_the_numbers(cpu, two_threads) -> None:
 
 
 def test_bytes_without_a_dot_product_instruction(two_threads) -> None:
-    cpu = CPUS[2]
+    cpu = dataclasses.replace(CPUS[2], arch=dataclasses.replace(CPUS[2].arch, mcpu="x86-64"))
     operands = Operand((3, 29, 40), dtype="uint8"), Operand((3, 40, 64), dtype="int8")
     drawn = Drawn(
         "matmul", operands, lambda a, b: relax.op.matmul(a, b, out_dtype="int32"), np.matmul

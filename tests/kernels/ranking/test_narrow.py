@@ -23,7 +23,10 @@ op, nn = relax.op, relax.op.nn
 BANDWIDTHS = {
     "l1_bandwidth": 64.0, "l2_bandwidth": 48.0, "l3_bandwidth": 20.0, "dram_bandwidth": 8.0,
 }  # fmt: skip
-SPECS = {name: resolve_target(name, 2) for name in ("znver4", "sapphirerapids", "skylake-avx512")}
+SPECS = {
+    name: resolve_target(name, 2)
+    for name in ("znver3", "znver4", "sapphirerapids", "skylake-avx512")
+}
 ARCHS: dict[str, CpuArch] = {
     name: dataclasses.replace(spec.arch(), **BANDWIDTHS) for name, spec in SPECS.items()
 }
@@ -68,7 +71,8 @@ def convolution(cpu: str, types=BYTES, size=14, channels=64, outputs=64) -> tirx
         ("znver4", HALVES, "register_tile", "tvmopt.avx512_bf16"),
         ("sapphirerapids", BYTES, "matrix_tile", "tvmopt.amx_u8s8"),
         ("sapphirerapids", HALVES, "matrix_tile", "tvmopt.amx_bf16"),
-        ("skylake-avx512", BYTES, "register_tile", ""),
+        ("skylake-avx512", BYTES, "register_tile", "tvmopt.pmaddwd_512"),
+        ("znver3", BYTES, "register_tile", "tvmopt.pmaddwd_256"),
     ],
 )
 def test_the_first_choice(make, cpu, types, template, intrinsic) -> None:
