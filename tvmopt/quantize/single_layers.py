@@ -12,7 +12,7 @@ from tvmopt.choices import LOW_DTYPES
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.layers import Layer as TableRow
-from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
+from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
 from tvmopt.quantize.downstream import Downstream, Recording
 from tvmopt.quantize.probe import Errors, Probe, ProbedLayer
 from tvmopt.quantize.report import ESTIMATED, MEASURED
@@ -24,7 +24,6 @@ _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYP
 # worse than int8 in the first layers of efficientnet_lite0, and that cost accuracy:
 # benchmarks/results/2026-11-28-near-ties.md.
 _COMPARED_BATCHES = 16
-_SHARE_OF_SINGLE_LAYERS = 0.4
 
 
 def with_errors(
@@ -38,12 +37,11 @@ def with_errors(
     Args:
         analysis: The analysis.
         costs: A cost for each layer and dtype.
-        deadline: Value of ``time.monotonic()``, of which a part is used.
+        deadline: Value of ``time.monotonic()`` after which no other layer starts.
         compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
             samples, evenly spread. Else the worst samples are taken, and fewer for 16-bit floats.
     """
     single = _SingleLayers.record(analysis, costs, compared)
-    deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
     costs = costs | single.own_errors(costs, deadline)
     order = sorted(
         single.layers, key=lambda r: -max(costs[r.index, dtype].error for dtype in analysis.dtypes)
