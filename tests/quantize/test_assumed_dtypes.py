@@ -118,9 +118,9 @@ ALONE = {"int8": _verdict(0.02), "bfloat16": _verdict(0.0)}
 MANY = tuple(0.01 * 1.2**i for i in range(24))  # errors of layers; the total is 3.92
 
 
-def by_root(integers):
+def by_root(integers, largest=0.1):
     """Return a drop that grows with the root of the predicted loss: 0.1 for all 24 layers."""
-    return 0.1 * (sum(sorted(MANY)[:integers]) / sum(MANY)) ** 0.5
+    return largest * (sum(sorted(MANY)[:integers]) / sum(MANY)) ** 0.5
 
 
 def test_what_one_dtype_loses_is_not_measured_again(choose):
@@ -151,11 +151,11 @@ def test_an_assumed_map_that_is_broken_is_not_chosen(choose):
 
 
 def test_a_safer_map_follows_a_broken_one(choose):
-    alone = {"int8": _verdict(0.1)}
+    alone = {"int8": _verdict(0.03)}
     [first] = choose(by_root, alone, errors=MANY, halves=False, limit=0.0).few
     found = choose(by_root, alone, errors=MANY, halves=False, limit=0.0, broken=(first,))
     assert found.few[0] == first > found.few[1] == len(found.chosen.layers) > 0
-    assert by_root(len(found.chosen.layers)) < 0.01
+    assert by_root(first, 0.03) < 0.01
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -178,12 +178,11 @@ def test_no_map_is_assumed_where_time_does_not_end(choose):
     assert found.chosen.layers == () and found.few == []
 
 
-@given(st.floats(0, 1e6), st.floats(-10, 1e4), st.floats(0, 1e4))
+@given(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4))
 def test_a_third_of_the_time_or_three_measurements_are_left_for_maps(now, left, measurement):
     deadline = now + left
     phases = phase_deadlines(now, deadline, measurement)
-    left = max(0.0, deadline - now)
-    reserve = now + left - max(now, min(phases.timing, now + left))
+    left, reserve = deadline - now, deadline - phases.timing
     assert now - 1e-6 <= phases.errors <= now + left / 3 + 1e-6
     assert phases.timing_s <= left / 3 + 1e-6
     assert reserve >= min(left / 2, 3 * measurement) - 1e-6

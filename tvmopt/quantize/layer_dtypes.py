@@ -5,8 +5,8 @@ not add up exactly, so a search over these choices, and then between two of them
 with all layers converted together, after a correction of its biases for these dtypes
 (:mod:`.mixed_biases`). The fastest choice that meets the bar wins. Where time is short, few choices
 are measured: each where the loss that was measured before lets it be expected within the bar. Where
-no low-precision choice met the bar when time ends, the fastest one whose extrapolated loss is
-within the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
+no choice with int8 met the bar when time ends, the fastest one whose extrapolated loss is within
+the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs
 from tvmopt.quantize.dtype_map import DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
@@ -88,11 +89,11 @@ def _search(
         finer = between(candidates[low], candidates[high], choices, changes)
         candidates = [candidates[low], *finer, candidates[high]]
         low, high = _bisected(candidates, measure, deadline)
-    if fastest(measure.found).layers:
+    if not set(fastest(measure.found).dtypes) <= set(HALF_FLOATS):
         return
     if high - low > 1 and _assumed(candidates[low : high + 1], choices, changes, measure, deadline):
         return
-    if halves:
+    if halves and not fastest(measure.found).layers:
         measure.accept_halves(deadline)
 
 
@@ -145,15 +146,17 @@ def _first_within(
     changes: Mapping[tuple[int, int], np.ndarray],
     measure: MapMeasurement,
 ) -> tuple[int, ...] | None:
-    """Return the fastest choice with at most the predicted loss ``allowed``; None for float32.
+    """Return the fastest choice with at most the predicted loss ``allowed``.
 
-    It is one of the candidates after the first, or lies between two of them.
+    It is one of the candidates after the first, or lies between two of them. None stands for
+    float32, and for a choice whose verdict is known, as that of all layers in 16-bit floats.
     """
-    at = next(i for i in range(1, len(candidates)) if _within(candidates[i], allowed, measure))
+    within = (i for i in range(1, len(candidates)) if _within(candidates[i], allowed, measure))
+    at = next(within, len(candidates) - 1)
     before, after = candidates[at - 1], candidates[at]
     finer = () if _breaks_halves(after, choices) else between(before, after, choices, changes)
-    found = next((c for c in (*finer, after) if _within(c, allowed, measure)), after)
-    return found if any(found) else None
+    found = next((c for c in (*finer, after) if _within(c, allowed, measure)), None)
+    return found if found is not None and any(found) and not measure.is_known(found) else None
 
 
 def _within(choice: Sequence[int], allowed: float, measure: MapMeasurement) -> bool:

@@ -47,7 +47,7 @@ def in_timing_order(
     able = [cost for cost in costs if is_convertible(cost)]
     for cost in able:
         node = nodes[cost.name]
-        kind = cost.op, cost.dtype, attributes(node).get("group", 1) == 1
+        kind: Hashable = cost.op, cost.dtype, attributes(node).get("group", 1) == 1
         shapes = tuple(tuple(graph.dims(name) or ()) for name in (*node.input[:2], node.output[0]))
         keys[cost.name, cost.dtype] = kind, (kind, shapes)
         gains[kind, shapes] += cost.saved_s or 0.0
