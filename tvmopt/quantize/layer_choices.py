@@ -30,6 +30,9 @@ FLOAT = "float32"
 # Multipliers between the two that decide every layer by time alone and by error alone.
 _MULTIPLIERS = 128
 _DECADES = 6.0
+# The roofline's own ratio of a dtype to float32 counts like two timed layers: one or two of them,
+# timed on a busy machine, must not rule a dtype out for all layers.
+_ROOFLINE_SCALES = [1.0, 1.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +66,9 @@ def layer_choices(
 
     A layer's float32 time is the measured one, or the roofline time times the median ratio of
     measured to roofline times. Times in other dtypes have the ratio to float32 that was measured,
-    or that of the rooflines times the median ratio of the two over the timed layers. These are the
-    timed layers that the roofline bounds alike, by compute or by memory, if there are any.
+    or that of the rooflines times the median ratio of the two over the timed layers, where the
+    roofline counts like two of them. These are the timed layers that the roofline bounds alike, by
+    compute or by memory, if there are any.
     """
     by_layer: dict[int, list[str]] = {}
     for (index, dtype), cost in costs.items():
@@ -118,7 +122,10 @@ def _scale(
     """Return the median over timed layers that the roofline bounds alike; over all if none is."""
     known = scales.get(dtype, {})
     alike = [scale for i, scale in known.items() if bounds[i] == bounds[index]]
-    return statistics.median(alike or known.values()) if known else 1.0
+    found = alike or [*known.values()]
+    if dtype != FLOAT:
+        found += _ROOFLINE_SCALES
+    return statistics.median(found) if found else 1.0
 
 
 def dtype_changes(
