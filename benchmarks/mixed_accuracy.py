@@ -42,7 +42,7 @@ from tvmopt.quantize import (
     with_channel_scales,
 )
 from tvmopt.quantize.downstream import new_session
-from tvmopt.quantize.layer_dtypes import emulated
+from tvmopt.quantize.map_measurement import emulated
 from tvmopt.quantize.mixed_biases import with_biases
 from tvmopt.quantize.roofline import mixed_dtypes
 

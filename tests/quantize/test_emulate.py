@@ -131,7 +131,10 @@ def test_only_successors_of_the_layer_are_run(network, batches):
 
 def test_recording_is_bounded(network, batches):
     assert len(Recording(network.model, ["a"], batches, 1).values) == 1
-    assert len(Recording(network.model, ["a"], batches, 2**30).values) == len(batches)
+    every = Recording(network.model, ["a"], batches, 2**30)
+    assert len(every.values) == len(batches) and not every.is_out_of_time
+    one = Recording(network.model, ["a"], batches, 2**30, until=0.0)
+    assert len(one.values) == 1 and one.is_out_of_time
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize import Sensitivity, sensitivity
-from tvmopt.quantize import layer_dtypes as layer_dtypes_module
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.dtype_map import DtypeMap, fastest, whole_model_dtype
@@ -28,7 +27,7 @@ from tvmopt.quantize.layer_choices import (
     layer_choices,
     pareto_choices,
 )
-from tvmopt.quantize.layer_dtypes import choose_layer_dtypes, emulated
+from tvmopt.quantize.map_measurement import MapMeasurement, emulated
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import collect_ranges
@@ -49,7 +48,10 @@ def _map(seconds, *, holds=True, layers=(), dtypes=()):
 
 
 def test_measured_times_come_before_the_roofline():
-    """Layer 0 is measured: int8 is slower. Layer 1 is modelled, on the scale of layer 0."""
+    """Layer 0 is measured: int8 is slower. Layer 1 is modelled, on the scale of layer 0.
+
+    One timed layer does not outweigh the roofline's ratio of int8 to float32.
+    """
     costs = {
         (0, "int8"): _cost(0, "int8", latency_s=6.0, float_latency_s=4.0),
         (0, "bfloat16"): _cost(0, "bfloat16", error=0.2, float_latency_s=4.0),
@@ -62,6 +64,21 @@ def test_measured_times_come_before_the_roofline():
     assert first.errors == (0.0, 0.1, 0.2)
     assert second.dtypes == ("float32", "int8")
     assert second.seconds == pytest.approx((2.0, 0.5))
+
+
+def test_a_layer_is_predicted_from_timed_ones_that_the_roofline_bounds_alike():
+    """Layers 0 to 2 are bounded by compute, 3 to 5 by memory; layers 6 and 7 are not timed."""
+    compute, memory = LayerWork(1e9, 1.0), LayerWork(1.0, 0.25e12)  # a second in float32 each
+    works = dict.fromkeys(range(3), compute) | dict.fromkeys(range(3, 6), memory)
+    works |= {6: LayerWork(2e9, 1.0), 7: LayerWork(1.0, 0.5e12)}
+    costs = {(i, "int8"): _cost(i, "int8", latency_s=1.0, float_latency_s=2.0) for i in range(3)}
+    costs |= {
+        (i, "int8"): _cost(i, "int8", latency_s=9.0, float_latency_s=3.0) for i in range(3, 6)
+    }
+    costs |= {(i, "int8"): _cost(i, "int8") for i in (6, 7)}
+    *_, first, second = layer_choices(costs, works, PEAKS)
+    assert first.seconds == pytest.approx((4.0, 2.0))
+    assert second.seconds == pytest.approx((6.0, 18.0))
 
 
 def test_layers_of_unknown_work_cost_nothing_and_others_are_left_out():
@@ -259,69 +276,8 @@ def test_16_bit_floats_hold_unless_their_drop_says_otherwise(make_model, drop, s
 
     analysis = Analysis(setting, [], {}, DTYPES[1:], batches, Bar(0.01), judge, None)
     choices = [LayerChoice(0, "a", ("float32", "bfloat16"), (1.0, 0.5), (0.0, 1e-4))]
-    measure = layer_dtypes_module._Measure(analysis, choices, {}, {})
+    measure = MapMeasurement(analysis, choices, {}, {})
     measure.accept_halves(0.0)
     [plain, found] = measure.found
     assert (found.dtypes, found.holds) == (("bfloat16",), holds)
     assert fastest(measure.found) is (found if holds else plain)
-
-
-def _measured(make_model, drops, known, errors=(0.4, 0.3, 0.2, 0.1)):
-    """Choose among four layers; the drop is given by the number of int8 layers.
-
-    Returns:
-        The choice, and the numbers of int8 layers that were measured, in order.
-    """
-    count = len(errors)
-    tensor = ("float32", (1, 4, 4, 4))
-    nodes = [
-        helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"x{i + 1}"], f"n{i}") for i in range(count)
-    ]
-    weights = {f"w{i}": np.ones((4, 4, 1, 1), "float32") for i in range(count)}
-    model = make_model(nodes, {"x0": tensor}, {f"x{count}": tensor}, weights)
-    scheme = Scheme()
-    ranges = collect_ranges(model, [{"x0": np.ones((1, 4, 4, 4), "float32")}], scheme)
-    judged = []
-
-    def judge(converted, dtype, deadline, **kwargs):
-        made_by = {o: n.op_type for n in converted.graph.node for o in n.output}
-        convs = [n for n in converted.graph.node if n.op_type == "Conv"]
-        judged.append(sum(made_by.get(n.input[0]) == "DequantizeLinear" for n in convs))
-        return _verdict(drops[judged[-1]])
-
-    setting = Setting(model, Graph(model.graph), scheme, ranges)
-    analysis = Analysis(setting, [], {}, DTYPES[1:], [Batch({}, None, 1)], Bar(0.01), judge, None)
-    costs = {}
-    for i, error in enumerate(errors):
-        costs[i, "int8"] = _cost(i, "int8", error)
-        costs[i, "bfloat16"] = _cost(i, "bfloat16", 1e-6)
-    works = {i: LayerWork(1e9, 1.0) for i in range(count)}
-    maps = choose_layer_dtypes(analysis, costs, works, PEAKS, time.monotonic() + 60, known)
-    return fastest(maps), judged
-
-
-def _verdict(drop):
-    return JointVerdict(Accuracy("fidelity", 1 - drop, 1.0, None, 0.99, 0.0, 4), drop <= 0.01)
-
-
-# Drops are as predicted: the four layers lose 0.4, 0.3, 0.2 and 0.1 of 0.02.
-AS_PREDICTED = {4: 0.02, 3: 0.012, 2: 0.006, 1: 0.002, 0: 0.0}
-ALONE = {"int8": _verdict(0.02), "bfloat16": _verdict(0.0)}
-
-
-def test_what_one_dtype_loses_is_not_measured_again(make_model):
-    chosen, judged = _measured(make_model, AS_PREDICTED, ALONE)
-    assert chosen.dtypes.count("int8") == 2 and chosen.dtypes.count("bfloat16") == 2
-    assert 4 not in judged and 0 not in judged
-
-
-def test_the_first_measurement_is_where_the_drop_is_expected_to_hold(make_model):
-    _, judged = _measured(make_model, AS_PREDICTED, ALONE)
-    assert judged[0] == 2
-
-
-def test_without_time_what_is_known_of_16_bit_floats_decides(make_model, monkeypatch):
-    clock = iter([0.0, *[1000.0] * 99])
-    monkeypatch.setattr(layer_dtypes_module.time, "monotonic", lambda: next(clock))
-    chosen, judged = _measured(make_model, AS_PREDICTED, ALONE)
-    assert set(chosen.dtypes) == {"bfloat16"} and judged == []

@@ -14,7 +14,6 @@ from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend import prepare
 from tvmopt.frontend.layers import layer_table
 from tvmopt.quantize import Quantizer, Ranges, Scheme, Sensitivity, collect_ranges
-from tvmopt.quantize import layer_dtypes as layer_dtypes_module
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.downstream import new_session
@@ -22,8 +21,8 @@ from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import LayerChoice
-from tvmopt.quantize.layer_dtypes import emulated
 from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.map_measurement import MapMeasurement, emulated
 from tvmopt.quantize.mixed_biases import MixedBiases, with_biases
 from tvmopt.quantize.probe import Setting
 from tvmopt.stages.layer_dtypes import with_biases_of_map
@@ -126,7 +125,7 @@ def test_maps_are_measured_with_their_biases_and_the_conversion_reads_them(
         LayerChoice(i, name, ("float32", "int8", "bfloat16"), (4.0, 1.0, 2.0), (0.0, 0.1, 0.01))
         for i, name in enumerate(DTYPES)
     ]
-    measure = layer_dtypes_module._Measure(analysis, choices, {}, {})
+    measure = MapMeasurement(analysis, choices, {}, {})
     assert measure((1, 2, 1, 2), time.monotonic()).biases == {}, "no time is left"
     assert measure((1, 1, 1, 1), time.monotonic() + 60).biases == {}
     found = measure((1, 2, 1, 2), time.monotonic() + 60)

@@ -169,6 +169,17 @@ class Bar:
             return self._is_near(found, dtype) and drop <= self.max_drop
         return interval[1] <= self.max_drop
 
+    def distance(self, cosine: float, losses: Sequence[float], dtype: str) -> float:
+        """Return the cosine loss over the allowed one; outputs are close where it is at most 1.
+
+        Args:
+            cosine: Smallest cosine with the float model's outputs.
+            losses: As of :class:`MeasuredAccuracy`.
+            dtype: The dtype of the converted layers; one that loses something.
+        """
+        allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss
+        return max((1 - cosine) / self.cosine_loss(dtype), expected_tail(losses) / allowed)
+
     def _is_near(self, found: MeasuredAccuracy, dtype: str) -> bool:
         near = 1 - found.accuracy.cosine <= self.cosine_loss(dtype)
         allowed = self.tail_margin * dtypes.dtype(dtype).cosine_loss

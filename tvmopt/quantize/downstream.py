@@ -6,6 +6,8 @@ run. All other values come from one recorded run of the float model.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,11 @@ class Recording:
         batches: Inputs by name, one mapping per call.
         limit_bytes: Memory limit in bytes: recording stops when values exceed it, but records at
             least one batch.
+        until: Value of ``time.monotonic()`` at which recording stops, after at least one batch.
+
+    Attributes:
+        values: Values by name, for each recorded batch.
+        is_out_of_time: Whether recording stopped for time.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class Recording:
         names: Iterable[str],
         batches: Iterable[Mapping[str, np.ndarray]],
         limit_bytes: int,
+        until: float = math.inf,
     ) -> None:
         index = Graph(model.graph)
         self.output_names = [o.name for o in model.graph.output]
@@ -50,9 +58,13 @@ class Recording:
         wanted = list(dict.fromkeys([*self.output_names, *inner]))
         session = new_session(augmented)
         self.values: list[Arrays] = []
+        self.is_out_of_time = False
         used = 0
         for inputs in batches:
             if self.values and used + used // len(self.values) > limit_bytes:
+                break
+            if self.values and time.monotonic() >= until:
+                self.is_out_of_time = True
                 break
             found = dict(zip(wanted, session.run(wanted, dict(inputs)), strict=True))
             self.values.append({**inputs, **found})

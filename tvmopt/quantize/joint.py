@@ -52,11 +52,14 @@ class JointVerdict:
         accuracy: Accuracy over the measured batches.
         holds: Whether the model meets the bar.
         losses: 1 - cosine of each batch; empty unless all batches were measured.
+        expected_drop: Drop that is expected from the class scores, where it decides; else None. It
+            is above 0 where too few samples were measured to count a changed class.
     """
 
     accuracy: Accuracy
     holds: bool
     losses: tuple[float, ...] = ()
+    expected_drop: float | None = None
 
     @property
     def mean_loss(self) -> float | None:
@@ -150,12 +153,14 @@ class Judge:
         *,
         patient: bool = False,
         bar: Bar | None = None,
+        measurements: int = _MEASUREMENTS,
+        most: int | None = None,
     ) -> JointVerdict:
         """Measure the accuracy of ``model``.
 
         The previously worst batches run first. A model far off the bar stops early unless
-        ``patient``. When a dozen runs over all batches exceed the remaining time, only the worst
-        batches run, at least eight. When time runs out, the model does not hold.
+        ``patient``. When ``measurements`` runs over all batches exceed the remaining time, only the
+        worst batches run, at least eight. When time runs out, the model does not hold.
 
         Args:
             model: The converted model.
@@ -163,13 +168,17 @@ class Judge:
             deadline: Time limit, by :func:`time.monotonic`.
             patient: Run all batches.
             bar: Replaces the judge's bar.
+            measurements: Number of measurements that should fit into the remaining time.
+            most: Measure no more batches than these, the worst ones, whatever the time. The model
+                then does not hold, for they are too few to tell.
         """
         bar = bar or self._bar
         session = new_session(model)
         meter = self._meter()
         order = self._order
         if not patient and self._asked is None and not self._by_r2:  # those are of all samples
-            order = order[: self._affordable(deadline)]
+            order = order[: self._affordable(deadline, measurements)]
+        order = order[:most]
         samples = sum(self._batches[at].valid for at in order)
         rows = sum(self._rows(at) for at in order)
         # Where closeness decides, one sample far off is enough.
@@ -195,7 +204,9 @@ class Judge:
             losses[at] = 1 - alone.cosine
             drops.append(alone.drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
-            if (hopeless and coarse and not patient) or time.monotonic() > deadline:
+            if (hopeless and coarse and not patient) or (
+                most is None and time.monotonic() > deadline
+            ):
                 break
         self.batch_s = (time.monotonic() - start) / len(losses)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
@@ -206,35 +217,33 @@ class Judge:
             tuple(drops),
             tuple(losses.values()) if everywhere else (),
         )
-        if len(losses) < len(order):
+        if len(losses) < len(order) or most is not None:
             return JointVerdict(measured.accuracy, False)
         if self._asked is None:
-            return JointVerdict(
-                measured.accuracy,
-                self._holds(measured, dtype, bar, meter, scored),
-                measured.losses,
-            )
-        is_close = self._scored and self._holds_by_scores(measured, dtype, bar, scored)
+            return self._by_fidelity(measured, dtype, bar, meter, scored)
+        is_close = self._scored and self._by_scored(measured, dtype, bar, scored).holds
         return self._by_metric(self._asked, kept, measured, dtype, bar, is_close)
 
-    def _holds(
+    def _by_fidelity(
         self,
         measured: MeasuredAccuracy,
         dtype: str,
         bar: Bar,
         meter: AccuracyMeter,
         scored: dict[int, np.ndarray],
-    ) -> bool:
+    ) -> JointVerdict:
+        if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
+            return self._by_scored(measured, dtype, bar, scored)
         if self._by_r2:
             interval = meter.result(with_interval=True).interval
-            return bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
-        if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
-            return self._holds_by_scores(measured, dtype, bar, scored)
-        return bar.holds(measured, dtype)
+            holds = bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
+        else:
+            holds = bar.holds(measured, dtype)
+        return JointVerdict(measured.accuracy, holds, measured.losses)
 
-    def _holds_by_scores(
+    def _by_scored(
         self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]
-    ) -> bool:
+    ) -> JointVerdict:
         wanted = [np.asarray(self._expected[at][0]) for at in scored]
         drawn = list(zip(*(self._again[at] for at in scored), strict=True))
         shares = expected_disagreement(list(scored.values()), wanted, drawn)
@@ -243,7 +252,8 @@ class Judge:
         if unseen < bar.max_drop:
             low, high = of_agreement(shares, counted=False)
             interval = low, max(high, drop + unseen)
-        return bar.holds_by_mean(measured, dtype, drop, interval)
+        holds = bar.holds_by_mean(measured, dtype, drop, interval)
+        return JointVerdict(measured.accuracy, holds, measured.losses, drop)
 
     def _by_metric(
         self,
@@ -265,9 +275,9 @@ class Judge:
     def _meter(self) -> AccuracyMeter:
         return AccuracyMeter(self._metric, self._labelled, class_scores=self.class_scores)
 
-    def _affordable(self, deadline: float) -> int:
+    def _affordable(self, deadline: float, measurements: int) -> int:
         left = max(0.0, deadline - time.monotonic())
-        return max(_LEAST_BATCHES, int(left / _MEASUREMENTS / max(self.batch_s, 1e-6)))
+        return max(_LEAST_BATCHES, int(left / measurements / max(self.batch_s, 1e-6)))
 
     def _rows(self, at: int) -> int:
         """Return the number of rows of a batch that count for top-1."""

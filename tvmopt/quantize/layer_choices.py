@@ -30,6 +30,9 @@ FLOAT = "float32"
 # Multipliers between the two that decide every layer by time alone and by error alone.
 _MULTIPLIERS = 128
 _DECADES = 6.0
+# The roofline's own ratio of a dtype to float32 counts like two timed layers: one or two of them,
+# timed on a busy machine, must not rule a dtype out for all layers.
+_ROOFLINE_SCALES = [1.0, 1.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,9 @@ def layer_choices(
 
     A layer's float32 time is the measured one, or the roofline time times the median ratio of
     measured to roofline times. Times in other dtypes have the ratio to float32 that was measured,
-    or that of the rooflines.
+    or that of the rooflines times the median ratio of the two over the timed layers, where the
+    roofline counts like two of them. These are the timed layers that the roofline bounds alike, by
+    compute or by memory, if there are any.
     """
     by_layer: dict[int, list[str]] = {}
     for (index, dtype), cost in costs.items():
@@ -80,11 +85,20 @@ def layer_choices(
         for (index, _), cost in costs.items()
         if cost.float_latency_s is not None
     }
-    ratios = [timed[i] / modelled[i][FLOAT] for i in timed if modelled.get(i, {}).get(FLOAT)]
-    scale = statistics.median(ratios) if ratios else 1.0
+    bounds = {
+        i: (work := works.get(i)) is not None and peaks.is_compute_bound(work) for i in by_layer
+    }
+    scales: dict[str, dict[int, float]] = {}  # measured time over the modelled one, by dtype
+    for i, base in timed.items():
+        if modelled.get(i, {}).get(FLOAT):
+            scales.setdefault(FLOAT, {})[i] = base / modelled[i][FLOAT]
+    for (i, dtype), cost in costs.items():
+        if cost.latency_s is not None and scales.get(FLOAT, {}).get(i) and modelled[i][dtype]:
+            ratio = cost.latency_s / modelled[i][dtype] / scales[FLOAT][i]
+            scales.setdefault(dtype, {})[i] = ratio
     choices = []
     for index, dtypes in sorted(by_layer.items()):
-        base = timed.get(index, scale * modelled[index][FLOAT])
+        base = timed.get(index, modelled[index][FLOAT] * _scale(scales, FLOAT, index, bounds))
         seconds, errors = [base], [0.0]
         for dtype in dtypes:
             cost = costs[index, dtype]
@@ -92,6 +106,7 @@ def layer_choices(
                 ratio = cost.latency_s / cost.float_latency_s
             elif modelled[index][FLOAT]:
                 ratio = modelled[index][dtype] / modelled[index][FLOAT]
+                ratio *= _scale(scales, dtype, index, bounds)
             else:
                 ratio = 1.0
             seconds.append(base * ratio)
@@ -99,6 +114,18 @@ def layer_choices(
         name = costs[index, dtypes[0]].name
         choices.append(LayerChoice(index, name, (FLOAT, *dtypes), tuple(seconds), tuple(errors)))
     return choices
+
+
+def _scale(
+    scales: Mapping[str, Mapping[int, float]], dtype: str, index: int, bounds: Mapping[int, bool]
+) -> float:
+    """Return the median over timed layers that the roofline bounds alike; over all if none is."""
+    known = scales.get(dtype, {})
+    alike = [scale for i, scale in known.items() if bounds[i] == bounds[index]]
+    found = alike or [*known.values()]
+    if dtype != FLOAT:
+        found += _ROOFLINE_SCALES
+    return statistics.median(found) if found else 1.0
 
 
 def dtype_changes(

@@ -4,41 +4,35 @@ Choices from the fastest one to float32 come from :mod:`.layer_choices`. Errors 
 not add up exactly, so a search over these choices, and then between two of them, measures the model
 with all layers converted together, after a correction of its biases for these dtypes
 (:mod:`.mixed_biases`). The fastest choice that meets the bar wins. Where time is short, few choices
-are measured: the first ones are where the drop, taken to grow with the predicted loss, would be
-within the bar.
+are measured: each where the loss that was measured before lets it be expected within the bar. Where
+no choice with int8 met the bar when time ends, the fastest one whose extrapolated loss is within
+the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
 
-from tvmopt.device import dtypes as dtype_table
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs
-from tvmopt.quantize.dtype_map import DtypeMap, fastest, half_layers, whole_model_dtype
-from tvmopt.quantize.emulate import cast_layers
+from tvmopt.quantize.dtype_map import DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
-    FLOAT,
     LayerChoice,
     between,
     dtype_changes,
     layer_choices,
     pareto_choices,
-    total_seconds,
 )
-from tvmopt.quantize.loss_bound import loss_bound
-from tvmopt.quantize.mixed_biases import MixedBiases
-from tvmopt.quantize.quantizer import Quantizer
-from tvmopt.quantize.ranges import Ranges
+from tvmopt.quantize.map_measurement import MapMeasurement
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
 
-# Part of the allowed drop that is aimed at between two measurements.
-_AIMED_DROP = 0.7
+# Choices that are tried in turn on a few samples, each with half of the loss allowed before.
+_ASSUMED = 3
 
 
 def choose_layer_dtypes(
@@ -48,22 +42,25 @@ def choose_layer_dtypes(
     peaks: LayerRoofline,
     deadline: float,
     known: Mapping[str, JointVerdict] | None = None,
+    measurement_s: float = 0.0,
 ) -> list[DtypeMap]:
     """Return the maps that were measured; one of them meets the bar, float32 if no other does.
 
-    The fastest one that meets the bar has its biases.
+    The chosen one, see :func:`.dtype_map.fastest`, has its biases.
 
     Args:
         analysis: The analysis.
         costs: Error of each layer and dtype, and seconds where they were measured.
         works: Work of each layer by index, for layers that were not timed.
         peaks: Peaks of the target.
-        deadline: Value of ``time.monotonic()`` after which no new measurement starts.
+        deadline: Value of ``time.monotonic()``: no measurement starts that would end after it.
+            One on a few samples may.
         known: Verdicts on all samples for the model with every layer in one dtype that can have it.
+        measurement_s: Seconds that a measurement is expected to take.
     """
     choices = layer_choices(costs, works, peaks)
     changes = dtype_changes(analysis.setting.graph, choices, peaks.bandwidth)
-    measure = _Measure(analysis, choices, changes, known or {})
+    measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
     _search(choices, changes, measure, deadline)
     best = fastest(measure.found)
     return [
@@ -74,183 +71,98 @@ def choose_layer_dtypes(
 def _search(
     choices: Sequence[LayerChoice],
     changes: Mapping[tuple[int, int], np.ndarray],
-    measure: _Measure,
+    measure: MapMeasurement,
     deadline: float,
 ) -> None:
     """Measure choices until the fastest one that meets the bar is known, or time runs out."""
     candidates = pareto_choices(choices, changes)
+    if len(candidates) == 1:
+        return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
-    if len(candidates) == 1 or measure(candidates[0], deadline).holds:
+    can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
+    if can_measure and measure(candidates[0], deadline).holds:
         return
-    at = _bisected(candidates, measure, deadline)
-    if any(choice.never for choice in choices) and at == len(candidates) - 1:
-        # No layer is float32 beside 16-bit floats: all layers are, or none.
+    low, high = _bisected(candidates, measure, deadline)
+    halves = any(choice.never for choice in choices)
+    # No layer is float32 beside 16-bit floats: all layers are, or none.
+    if high - low == 1 and not (halves and high == len(candidates) - 1):
+        finer = between(candidates[low], candidates[high], choices, changes)
+        candidates = [candidates[low], *finer, candidates[high]]
+        low, high = _bisected(candidates, measure, deadline)
+    if not set(fastest(measure.found).dtypes) <= set(HALF_FLOATS):
+        return
+    if high - low > 1 and _assumed(candidates[low : high + 1], choices, changes, measure, deadline):
+        return
+    if halves and not fastest(measure.found).layers:
         measure.accept_halves(deadline)
-        return
-    if at > 0:
-        finer = between(candidates[at - 1], candidates[at], choices, changes)
-        _bisected([candidates[at - 1], *finer, candidates[at]], measure, deadline)
 
 
-def _bisected(candidates: Sequence[tuple[int, ...]], measure: _Measure, deadline: float) -> int:
+def _bisected(
+    candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
+) -> tuple[int, int]:
     """Measure choices between the first, which misses the bar, and the last, which meets it.
 
     Returns:
-        The position of the first choice that is known to meet the bar.
+        Positions of the last choice that is known to miss the bar, and of the first one that is
+        known to meet it; they follow each other unless time ran out.
     """
     low, high, aims = 0, len(candidates) - 1, True
-    while high - low > 1 and time.monotonic() < deadline:
+    while high - low > 1 and (left := measure.times_left(deadline)) >= 1:
         middle = (low + high) // 2
-        if aims:
+        if aims or left < math.log2(high - low) + 1:  # too few for a bisection
             middle = min(measure.expected_to_hold(candidates, low, middle), high - 1)
         if measure(candidates[middle], deadline).holds:
             high = middle
         else:
             low = middle
         aims = not aims
-    return high
+    return low, high
 
 
-def emulated(
-    model: onnx.ModelProto, quantizer: Quantizer | None, by_name: Mapping[str, str]
-) -> onnx.ModelProto:
-    """Return the model with its layers in their dtypes, for ONNX Runtime.
+def _assumed(
+    candidates: Sequence[tuple[int, ...]],
+    choices: Sequence[LayerChoice],
+    changes: Mapping[tuple[int, int], np.ndarray],
+    measure: MapMeasurement,
+    deadline: float,
+) -> bool:
+    """Assume a choice after the first, which missed the bar; return whether one is not broken."""
+    for trial in range(_ASSUMED):
+        allowed = measure.allowed_loss(0.5**trial, careful=True)
+        if allowed is None:
+            return False
+        choice = _first_within(candidates, allowed, choices, changes, measure)
+        if choice is None:
+            return False
+        if measure.assume(choice, deadline):
+            return True
+    return False
 
-    Args:
-        model: The float model.
-        quantizer: Its quantizer; needed where layers have dtype int8.
-        by_name: dtype of each layer that some dtype can convert, by node name.
+
+def _first_within(
+    candidates: Sequence[tuple[int, ...]],
+    allowed: float,
+    choices: Sequence[LayerChoice],
+    changes: Mapping[tuple[int, int], np.ndarray],
+    measure: MapMeasurement,
+) -> tuple[int, ...] | None:
+    """Return the fastest choice with at most the predicted loss ``allowed``.
+
+    It is one of the candidates after the first, or lies between two of them. None stands for
+    float32, and for a choice whose verdict is known, as that of all layers in 16-bit floats.
     """
-    if "int8" in by_name.values():
-        assert quantizer is not None
-        model = quantizer([name for name, dtype in by_name.items() if dtype != "int8"])
-    for dtype in sorted(set(by_name.values()) & set(dtype_table.HALF_FLOATS)):
-        model = cast_layers(model, dtype, {name for name, d in by_name.items() if d == dtype})
-    return model
+    within = (i for i in range(1, len(candidates)) if _within(candidates[i], allowed, measure))
+    at = next(within, len(candidates) - 1)
+    before, after = candidates[at - 1], candidates[at]
+    finer = () if _breaks_halves(after, choices) else between(before, after, choices, changes)
+    found = next((c for c in (*finer, after) if _within(c, allowed, measure)), None)
+    return found if found is not None and any(found) and not measure.is_known(found) else None
 
 
-class _Measure:
-    """Measure the model with all layers in chosen dtypes; ``found`` holds every map so far."""
+def _within(choice: Sequence[int], allowed: float, measure: MapMeasurement) -> bool:
+    return measure.predicted_loss(choice) <= allowed
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        choices: Sequence[LayerChoice],
-        changes: Mapping[tuple[int, int], np.ndarray],
-        known: Mapping[str, JointVerdict],
-    ) -> None:
-        setting = analysis.setting
-        self._analysis, self._choices, self._changes = analysis, choices, changes
-        self._known = known
-        self._by_choice: dict[tuple[int, ...], DtypeMap] = {}
-        self._quantizer: Quantizer | None = None
-        self._mixed_biases: MixedBiases | None = None
-        self._biases_s = 0.0  # that the last correction of biases took
-        self.found = [self.float_model()]
-        if setting.ranges is not None:
-            self._quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
 
-    def __call__(self, choice: Sequence[int], deadline: float) -> DtypeMap:
-        pairs = list(zip(self._choices, choice, strict=True))
-        by_name = {c.name: c.dtypes[at] for c, at in pairs}
-        by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
-        ranges, judged = None, self._verdict_of_one_dtype(by_name)
-        if judged is None:
-            ranges = self._corrected(by_name, deadline)
-            setting, quantizer = self._analysis.setting, self._quantizer
-            if ranges is not None:
-                quantizer = Quantizer(setting.model, ranges, setting.scheme)
-            model = emulated(setting.model, quantizer, by_name)
-            judged = self._analysis.judge(model, whole_model_dtype(by_name.values()), deadline)
-        found = DtypeMap(
-            layers=tuple(by_index),
-            dtypes=tuple(by_index.values()),
-            predicted_s=total_seconds(choice, self._choices, self._changes),
-            predicted_loss=self._predicted_loss(choice),
-            cosine=judged.accuracy.cosine,
-            agreement=judged.accuracy.agreement,
-            drop=judged.accuracy.drop,
-            samples=judged.accuracy.samples,
-            holds=judged.holds,
-            mean_loss=judged.mean_loss,
-            loss_bound=loss_bound(judged.losses),
-            biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
-        )
-        self.found.append(found)
-        self._by_choice[tuple(choice)] = found
-        self._tell(found)
-        return found
-
-    def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:
-        """Return the first position after ``low`` whose drop is expected to be within the bar.
-
-        The drop is taken to be proportional to the predicted loss, from what was measured at
-        ``low``; ``middle`` where that was not measured, or shows no drop.
-        """
-        worst = self._by_choice.get(candidates[low])
-        if worst is None or not worst.drop > 0 or not worst.predicted_loss > 0:
-            return middle
-        allowed = _AIMED_DROP * self._analysis.bar.max_drop * worst.predicted_loss / worst.drop
-        within = (
-            at
-            for at in range(low + 1, len(candidates))
-            if self._predicted_loss(candidates[at]) <= allowed
-        )
-        return next(within, len(candidates) - 1)
-
-    def _predicted_loss(self, choice: Sequence[int]) -> float:
-        """Return the cosine loss, half the error power, added over the layers."""
-        return sum(c.errors[at] for c, at in zip(self._choices, choice, strict=True)) / 2
-
-    def _verdict_of_one_dtype(self, by_name: Mapping[str, str]) -> JointVerdict | None:
-        """Return what is known where all layers that can have one dtype have it; else None."""
-        [dtype, *others] = set(by_name.values()) - {FLOAT} or {FLOAT}
-        can = {c.name for c in self._choices if dtype in c.dtypes}
-        has = {name for name, of in by_name.items() if of == dtype}
-        return self._known.get(dtype) if not others and can == has else None
-
-    def _corrected(self, by_name: Mapping[str, str], deadline: float) -> Ranges | None:
-        """Return ranges with biases for these dtypes; None where the calibration's biases stay.
-
-        They stay where all layers are int8, where the calibration did not fit layers, and where
-        time is short.
-        """
-        setting = self._analysis.setting
-        dtypes = set(by_name.values())
-        if setting.ranges is None or not setting.ranges.roundings or "int8" not in dtypes:
-            return None
-        start = time.monotonic()
-        if len(dtypes) < 2 or start + self._biases_s > deadline:
-            return None
-        if self._mixed_biases is None:
-            inputs = [batch.inputs for batch in self._analysis.batches]
-            self._mixed_biases = MixedBiases(setting.model, setting.ranges, inputs, setting.scheme)
-        found = self._mixed_biases(by_name)
-        self._biases_s = time.monotonic() - start
-        return found
-
-    def accept_halves(self, deadline: float) -> None:
-        """Measure all layers in 16-bit floats, which must not be shown to lose more than allowed.
-
-        Few samples cannot show with 95% confidence that a drop is within the limit, even one of
-        rounding to 16 bits. The drop itself then decides.
-        """
-        found = self([c.half for c in self._choices], deadline)
-        was_measured = found.samples == sum(b.valid for b in self._analysis.batches)
-        if not found.holds and was_measured and found.drop <= self._analysis.bar.max_drop:
-            self.found[-1] = dataclasses.replace(found, holds=True)
-
-    def float_model(self) -> DtypeMap:
-        """Return the map in which all layers stay float32."""
-        seconds = total_seconds([0] * len(self._choices), self._choices, self._changes)
-        return DtypeMap((), (), seconds, 0.0, 1.0, None, 0.0, 0, True)
-
-    def _tell(self, found: DtypeMap) -> None:
-        if self._analysis.progress is not None:
-            count = len(self._analysis.layers)
-            halves = len(half_layers(found.by_layer))
-            text = (
-                f"{len(found.layers) - halves} layers in int8, {halves} in 16 bits, cosine "
-                f"{found.cosine:.4f}"
-            )
-            self._analysis.progress(count, count, text)
+def _breaks_halves(choice: Sequence[int], choices: Sequence[LayerChoice]) -> bool:
+    """Return whether the choice is float32, which has no place beside 16-bit floats."""
+    return not any(choice) and any(c.never for c in choices)

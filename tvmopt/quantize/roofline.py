@@ -56,6 +56,10 @@ class LayerRoofline:
         peak = self.flops * self.faster.get(dtype, 1.0)
         return max(work.flops / peak, work.bytes(dtype) / self.bandwidth)
 
+    def is_compute_bound(self, work: LayerWork) -> bool:
+        """Return whether the compute time of a layer in float32 is the larger one."""
+        return work.flops / self.flops > work.bytes("float32") / self.bandwidth
+
 
 def roofline(flags: Collection[str] | None = None, cores: int = 0) -> LayerRoofline:
     """Return the peaks of a CPU.

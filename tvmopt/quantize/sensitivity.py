@@ -28,6 +28,7 @@ from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
 from tvmopt.metrics.metric import Metric
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
+from tvmopt.quantize.analysis_time import phase_deadlines
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
@@ -35,6 +36,7 @@ from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Convert, JointVerdict, Judge, converter
 from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
+from tvmopt.quantize.layer_timing import notes_on_latency, why_untimed, with_latency
 from tvmopt.quantize.loss_bound import batches_for_mean
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
@@ -52,7 +54,7 @@ _FIRST_SAMPLES = 16  # samples that tell how many are needed
 _SHARE_OF_FIRST = 0.2  # of the time limit, for the first samples
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
-_TIMING = 0.4  # share of the remaining time for timing layers before dtypes are chosen
+_SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
@@ -125,8 +127,8 @@ def sensitivity(
         return Analysis(*parts), why_not_asked
 
     peaks = roofline_of(target) if target is not None else roofline()
-    why_untimed = _why_untimed(target)
-    timed_on = None if why_untimed else target
+    untimed = why_untimed(target)
+    timed_on = None if untimed else target
 
     chosen = few
     analysis, why_not_asked = begin(chosen)
@@ -137,25 +139,31 @@ def sensitivity(
         chosen = _choose(data, min(wanted, samples), seed)
         analysis, why_not_asked = begin(chosen)
         starts = _all_converted(analysis, costs, deadline)
-    costs, notes = with_errors(analysis, costs, deadline, compared=layer_dtypes)
+    measurement_s = max(start.seconds for start in starts.values())
+    phases = phase_deadlines(time.monotonic(), deadline, measurement_s)
+    errors_end = phases.errors
+    if not layer_dtypes:
+        errors_end = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
+    costs, notes = with_errors(analysis, costs, errors_end, compared=layer_dtypes)
     usual = min(samples, _FIRST_SAMPLES, data.samples)
     fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
-    notes += [why for why in (why_untimed, why_not_asked, fewer, _too_few(analysis)) if why]
+    notes += [why for why in (untimed, why_not_asked, fewer, _too_few(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
     if layer_dtypes:  # the choice reads the times
         if timed_on is not None:
-            costs = _with_latency(analysis, costs, timed_on, part_of_time(deadline, _TIMING))
+            until = phases.end_of_timing(time.monotonic())
+            costs = with_latency(analysis, costs, timed_on, until)
         works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
         known = {dtype: start.verdict for dtype, start in starts.items()}
-        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline, known)
+        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline, known, measurement_s)
     else:
         for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
         sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
         if timed_on is not None:
-            costs = _with_latency(analysis, costs, timed_on, deadline)
+            costs = with_latency(analysis, costs, timed_on, deadline)
     if timed_on is not None:
-        notes += _notes_on_latency(costs)
+        notes += notes_on_latency(costs)
     return Sensitivity(
         dtypes=tuple(dtypes),
         costs=tuple(costs.values()),
@@ -311,10 +319,17 @@ def _work(analysis: Analysis, layer: TableRow) -> LayerWork | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Start:
-    """Start of a dtype's skip sets: its converter, and the verdict on all layers converted."""
+    """Start of a dtype's skip sets: its converter, and the verdict on all layers converted.
+
+    Attributes:
+        convert: The converter.
+        verdict: The verdict.
+        seconds: Time of the conversion and the measurement.
+    """
 
     convert: Convert
     verdict: JointVerdict
+    seconds: float
 
 
 def _all_converted(analysis: Analysis, costs: Costs, deadline: float) -> dict[str, _Start]:
@@ -322,6 +337,7 @@ def _all_converted(analysis: Analysis, costs: Costs, deadline: float) -> dict[st
     setting = analysis.setting
     starts = {}
     for dtype in analysis.dtypes:
+        start = time.monotonic()
         names = [c.name for c in costs.values() if c.dtype == dtype and is_convertible(c)]
         quantizer = None
         if dtype == "int8":
@@ -329,7 +345,7 @@ def _all_converted(analysis: Analysis, costs: Costs, deadline: float) -> dict[st
             quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
         convert = converter(setting.model, dtype, names, quantizer)
         verdict = analysis.judge(convert(()), dtype, deadline, patient=True)
-        starts[dtype] = _Start(convert, verdict)
+        starts[dtype] = _Start(convert, verdict, time.monotonic() - start)
     return starts
 
 
@@ -354,41 +370,3 @@ def _skip_sets(
         ladder.insure(deadline)
         ladder.confirm(deadline)
     return [found for ladder in ladders for found in ladder.sets]
-
-
-def _why_untimed(target: TargetSpec | None) -> str:
-    """Return why layers cannot be timed on ``target``; empty when they can."""
-    if target is None or not target.missing_on_host():
-        return ""
-    return f"layers are not timed: target {target.device} does not run on this machine"
-
-
-def _with_latency(analysis: Analysis, costs: Costs, target: TargetSpec, deadline: float) -> Costs:
-    """Return costs with measured seconds; layers with the largest roofline gain first."""
-    from tvmopt.quantize.latency import layer_seconds
-
-    heaviest = sorted(
-        filter(is_convertible, costs.values()),
-        key=lambda cost: -(cost.saved_s or 0.0),
-    )
-    setting = analysis.setting
-    jobs = [(analysis.nodes[c.name], dtype) for c in heaviest for dtype in ("float32", c.dtype)]
-    seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline)
-    return {
-        key: dataclasses.replace(
-            cost,
-            latency_s=seconds.get((cost.name, cost.dtype)),
-            float_latency_s=seconds.get((cost.name, "float32")),
-        )
-        for key, cost in costs.items()
-    }
-
-
-def _notes_on_latency(costs: Costs) -> list[str]:
-    untimed = sum(c.latency_s is None and is_convertible(c) for c in costs.values())
-    if not untimed:
-        return []
-    return [
-        f"{untimed} of {len(costs)} layers and types are not timed: time ran out or they "
-        "do not compile alone"
-    ]

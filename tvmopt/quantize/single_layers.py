@@ -24,7 +24,7 @@ _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYP
 # worse than int8 in the first layers of efficientnet_lite0, and that cost accuracy:
 # benchmarks/results/2026-11-28-near-ties.md.
 _COMPARED_BATCHES = 16
-_SHARE_OF_SINGLE_LAYERS = 0.4
+_SHARE_OF_RECORDING = 0.3
 
 
 def with_errors(
@@ -38,12 +38,11 @@ def with_errors(
     Args:
         analysis: The analysis.
         costs: A cost for each layer and dtype.
-        deadline: Value of ``time.monotonic()``, of which a part is used.
+        deadline: Value of ``time.monotonic()`` after which no other layer starts.
         compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
             samples, evenly spread. Else the worst samples are taken, and fewer for 16-bit floats.
     """
-    single = _SingleLayers.record(analysis, costs, compared)
-    deadline = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
+    single = _SingleLayers.record(analysis, costs, compared, deadline)
     costs = costs | single.own_errors(costs, deadline)
     order = sorted(
         single.layers, key=lambda r: -max(costs[r.index, dtype].error for dtype in analysis.dtypes)
@@ -80,8 +79,13 @@ class _SingleLayers:
     recording: Recording
 
     @classmethod
-    def record(cls, analysis: Analysis, costs: Costs, compared: bool) -> _SingleLayers:
-        """Record all values that the layers and their downstream nodes read."""
+    def record(
+        cls, analysis: Analysis, costs: Costs, compared: bool, deadline: float
+    ) -> _SingleLayers:
+        """Record all values that the layers and their downstream nodes read.
+
+        Recording has a part of the time until ``deadline``; the rest is for the errors.
+        """
         nodes, graph = analysis.nodes, analysis.setting.graph
         open_layers = {cost.index for cost in costs.values() if is_convertible(cost)}
         layers = [layer for layer in analysis.layers if layer.index in open_layers]
@@ -94,7 +98,8 @@ class _SingleLayers:
         chosen = spread.tolist() if compared else analysis.judge.hardest(most)
         batches = [analysis.batches[at] for at in chosen]
         inputs = [b.inputs for b in batches]
-        recording = Recording(analysis.setting.model, sorted(names), inputs, _RECORD_BYTES)
+        until = part_of_time(deadline, _SHARE_OF_RECORDING)
+        recording = Recording(analysis.setting.model, sorted(names), inputs, _RECORD_BYTES, until)
         return cls(analysis, layers, parts, batches, counts, recording)
 
     def own_errors(self, costs: Costs, deadline: float) -> Costs:
@@ -159,9 +164,11 @@ def _notes_on_errors(costs: Costs, single: _SingleLayers) -> list[str]:
             "result, for time ran out; give a larger time limit to measure them"
         )
     if len(recording.values) < len(batches):
+        why = f": their inner values take more than {_RECORD_BYTES // 2**30} GiB"
+        if recording.is_out_of_time:
+            why = ", for time"
         notes.append(
-            f"single layers were measured on {len(recording.values)} of {len(batches)} batches: "
-            f"their inner values take more than {_RECORD_BYTES // 2**30} GiB"
+            f"single layers were measured on {len(recording.values)} of {len(batches)} batches{why}"
         )
     short = sum(
         c.source == MEASURED and c.samples < sum(b.valid for b in batches[: single.counts[c.dtype]])

@@ -124,7 +124,13 @@ def _map_line(found: Sensitivity) -> str:
     layers = len({cost.index for cost in found.costs})
     counts = [f"{chosen.dtypes.count(d)} in {d}" for d in found.dtypes if d in chosen.dtypes]
     counts.append(f"{layers - len(chosen.layers)} in float32")
-    return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}"
+    assumed = ""
+    if chosen.is_assumed:
+        assumed = (
+            f"; time ended before a map was shown to keep the accuracy: this one is chosen by its "
+            f"predicted loss and {chosen.samples} samples"
+        )
+    return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}{assumed}"
 
 
 def _losses(found: SkipSet | DtypeMap) -> str:

@@ -1,0 +1,257 @@
+"""Tests of the choice of a dtype for each layer within a time limit, by a fake clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.dataset import Batch
+from tvmopt.quantize import Sensitivity
+from tvmopt.quantize.analysis import Analysis
+from tvmopt.quantize.analysis_time import phase_deadlines
+from tvmopt.quantize.bar import Bar
+from tvmopt.quantize.dtype_map import DtypeMap, fastest
+from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.joint import JointVerdict
+from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
+from tvmopt.quantize.layer_timing import in_timing_order
+from tvmopt.quantize.probe import Setting
+from tvmopt.quantize.ranges import collect_ranges
+from tvmopt.quantize.report import LayerCost
+from tvmopt.quantize.roofline import LayerRoofline, LayerWork
+from tvmopt.quantize.scheme import Scheme
+from tvmopt.stages.sensitivity import _map_line
+
+PEAKS = LayerRoofline(flops=1e9, bandwidth=1e12, faster={"int8": 4.0, "bfloat16": 2.0})
+COST_S = 5.0  # of a measurement of a map, by the fake clock
+
+
+def _cost(index, dtype, error):
+    return LayerCost(index, f"n{index}", "Conv", dtype, "measured", error=error)
+
+
+@dataclasses.dataclass
+class Result:
+    """What was chosen, all maps, and the numbers of int8 layers as they were measured.
+
+    ``few`` has the numbers that were measured on a few samples.
+    """
+
+    chosen: DtypeMap
+    maps: list
+    judged: list
+    few: list
+
+
+@pytest.fixture
+def choose(make_model, monkeypatch):
+    """Choose among layers; the drop is a function of the number of int8 layers.
+
+    A measurement takes 5 s of a clock that nothing else moves.
+    """
+
+    def run(drop, known=None, *, errors=(0.4, 0.3, 0.2, 0.1), halves=True, limit=1e3, broken=()):
+        count, now = len(errors), [0.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        tensor = ("float32", (1, 4, 4, 4))
+        nodes = [
+            helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"x{i + 1}"], f"n{i}")
+            for i in range(count)
+        ]
+        weights = {f"w{i}": np.ones((4, 4, 1, 1), "float32") for i in range(count)}
+        model = make_model(nodes, {"x0": tensor}, {f"x{count}": tensor}, weights)
+        scheme = Scheme()
+        ranges = collect_ranges(model, [{"x0": np.ones((1, 4, 4, 4), "float32")}], scheme)
+        judged, few = [], []
+
+        def judge(converted, dtype, deadline, *, most=None, **limits):
+            made_by = {o: n.op_type for n in converted.graph.node for o in n.output}
+            convs = [n for n in converted.graph.node if n.op_type == "Conv"]
+            integers = sum(made_by.get(n.input[0]) == "DequantizeLinear" for n in convs)
+            if most is not None:
+                few.append(integers)
+                bad = integers in broken
+                return JointVerdict(_accuracy(1.0 if bad else 0.0, 0.1 if bad else 0.995), False)
+            judged.append(integers)
+            now[0] += COST_S
+            return _verdict(drop(integers))
+
+        setting = Setting(model, Graph(model.graph), scheme, ranges)
+        batches = [Batch({}, None, 1)] * 40
+        dtypes = ("int8", "bfloat16") if halves else ("int8",)
+        analysis = Analysis(setting, [], {}, dtypes, batches, Bar(0.01), judge, None)
+        costs = {}
+        for i, error in enumerate(errors):
+            costs[i, "int8"] = _cost(i, "int8", error)
+            if halves:
+                costs[i, "bfloat16"] = _cost(i, "bfloat16", 1e-6)
+        works = {i: LayerWork(1e9, 1.0) for i in range(count)}
+        maps = choose_layer_dtypes(analysis, costs, works, PEAKS, limit, known, COST_S)
+        return Result(fastest(maps), maps, judged, few)
+
+    return run
+
+
+def _accuracy(drop, cosine=0.9):
+    return Accuracy("fidelity", 1 - drop, 1.0, None, cosine, 0.0, 4)
+
+
+def _verdict(drop):
+    return JointVerdict(_accuracy(drop), drop <= 0.01)
+
+
+def as_predicted(integers):
+    """Return the drop of so many int8 layers, which lose 0.4, 0.3, 0.2 and 0.1 of 0.02."""
+    return {4: 0.02, 3: 0.012, 2: 0.006, 1: 0.002, 0: 0.0}[integers]
+
+
+ALONE = {"int8": _verdict(0.02), "bfloat16": _verdict(0.0)}
+MANY = tuple(0.01 * 1.2**i for i in range(24))  # errors of layers; the total is 3.92
+
+
+def by_root(integers, largest=0.1):
+    """Return a drop that grows with the root of the predicted loss: 0.1 for all 24 layers."""
+    return largest * (sum(sorted(MANY)[:integers]) / sum(MANY)) ** 0.5
+
+
+def test_what_one_dtype_loses_is_not_measured_again(choose):
+    found = choose(as_predicted, ALONE)
+    assert found.chosen.dtypes.count("int8") == 2 and found.chosen.dtypes.count("bfloat16") == 2
+    assert 4 not in found.judged and 0 not in found.judged
+
+
+def test_the_first_measurement_is_where_the_drop_is_expected_to_hold(choose):
+    assert choose(as_predicted, ALONE).judged[0] == 2
+
+
+def test_without_time_a_map_is_assumed_from_what_is_known(choose):
+    """int8 alone loses twice the allowed drop; by the careful exponent 1/8 of its loss is left."""
+    found = choose(as_predicted, ALONE, limit=0.0)
+    assert found.judged == [] and found.few == [1]
+    assert found.chosen.is_assumed and not found.chosen.holds
+    assert found.chosen.dtypes.count("int8") == 1 and found.chosen.dtypes.count("bfloat16") == 3
+
+
+def test_an_assumed_map_that_is_broken_is_not_chosen(choose):
+    """Without another low-precision map, all layers in 16 bits are; or float32."""
+    found = choose(as_predicted, ALONE, limit=0.0, broken=(1, 2, 3))
+    assert set(found.chosen.dtypes) == {"bfloat16"} and found.chosen.holds
+    alone = {"int8": ALONE["int8"]}
+    found = choose(as_predicted, alone, halves=False, limit=0.0, broken=(1, 2, 3))
+    assert found.few and found.chosen.layers == ()
+
+
+def test_a_safer_map_follows_a_broken_one(choose):
+    alone = {"int8": _verdict(0.03)}
+    [first] = choose(by_root, alone, errors=MANY, halves=False, limit=0.0).few
+    found = choose(by_root, alone, errors=MANY, halves=False, limit=0.0, broken=(first,))
+    assert found.few[0] == first > found.few[1] == len(found.chosen.layers) > 0
+    assert by_root(first, 0.03) < 0.01
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("measurements", [0, 1, 2, 3, 4, 6])
+def test_any_limit_gives_a_low_precision_map_within_the_drop(choose, halves, measurements):
+    """The drop grows faster than the first extrapolation supposes; half a measurement is left."""
+    alone = {"int8": _verdict(0.1)}
+    limit = COST_S * (measurements + 0.5)
+    found = choose(by_root, alone, errors=MANY, halves=halves, limit=limit)
+    integers = found.chosen.dtypes.count("int8")
+    assert len(found.judged) <= measurements
+    assert integers > 0 and by_root(integers) <= 0.01
+    assert found.chosen.is_assumed is not found.chosen.holds
+    assert len(found.few) <= 1 and (not found.few or found.few[0] == integers)
+
+
+def test_no_map_is_assumed_where_time_does_not_end(choose):
+    """Every map with an int8 layer misses the bar."""
+    found = choose(lambda n: 0.02 if n else 0.0, {"int8": _verdict(0.02)}, halves=False)
+    assert found.chosen.layers == () and found.few == []
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4))
+def test_a_third_of_the_time_or_three_measurements_are_left_for_maps(now, left, measurement):
+    deadline = now + left
+    phases = phase_deadlines(now, deadline, measurement)
+    left, reserve = deadline - now, deadline - phases.timing
+    assert now - 1e-6 <= phases.errors <= now + left / 3 + 1e-6
+    assert phases.timing_s <= left / 3 + 1e-6
+    assert reserve >= min(left / 2, 3 * measurement) - 1e-6
+    # Errors that end early give no more time to timing, and late ones take it.
+    assert phases.end_of_timing(now) == pytest.approx(now + phases.timing_s, abs=1e-6)
+    assert phases.end_of_timing(phases.errors + 1e6) == phases.timing
+
+
+@given(
+    st.floats(0.5, 1.0), st.floats(1e-4, 1.0), st.floats(3.0, 1e3), st.floats(0.1, 0.7),
+    st.floats(0.1, 1.0),
+)  # fmt: skip
+def test_two_missed_maps_give_the_exponent(exponent, loss, excess, smaller, part):
+    scale, other = ExtrapolatedLoss(), excess * smaller**exponent
+    assert scale.allowed(part) is None
+    scale.add(loss, excess)
+    assert scale.allowed(part) == pytest.approx(loss * part / excess)
+    assert scale.allowed(part, careful=True) == pytest.approx(loss * (part / excess) ** 2)
+    scale.add(loss * smaller, 0.9)  # it meets the bar: nothing follows
+    assert scale.allowed(part) == pytest.approx(loss * part / excess)
+    if other > 1:
+        scale.add(loss * smaller, other)
+        expected = loss * (part / excess) ** (1 / exponent)
+        assert scale.allowed(part, careful=True) == pytest.approx(expected)
+
+
+def test_excess_over_the_bar():
+    """int8 may lose 0.003 of the cosine."""
+    bar = Bar(0.01)
+    far = JointVerdict(_accuracy(0.05, 0.97), False)
+    assert measured_excess(far, bar, "int8") == pytest.approx(5)
+    no_drop = JointVerdict(_accuracy(0.0, 0.97), False)
+    assert measured_excess(no_drop, bar, "int8") == pytest.approx(10)
+    by_scores = dataclasses.replace(no_drop, expected_drop=0.03)
+    assert measured_excess(by_scores, bar, "int8") == pytest.approx(3)
+    assert measured_excess(JointVerdict(_accuracy(0.0, 0.97), True), bar, "int8") <= 1
+    assert measured_excess(no_drop, Bar(0.0), "int8") == pytest.approx(10)
+
+
+def test_one_shape_of_each_operator_is_timed_first(make_model):
+    """Three equal layers come before a larger one; a grouped convolution before its second."""
+    tensor = ("float32", (1, 4, 4, 4))
+    groups = {"wide": 1, "a": 1, "b": 1, "c": 1, "grouped": 4}
+    nodes = [
+        helper.make_node("Conv", ["x", f"{name}.w"], [f"{name}.y"], name, group=group)
+        for name, group in groups.items()
+    ]
+    shapes = dict.fromkeys("abc", (4, 4, 1, 1)) | {"wide": (4, 4, 3, 3), "grouped": (4, 1, 1, 1)}
+    weights = {f"{name}.w": np.ones(shapes[name], "float32") for name in groups}
+    model = make_model(nodes, {"x": tensor}, {f"{n}.y": tensor for n in groups}, weights)
+    graph = Graph(model.graph)
+    saved = {"wide": 2.0, "a": 1.0, "b": 1.0, "c": 1.0, "grouped": 0.1}
+    costs = [
+        LayerCost(i, name, "Conv", "int8", "estimated", saved_s=s)
+        for i, (name, s) in enumerate(saved.items())
+    ]
+    costs.append(LayerCost(9, "none", "MatMul", "int8", "not convertible"))
+    found = in_timing_order(graph, {node.name: node for node in nodes}, costs)
+    assert [cost.name for cost in found] == ["a", "b", "c", "grouped", "wide"]
+
+
+def test_an_assumed_map_is_kept_and_said():
+    plain = DtypeMap((), (), 2.0, 0.0, 1.0, None, 0.0, 0, True)
+    assumed = DtypeMap((0,), ("int8",), 1.0, 1e-4, 0.999, None, 0.0, 4, False, is_assumed=True)
+    costs = (_cost(0, "int8", 0.1), _cost(1, "int8", 0.1))
+    found = Sensitivity(("int8",), costs, (), 16, 1.0, {}, (), (plain, assumed))
+    again = Sensitivity.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert again.chosen_map == assumed
+    assert _map_line(found) == (
+        "dtypes: of 2 layers 1 in int8, 1 in float32; time ended before a map was shown to keep "
+        "the accuracy: this one is chosen by its predicted loss and 4 samples"
+    )

@@ -1,0 +1,73 @@
+"""Extrapolate from measured maps of dtypes to the predicted loss that the accuracy bar allows.
+
+The measured excess of a map is its loss as a multiple of the allowed loss. It is taken to be a
+power of the predicted loss, with an exponent between 1/2 and 1: the error power adds up over
+layers, and a changed class or character takes an error amplitude, the root of the power.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvmopt.quantize.bar import Bar
+from tvmopt.quantize.joint import JointVerdict
+
+_LEAST_EXPONENT, _LARGEST_EXPONENT = 0.5, 1.0
+
+
+class ExtrapolatedLoss:
+    """Maps that miss the bar: predicted losses, and measured excesses over the bar."""
+
+    def __init__(self) -> None:
+        self._missed: dict[float, float] = {}
+
+    def add(self, predicted: float, excess: float) -> None:
+        """Add a measured map; maps within the bar or without a predicted loss say nothing.
+
+        Args:
+            predicted: Its predicted loss.
+            excess: Its measured loss over the allowed loss.
+        """
+        if predicted > 0 and math.isfinite(predicted) and excess > 1 and math.isfinite(excess):
+            self._missed[predicted] = max(excess, self._missed.get(predicted, 0.0))
+
+    def allowed(self, part: float, *, careful: bool = False) -> float | None:
+        """Return the largest predicted loss whose measured loss is expected to be allowed.
+
+        The two missed maps with the least predicted losses determine the exponent.
+
+        Args:
+            part: Part of the allowed loss that is aimed at.
+            careful: Take the least exponent where a single map was measured, not the largest.
+
+        Returns:
+            None where no map missed the bar.
+        """
+        if not self._missed:
+            return None
+        (loss, excess), *others = sorted(self._missed.items())
+        exponent = _LEAST_EXPONENT if careful else _LARGEST_EXPONENT
+        if others:
+            other_loss, other_excess = others[0]
+            slope = math.log(other_excess / excess) / math.log(other_loss / loss)
+            exponent = min(_LARGEST_EXPONENT, max(_LEAST_EXPONENT, slope))
+        return float(loss * (part / excess) ** (1 / exponent))
+
+
+def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
+    """Return the loss of a measured model over the loss that the bar allows.
+
+    It is the smaller multiple where both the drop and the closeness to the float model miss the
+    bar, and at most 1 where the model meets the bar.
+
+    Args:
+        verdict: What was measured.
+        bar: The accuracy bar.
+        dtype: The dtype that decides the allowed loss.
+    """
+    drop = verdict.accuracy.drop if verdict.expected_drop is None else verdict.expected_drop
+    by_drop = drop / bar.max_drop if bar.max_drop > 0 else 0.0
+    losses = by_drop, bar.distance(verdict.accuracy.cosine, verdict.losses, dtype)
+    if verdict.holds:
+        return min(1.0, *losses)
+    return min((loss for loss in losses if loss > 1), default=1.0)

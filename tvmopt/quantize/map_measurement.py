@@ -1,0 +1,258 @@
+"""Measure a model with all layers in chosen dtypes together."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from tvmopt.device import dtypes as dtype_table
+from tvmopt.quantize.analysis import Analysis
+from tvmopt.quantize.dtype_map import DtypeMap, half_layers, whole_model_dtype
+from tvmopt.quantize.emulate import cast_layers
+from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
+from tvmopt.quantize.joint import JointVerdict
+from tvmopt.quantize.layer_choices import FLOAT, LayerChoice, total_seconds
+from tvmopt.quantize.loss_bound import loss_bound
+from tvmopt.quantize.mixed_biases import MixedBiases
+from tvmopt.quantize.quantizer import Quantizer
+from tvmopt.quantize.ranges import Ranges
+
+# Part of the allowed loss that is aimed at between two measurements.
+_AIMED_PART = 0.7
+# Measurements that should fit into the remaining time, each on all samples: the worst ones alone
+# would show a larger drop than all of them.
+_MEASUREMENTS = 3
+_FEW = 4  # batches that show whether an assumed map is broken
+
+
+def emulated(
+    model: onnx.ModelProto, quantizer: Quantizer | None, by_name: Mapping[str, str]
+) -> onnx.ModelProto:
+    """Return the model with its layers in their dtypes, for ONNX Runtime.
+
+    Args:
+        model: The float model.
+        quantizer: Its quantizer; needed where layers have dtype int8.
+        by_name: dtype of each layer that some dtype can convert, by node name.
+    """
+    if "int8" in by_name.values():
+        assert quantizer is not None
+        model = quantizer([name for name, dtype in by_name.items() if dtype != "int8"])
+    for dtype in sorted(set(by_name.values()) & set(dtype_table.HALF_FLOATS)):
+        model = cast_layers(model, dtype, {name for name, d in by_name.items() if d == dtype})
+    return model
+
+
+class MapMeasurement:
+    """Measure maps of dtypes; ``found`` holds every map so far.
+
+    Args:
+        analysis: The analysis.
+        choices: The layers.
+        changes: Seconds of changes of dtype, see :func:`.layer_choices.dtype_changes`.
+        known: Verdicts on all samples for the model with every layer in one dtype that can have it.
+        measurement_s: Seconds that a measurement is expected to take, until one was made.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        choices: Sequence[LayerChoice],
+        changes: Mapping[tuple[int, int], np.ndarray],
+        known: Mapping[str, JointVerdict],
+        measurement_s: float = 0.0,
+    ) -> None:
+        setting = analysis.setting
+        self._analysis, self._choices, self._changes = analysis, choices, changes
+        self._known = known
+        self._measurement_s = measurement_s
+        self._quantizer: Quantizer | None = None
+        self._mixed_biases: MixedBiases | None = None
+        self._biases_s = 0.0  # that the last correction of biases took
+        self._setup_s = 0.0  # that the last measurement took for what is done once
+        self._loss = ExtrapolatedLoss()
+        for dtype, verdict in known.items():
+            alone = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in choices]
+            excess = measured_excess(verdict, analysis.bar, dtype)
+            self._loss.add(self.predicted_loss(alone), excess)
+        self.found = [self.float_model()]
+        if setting.ranges is not None:
+            self._quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
+
+    def __call__(self, choice: Sequence[int], deadline: float) -> DtypeMap:
+        """Measure a choice, a position in ``LayerChoice.dtypes`` for every layer."""
+        start, by_name = time.monotonic(), self._by_name(choice)
+        ranges, judged = None, self._verdict_of_one_dtype(by_name)
+        if judged is None:
+            ranges = self._corrected(by_name, deadline)
+            judged = self._judged(by_name, ranges, deadline)
+            self._measurement_s = time.monotonic() - start - self._setup_s
+        excess = measured_excess(judged, self._analysis.bar, whole_model_dtype(by_name.values()))
+        self._loss.add(self.predicted_loss(choice), excess)
+        return self._keep(choice, judged, ranges, holds=judged.holds)
+
+    def assume(self, choice: Sequence[int], deadline: float) -> bool:
+        """Measure a choice on a few samples; assume that it meets the bar unless it is broken.
+
+        The samples are the worst ones. Their outputs must be as close to the float model's as a
+        converted model's must be in the end, or lose no more accuracy than allowed.
+
+        Returns:
+            Whether it is assumed to meet the bar.
+        """
+        by_name = self._by_name(choice)
+        dtype = whole_model_dtype(by_name.values())
+        ranges = self._corrected(by_name, deadline)
+        judged = self._judged(by_name, ranges, deadline, most=_FEW)
+        limit = dtype_table.dtype(dtype).cosine_loss
+        is_near = 1 - judged.accuracy.cosine <= limit
+        sound = is_near or judged.accuracy.drop <= self._analysis.bar.max_drop
+        self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
+        return sound
+
+    def is_known(self, choice: Sequence[int]) -> bool:
+        """Return whether the choice needs no measurement."""
+        return self._verdict_of_one_dtype(self._by_name(choice)) is not None
+
+    def times_left(self, deadline: float) -> float:
+        """Return how many measurements fit into the remaining time, before one of few samples."""
+        few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
+        left = deadline - time.monotonic() - few * self._measurement_s - self._biases_s
+        return left / max(self._measurement_s, 1e-6)
+
+    def allowed_loss(self, part: float = 1.0, *, careful: bool = False) -> float | None:
+        """Return the predicted loss up to which a map is expected to meet the bar, with a margin.
+
+        Args:
+            part: Part of it.
+            careful: As of :meth:`.ExtrapolatedLoss.allowed`.
+
+        Returns:
+            None where nothing that was measured misses the bar.
+        """
+        return self._loss.allowed(part * _AIMED_PART, careful=careful)
+
+    def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:
+        """Return the first position after ``low`` that is expected to meet the bar.
+
+        ``middle`` where nothing that was measured tells.
+        """
+        allowed = self.allowed_loss()
+        if allowed is None:
+            return middle
+        within = (
+            at
+            for at in range(low + 1, len(candidates))
+            if self.predicted_loss(candidates[at]) <= allowed
+        )
+        return next(within, len(candidates) - 1)
+
+    def _by_name(self, choice: Sequence[int]) -> dict[str, str]:
+        return {c.name: c.dtypes[at] for c, at in zip(self._choices, choice, strict=True)}
+
+    def _judged(
+        self,
+        by_name: Mapping[str, str],
+        ranges: Ranges | None,
+        deadline: float,
+        most: int | None = None,
+    ) -> JointVerdict:
+        setting, quantizer = self._analysis.setting, self._quantizer
+        if ranges is not None:
+            quantizer = Quantizer(setting.model, ranges, setting.scheme)
+        model = emulated(setting.model, quantizer, by_name)
+        dtype = whole_model_dtype(by_name.values())
+        judge = self._analysis.judge
+        return judge(model, dtype, deadline, measurements=_MEASUREMENTS, most=most)
+
+    def _keep(
+        self,
+        choice: Sequence[int],
+        judged: JointVerdict,
+        ranges: Ranges | None,
+        *,
+        holds: bool,
+        is_assumed: bool = False,
+    ) -> DtypeMap:
+        pairs = zip(self._choices, choice, strict=True)
+        by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
+        found = DtypeMap(
+            layers=tuple(by_index),
+            dtypes=tuple(by_index.values()),
+            predicted_s=total_seconds(choice, self._choices, self._changes),
+            predicted_loss=self.predicted_loss(choice),
+            cosine=judged.accuracy.cosine,
+            agreement=judged.accuracy.agreement,
+            drop=judged.accuracy.drop,
+            samples=judged.accuracy.samples,
+            holds=holds,
+            mean_loss=judged.mean_loss,
+            loss_bound=loss_bound(judged.losses),
+            biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
+            is_assumed=is_assumed,
+        )
+        self.found.append(found)
+        self._tell(found)
+        return found
+
+    def predicted_loss(self, choice: Sequence[int]) -> float:
+        """Return the cosine loss, half the error power, added over the layers."""
+        return sum(c.errors[at] for c, at in zip(self._choices, choice, strict=True)) / 2
+
+    def _verdict_of_one_dtype(self, by_name: Mapping[str, str]) -> JointVerdict | None:
+        """Return what is known where all layers that can have one dtype have it; else None."""
+        [dtype, *others] = set(by_name.values()) - {FLOAT} or {FLOAT}
+        can = {c.name for c in self._choices if dtype in c.dtypes}
+        has = {name for name, of in by_name.items() if of == dtype}
+        return self._known.get(dtype) if not others and can == has else None
+
+    def _corrected(self, by_name: Mapping[str, str], deadline: float) -> Ranges | None:
+        """Return ranges with biases for these dtypes; None where the calibration's biases stay.
+
+        They stay where all layers are int8, where the calibration did not fit layers, and where
+        time is short.
+        """
+        setting, self._setup_s = self._analysis.setting, 0.0
+        dtypes = set(by_name.values())
+        if setting.ranges is None or not setting.ranges.roundings or "int8" not in dtypes:
+            return None
+        start = time.monotonic()
+        if len(dtypes) < 2 or start + self._biases_s > deadline:
+            return None
+        if self._mixed_biases is None:
+            inputs = [batch.inputs for batch in self._analysis.batches]
+            self._mixed_biases = MixedBiases(setting.model, setting.ranges, inputs, setting.scheme)
+            self._setup_s = time.monotonic() - start
+        found = self._mixed_biases(by_name)
+        self._biases_s = time.monotonic() - start - self._setup_s
+        return found
+
+    def accept_halves(self, deadline: float) -> None:
+        """Measure all layers in 16-bit floats, which must not be shown to lose more than allowed.
+
+        Few samples cannot show with 95% confidence that a drop is within the limit, even one of
+        rounding to 16 bits. The drop itself then decides.
+        """
+        found = self([c.half for c in self._choices], deadline)
+        was_measured = found.samples == sum(b.valid for b in self._analysis.batches)
+        if not found.holds and was_measured and found.drop <= self._analysis.bar.max_drop:
+            self.found[-1] = dataclasses.replace(found, holds=True)
+
+    def float_model(self) -> DtypeMap:
+        """Return the map in which all layers stay float32."""
+        seconds = total_seconds([0] * len(self._choices), self._choices, self._changes)
+        return DtypeMap((), (), seconds, 0.0, 1.0, None, 0.0, 0, True)
+
+    def _tell(self, found: DtypeMap) -> None:
+        if self._analysis.progress is not None:
+            count = len(self._analysis.layers)
+            halves = len(half_layers(found.by_layer))
+            text = (
+                f"{len(found.layers) - halves} layers in int8, {halves} in 16 bits, cosine "
+                f"{found.cosine:.4f}"
+            )
+            self._analysis.progress(count, count, text)
