@@ -34,11 +34,13 @@ class ExtrapolatedLoss:
     def allowed(self, part: float, *, careful: bool = False) -> float | None:
         """Return the largest predicted loss whose measured loss is expected to be allowed.
 
-        The two missed maps with the least predicted losses determine the exponent.
+        The two missed maps with the least predicted losses determine the exponent; it is the
+        largest where a single one was measured.
 
         Args:
             part: Part of the allowed loss that is aimed at.
-            careful: Take the least exponent where a single map was measured, not the largest.
+            careful: Take the least exponent in any case, for a map that is not measured further:
+                two noisy measurements can give any.
 
         Returns:
             None where no map missed the bar.
@@ -47,7 +49,7 @@ class ExtrapolatedLoss:
             return None
         (loss, excess), *others = sorted(self._missed.items())
         exponent = _LEAST_EXPONENT if careful else _LARGEST_EXPONENT
-        if others:
+        if others and not careful:
             other_loss, other_excess = others[0]
             slope = math.log(other_excess / excess) / math.log(other_loss / loss)
             exponent = min(_LARGEST_EXPONENT, max(_LEAST_EXPONENT, slope))
