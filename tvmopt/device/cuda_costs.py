@@ -84,6 +84,10 @@ class CudaCosts:
         mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
         mma_time_ratio: Measured over predicted cycles of a K block of mma.sync kernels on Hopper.
+        gather_instructions: Issue slots of a warp's copy of less than 16 bytes under a condition,
+            with its address, from eight kernels of convolutions of 3 channels on an H200
+            (2026-11-28).
+        gather_stall_cycles: Stall cycles of such a copy, from the same kernels.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
         shared_access_cycles: Of that port for a load and a store of a warp, of any width.
@@ -156,6 +160,8 @@ class CudaCosts:
     mma_launch_cycles: float = 1500.0
     mma_fill_cycles: float = 600.0
     mma_time_ratio: float = 1.3
+    gather_instructions: float = 25.0
+    gather_stall_cycles: float = 45.0
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5
     shared_access_cycles: float = 4.0

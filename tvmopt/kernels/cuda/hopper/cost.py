@@ -82,6 +82,9 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     widths = ((k if p.k_major[0] else p.m), (k if p.k_major[1] else p.n))
     first, second = (pitch_of(width, p.dtype) * size for width in widths)
     pitches = (second, first) if config.swap_ab else (first, second)
+    if not config.k_major(p)[1] and right > config.tile_n:
+        # The rows of an MN-major tile begin with the tile, not with the matrix.
+        pitches = pitches[0], math.gcd(pitches[1], config.tile_n * size)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
     readers = across if left >= right else down

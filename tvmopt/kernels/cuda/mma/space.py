@@ -34,6 +34,8 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LOADS = 4
 # Of single elements that a condition pads: six convolutions of 3 channels (H200, 2026-11-28).
 _GATHERS = 2
+# Bytes of the widest copy of a thread.
+_VECTOR_BYTES = 16
 # Registers of a thread beyond accumulators and fragments.
 _OTHER_REGISTERS = 40
 
@@ -211,6 +213,12 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one += port * costs.exposed_port_share / tiles.concurrent
     if arch.has_wgmma:
         one *= costs.mma_time_ratio
+    gathers = sum(c for n, c in enumerate(copied) if _gathers(problem, n))
+    sharing = max(1.0, warps * tiles.concurrent / arch.partitions)  # warps of a scheduler
+    gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    gather *= gathers / tiles.concurrent
+    # cp.async copies are issued between the multiplications, loads into registers ahead of them.
+    one = one + gather if config.async_copy else (one**8 + gather**8) ** 0.125
     # Loads into registers wait for one access; cp.async under load, but not for the first stages.
     access = _load_latency(problem, arch)
     latency = costs.async_copy_latency_cycles if config.async_copy else access
@@ -231,6 +239,14 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     total = shared + costs.mma_launch_cycles + second
     facts = (compute, dram, l2, lines, busy, float(tiles.tiles_per_sm))
     return Ranked(config, total, facts)
+
+
+def _gathers(problem: MatmulProblem, n: int) -> bool:
+    """Whether the copies of operand ``n`` are narrow and under a condition.
+
+    Their addresses follow from quotients and remainders of K by channels, for each copy anew.
+    """
+    return problem.padded[n] and problem.runs[n] * problem.sizes[n] < _VECTOR_BYTES
 
 
 def _loads(problem: MatmulProblem, n: int) -> int:
@@ -257,7 +273,9 @@ def _lines(problem: MatmulProblem, config: MmaConfig, n: int) -> float:
     run = (config.k_block if problem.k_major[n] else config.tile[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
         run = problem.sizes[n]
-    return config.k_block * config.tile[n] * problem.sizes[n] / min(config.arch.line, run)
+    lines = config.k_block * config.tile[n] * problem.sizes[n] / min(config.arch.line, run)
+    # L1 holds the few lines of an image that a tile gathers from, as often as windows overlap.
+    return lines * min(1.0, problem.operand_bytes[n] / whole) if _gathers(problem, n) else lines
 
 
 def _copies(problem: MatmulProblem, config: MmaConfig, n: int, threads: int) -> float:
