@@ -11,7 +11,7 @@ import math
 from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig, spilled_rounds
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.cost_constants import COSTS, HopperCosts
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
@@ -308,8 +308,13 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
     area, ranks = c.tile_m * c.tile_n, c.cluster_split_k
     # Of a warpgroup, in units of 64 x 256.
     stored = 64.0 * c.m_atoms * c.tile_n / 16384.0
+    columns = problem.n if isinstance(problem, GemmProblem) else problem.filters
+    exposed = 0.0
     if c.smem_store:
         store = costs.smem_store_cycles
+        vectors = c.tile_m * c.block_columns // math.gcd(columns, 4)
+        rounds, in_flight = spilled_rounds(vectors, 128 * c.consumer_warpgroups)
+        exposed = costs.lone_vector_cycles * rounds if in_flight == 1 else 0.0
     else:
         store = costs.tma_store_cycles
         buffers = c.m_atoms if c.swap_ab else ceil_div(c.tile_n * size, 128 * ranks)
@@ -317,7 +322,6 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             stored *= 128.0 * buffers * ranks / (c.tile_n * size)
         if c.epilogue_buffers == 1 and buffers > 1:
             store *= costs.tma_store_one_buffer_slowdown
-        columns = problem.n if isinstance(problem, GemmProblem) else problem.filters
         if columns * size % 128:
             store *= costs.tma_store_unaligned_slowdown
     cycles = store * stored * size / 2.0
@@ -334,7 +338,7 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             if residuals:
                 work -= narrowed.load_work(residuals[0]) - costs.smem_load_instructions
         cycles += costs.epilogue_cycles_per_instruction * area * work
-    return cycles / ranks + _exchange_cycles(c, costs) + costs.tile_switch_cycles
+    return cycles / ranks + exposed + _exchange_cycles(c, costs) + costs.tile_switch_cycles
 
 
 def _exchange_cycles(c: HopperConfig, costs: HopperCosts) -> float:

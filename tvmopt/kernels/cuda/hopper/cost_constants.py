@@ -53,6 +53,8 @@ class HopperCosts:
             few MB, 0.9 fits 30 MB (2026-11-28).
         tma_store_cycles: A warpgroup stores 64 x 256 16-bit elements with TMA.
         smem_store_cycles: The same through shared memory with vector stores.
+        lone_vector_cycles: More of it for each vector of a thread that loads and stores one at a
+            time: an odd number of vectors (2026-11-28).
         tile_switch_cycles: Between the last wgmma of a tile and the first of the next.
         tma_store_unaligned_slowdown: TMA stores of rows that are not aligned to 128 bytes.
         tma_store_one_buffer_slowdown: With a single epilogue buffer each store waits for the last.
@@ -107,6 +109,7 @@ class HopperCosts:
     workspace_rate: float = 1.6
     tma_store_cycles: float = 781.0
     smem_store_cycles: float = 2181.0
+    lone_vector_cycles: float = 60.0
     tile_switch_cycles: float = 627.9
     tma_store_unaligned_slowdown: float = 1.561
     tma_store_one_buffer_slowdown: float = 1.514
