@@ -68,6 +68,8 @@ class CudaCosts:
             address (estimated).
         gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
         gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
+        gemv_dependence_cycles: Cycles that an instruction of a warp alone waits for the one before
+            in a GEMV of one row; products of several rows are independent (H200, 2026-11-28).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
         gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it: a
             weight of 34 MB was (H200, 2026-11-28), one of 67 MB was not.
@@ -145,6 +147,7 @@ class CudaCosts:
     gemv_load_instructions: float = 3.0
     gemv_step_instructions: float = 6.0
     gemv_shuffle_cycles: float = 30.0
+    gemv_dependence_cycles: float = 1.5
     gemv_time_ratio: float = 0.75
     gemv_l2_resident_share: float = 0.7
     int4_tile_instructions: float = 190.0
