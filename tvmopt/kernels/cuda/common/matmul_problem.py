@@ -10,7 +10,6 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 
-
 # Bytes of the widest copy of a thread.
 _VECTOR_BYTES = 16
 

@@ -207,6 +207,8 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
     if min(c.cluster_m, c.cluster_n) > 1 and all(pitch % 32 for pitch in tiled.pitches):
         sms += costs.unaligned_2d_multicast_cycles
+        if isinstance(tiled.problem, GemmProblem) and not any(tiled.problem.k_major):
+            sms += costs.mn_major_2d_multicast_cycles * k_blocks * waves
     dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * on_average**costs.dram_busy_exponent
     dram = tiled.dram_bytes / dram_rate * _reread_slowdown(c, tiled, costs)
     if not c.persistent:

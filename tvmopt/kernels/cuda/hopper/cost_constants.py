@@ -21,6 +21,8 @@ class HopperCosts:
         cluster_launch_cycles: Extra cycles of a cluster, whose blocks start and stop as one.
         unaligned_2d_multicast_cycles: More of them where both operands are multicast and have rows
             aligned to 16 bytes only, in boxes of few rows (2026-11-28).
+        mn_major_2d_multicast_cycles: More for each K block where both are MN-major and their boxes
+            have few of the 64 lines (one GEMM, 2026-11-28).
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
         lone_warpgroup_slowdown: Tensor-core time of a single consumer warpgroup, relative to that
             of several, whose wgmma fill the gaps between its K blocks (2026-11-28).
@@ -82,8 +84,9 @@ class HopperCosts:
     """
 
     launch_cycles: float = 2330.0
-    cluster_launch_cycles: float = 598.0
+    cluster_launch_cycles: float = 640.0
     unaligned_2d_multicast_cycles: float = 400.0
+    mn_major_2d_multicast_cycles: float = 25.0
     wgmma_slowdown: float = 1.09
     lone_warpgroup_slowdown: float = 1.05
     smem_power_share: float = 0.2122
