@@ -68,6 +68,8 @@ class CudaCosts:
             address (estimated).
         gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
         gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
+        gemv_dependence_cycles: Cycles that an instruction of a warp alone waits for the one before
+            in a GEMV of one row; products of several rows are independent (H200, 2026-11-28).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
         gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it: a
             weight of 34 MB was (H200, 2026-11-28), one of 67 MB was not.
@@ -84,6 +86,10 @@ class CudaCosts:
         mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
         mma_time_ratio: Measured over predicted cycles of a K block of mma.sync kernels on Hopper.
+        gather_instructions: Issue slots of a warp's copy of less than 16 bytes under a condition,
+            with its address, from eight kernels of convolutions of 3 channels on an H200
+            (2026-11-28).
+        gather_stall_cycles: Stall cycles of such a copy, from the same kernels.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
         shared_access_cycles: Of that port for a load and a store of a warp, of any width.
@@ -141,6 +147,7 @@ class CudaCosts:
     gemv_load_instructions: float = 3.0
     gemv_step_instructions: float = 6.0
     gemv_shuffle_cycles: float = 30.0
+    gemv_dependence_cycles: float = 1.5
     gemv_time_ratio: float = 0.75
     gemv_l2_resident_share: float = 0.7
     int4_tile_instructions: float = 190.0
@@ -156,6 +163,8 @@ class CudaCosts:
     mma_launch_cycles: float = 1500.0
     mma_fill_cycles: float = 600.0
     mma_time_ratio: float = 1.3
+    gather_instructions: float = 25.0
+    gather_stall_cycles: float = 45.0
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5
     shared_access_cycles: float = 4.0

@@ -10,6 +10,9 @@ from tvmopt.device.cuda import CudaArch
 from tvmopt.device.dtypes import itemsize
 from tvmopt.kernels.cuda.common.gemm_form import GemmForm
 
+# Bytes of the widest copy of a thread.
+_VECTOR_BYTES = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class MatmulProblem:
@@ -33,6 +36,7 @@ class MatmulProblem:
         out_run: Elements of the output in one aligned vector access.
         epilogue_bytes: Bytes that the epilogue reads besides.
         packed: Whether each operand is first packed into whole, aligned tiles.
+        packs_gathers: Whether the packing kernel of each operand gathers, as in :meth:`gathers`.
     """
 
     batch: int
@@ -52,6 +56,14 @@ class MatmulProblem:
     out_run: int
     epilogue_bytes: float
     packed: tuple[bool, bool] = (False, False)
+    packs_gathers: tuple[bool, bool] = (False, False)
+
+    def gathers(self, n: int) -> bool:
+        """Whether copies of operand ``n`` are narrow and under a condition.
+
+        Their addresses follow from quotients and remainders of K by channels, for each copy anew.
+        """
+        return self.padded[n] and self.runs[n] * self.sizes[n] < _VECTOR_BYTES
 
     @property
     def bytes(self) -> float:
@@ -102,6 +114,7 @@ def packed_problem(problem: MatmulProblem, which: tuple[bool, bool]) -> MatmulPr
         padded=both(False, problem.padded),
         periods=both(1, problem.periods),
         packed=which,
+        packs_gathers=(which[0] and problem.gathers(0), which[1] and problem.gathers(1)),
     )
 
 
@@ -111,9 +124,15 @@ def pack_cycles(problem: MatmulProblem, arch: CudaArch) -> float:
     total = 0.0
     for n, edge in enumerate((problem.rows, problem.columns)):
         if problem.packed[n]:
-            moved = problem.operand_bytes[n] + problem.batch * edge * problem.depth * size
-            fixed = arch.costs.launch_cycles + arch.costs.packing_cycles
-            total += fixed + moved / arch.dram_bytes_cycle
+            elements = problem.batch * edge * problem.depth
+            moved = problem.operand_bytes[n] + elements * size
+            cycles = moved / arch.dram_bytes_cycle
+            if problem.packs_gathers[n]:
+                warps = elements / arch.warp / (arch.sms * arch.partitions)
+                # Of one such kernel (an H200, 2026-11-28), no stall was hidden.
+                each = arch.costs.gather_instructions + arch.costs.gather_stall_cycles
+                cycles = max(cycles, warps * each)
+            total += arch.costs.launch_cycles + arch.costs.packing_cycles + cycles
     return total
 
 

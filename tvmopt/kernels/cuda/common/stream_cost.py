@@ -29,6 +29,8 @@ class StreamCost:
         exposed_cycles: Cycles of the busiest SM that neither memory nor issue hides.
         phased: Whether the warps of a block load, compute and store together, between barriers:
             only other resident blocks then overlap memory and issue.
+        instruction_cycles: Cycles of an instruction of a warp alone; None for
+            ``lone_warp_instruction_cycles``.
         l2_share: Share of L2 that may hold the compulsory bytes; None for ``l2_resident_share``.
     """
 
@@ -46,6 +48,7 @@ class StreamCost:
     smem_bytes: int = 0
     exposed_cycles: float = 0.0
     phased: bool = False
+    instruction_cycles: float | None = None
     l2_share: float | None = None
 
     def resident(self, arch: CudaArch) -> int:
@@ -86,7 +89,8 @@ class StreamCost:
         launches = busiest * costs.small_block_launch_cycles / max(1.0, warps / 2.0)
         issue = max(issue, launches, busiest * warps * self.warp_lines)
         waves = math.ceil(self.blocks / (resident * arch.sms))
-        issue = max(issue, waves * self.instructions * costs.lone_warp_instruction_cycles)
+        alone = self.instruction_cycles or costs.lone_warp_instruction_cycles
+        issue = max(issue, waves * self.instructions * alone)
         wait = latency * self.load_rounds + self.wait_cycles
         return memory, cached, issue, wait, float(waves)
 

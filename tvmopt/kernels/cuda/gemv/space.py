@@ -59,6 +59,8 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
             + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
             load_rounds=math.ceil(steps / unroll),
             registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
+            instruction_cycles=costs.lone_warp_instruction_cycles
+            + costs.gemv_dependence_cycles / batch,
             l2_share=costs.gemv_l2_resident_share,
         )
         ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))

@@ -28,6 +28,8 @@ GEMM, CONV = "hopper_gemm", "hopper_conv"
 INT8_TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
 # Registers of a thread besides its accumulators.
 _OTHER_REGISTERS = 32
+# How many vectors of a spilled tile a thread may load before it stores them.
+_VECTORS_IN_FLIGHT = (4, 2, 1)
 # Most thread blocks of a portable cluster.
 _MOST_CLUSTER_SIZE = 8
 
@@ -350,6 +352,22 @@ class HopperConfig(CudaHint):
                 f"{part} columns are not whole groups of {self.epilogue_buffers} x {width}"
             )
         return None
+
+
+def spilled_rounds(vectors: int, threads: int) -> tuple[int, int]:
+    """Return how a block stores a tile that is spilled to shared memory.
+
+    Args:
+        vectors: Vectors of the tile.
+        threads: Threads that store.
+
+    Returns:
+        Vectors of a thread, and how many of them it loads before it stores them.
+    """
+    rounds = ceil_div(vectors, threads)
+    if vectors % threads:
+        return rounds, 1
+    return rounds, next(v for v in _VECTORS_IN_FLIGHT if rounds % v == 0)
 
 
 @dataclasses.dataclass(frozen=True)

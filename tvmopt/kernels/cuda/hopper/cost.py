@@ -11,7 +11,7 @@ import math
 from typing import TypeAlias
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig, spilled_rounds
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.cost_constants import COSTS, HopperCosts
 from tvmopt.kernels.cuda.hopper.few_channels_problem import FewChannelsProblem
@@ -82,6 +82,9 @@ def gemm_cost(problem: GemmProblem, config: HopperConfig, costs: HopperCosts = C
     widths = ((k if p.k_major[0] else p.m), (k if p.k_major[1] else p.n))
     first, second = (pitch_of(width, p.dtype) * size for width in widths)
     pitches = (second, first) if config.swap_ab else (first, second)
+    if not config.k_major(p)[1] and right > config.tile_n:
+        # The rows of an MN-major tile begin with the tile, not with the matrix.
+        pitches = pitches[0], math.gcd(pitches[1], config.tile_n * size)
     moved = moved_bytes(p)
     tiles = down * across * p.batch
     readers = across if left >= right else down
@@ -204,6 +207,8 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
     if min(c.cluster_m, c.cluster_n) > 1 and all(pitch % 32 for pitch in tiled.pitches):
         sms += costs.unaligned_2d_multicast_cycles
+        if isinstance(tiled.problem, GemmProblem) and not any(tiled.problem.k_major):
+            sms += costs.mn_major_2d_multicast_cycles * k_blocks * waves
     dram_rate = c.arch.dram_bytes_cycle * costs.dram_share * on_average**costs.dram_busy_exponent
     dram = tiled.dram_bytes / dram_rate * _reread_slowdown(c, tiled, costs)
     if not c.persistent:
@@ -305,8 +310,13 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
     area, ranks = c.tile_m * c.tile_n, c.cluster_split_k
     # Of a warpgroup, in units of 64 x 256.
     stored = 64.0 * c.m_atoms * c.tile_n / 16384.0
+    columns = problem.n if isinstance(problem, GemmProblem) else problem.filters
+    exposed = 0.0
     if c.smem_store:
         store = costs.smem_store_cycles
+        vectors = c.tile_m * c.block_columns // math.gcd(columns, 4)
+        rounds, in_flight = spilled_rounds(vectors, 128 * c.consumer_warpgroups)
+        exposed = costs.lone_vector_cycles * rounds if in_flight == 1 else 0.0
     else:
         store = costs.tma_store_cycles
         buffers = c.m_atoms if c.swap_ab else ceil_div(c.tile_n * size, 128 * ranks)
@@ -314,7 +324,6 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             stored *= 128.0 * buffers * ranks / (c.tile_n * size)
         if c.epilogue_buffers == 1 and buffers > 1:
             store *= costs.tma_store_one_buffer_slowdown
-        columns = problem.n if isinstance(problem, GemmProblem) else problem.filters
         if columns * size % 128:
             store *= costs.tma_store_unaligned_slowdown
     cycles = store * stored * size / 2.0
@@ -331,7 +340,7 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
             if residuals:
                 work -= narrowed.load_work(residuals[0]) - costs.smem_load_instructions
         cycles += costs.epilogue_cycles_per_instruction * area * work
-    return cycles / ranks + _exchange_cycles(c, costs) + costs.tile_switch_cycles
+    return cycles / ranks + exposed + _exchange_cycles(c, costs) + costs.tile_switch_cycles
 
 
 def _exchange_cycles(c: HopperConfig, costs: HopperCosts) -> float:

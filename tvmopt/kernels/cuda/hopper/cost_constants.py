@@ -21,6 +21,8 @@ class HopperCosts:
         cluster_launch_cycles: Extra cycles of a cluster, whose blocks start and stop as one.
         unaligned_2d_multicast_cycles: More of them where both operands are multicast and have rows
             aligned to 16 bytes only, in boxes of few rows (2026-11-28).
+        mn_major_2d_multicast_cycles: More for each K block where both are MN-major and their boxes
+            have few of the 64 lines (one GEMM, 2026-11-28).
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
         lone_warpgroup_slowdown: Tensor-core time of a single consumer warpgroup, relative to that
             of several, whose wgmma fill the gaps between its K blocks (2026-11-28).
@@ -53,6 +55,8 @@ class HopperCosts:
             few MB, 0.9 fits 30 MB (2026-11-28).
         tma_store_cycles: A warpgroup stores 64 x 256 16-bit elements with TMA.
         smem_store_cycles: The same through shared memory with vector stores.
+        lone_vector_cycles: More of it for each vector of a thread that loads and stores one at a
+            time: an odd number of vectors (2026-11-28).
         tile_switch_cycles: Between the last wgmma of a tile and the first of the next.
         tma_store_unaligned_slowdown: TMA stores of rows that are not aligned to 128 bytes.
         tma_store_one_buffer_slowdown: With a single epilogue buffer each store waits for the last.
@@ -80,8 +84,9 @@ class HopperCosts:
     """
 
     launch_cycles: float = 2330.0
-    cluster_launch_cycles: float = 598.0
+    cluster_launch_cycles: float = 640.0
     unaligned_2d_multicast_cycles: float = 400.0
+    mn_major_2d_multicast_cycles: float = 25.0
     wgmma_slowdown: float = 1.09
     lone_warpgroup_slowdown: float = 1.05
     smem_power_share: float = 0.2122
@@ -107,6 +112,7 @@ class HopperCosts:
     workspace_rate: float = 1.6
     tma_store_cycles: float = 781.0
     smem_store_cycles: float = 2181.0
+    lone_vector_cycles: float = 60.0
     tile_switch_cycles: float = 627.9
     tma_store_unaligned_slowdown: float = 1.561
     tma_store_one_buffer_slowdown: float = 1.514

@@ -12,7 +12,7 @@ from tvm.backend.cuda.lang import SMEMPool
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cuda.hopper.config import HopperConfig
+from tvmopt.kernels.cuda.hopper.config import HopperConfig, spilled_rounds
 from tvmopt.kernels.cuda.hopper.emit import (
     Threads,
     as_register,
@@ -26,12 +26,8 @@ from tvmopt.kernels.cuda.hopper.emit import (
 )
 from tvmopt.kernels.cuda.hopper.epilogue_values import EpilogueValues
 from tvmopt.kernels.cuda.hopper.output import CONSUMER_BARRIER, Output, Store
-from tvmopt.kernels.cuda.hopper.problem import ceil_div
 from tvmopt.kernels.cuda.hopper.tile_scheduler import Tile
 from tvmopt.kernels.cuda.hopper.wgmma import Accumulators
-
-# How many vectors of the spilled tile a thread loads before it stores them.
-_VECTORS_IN_FLIGHT = (4, 2, 1)
 
 
 class SmemStore(Store):
@@ -103,10 +99,7 @@ class SmemStore(Store):
         vector = next(v for v in (4, 2, 1) if int(shape[-1]) % v == 0)
         threads = c.consumer_warpgroups * 128
         vectors = height * width // vector
-        rounds = ceil_div(vectors, threads)
-        in_flight = 1
-        if vectors % threads == 0:
-            in_flight = next(v for v in _VECTORS_IN_FLIGHT if rounds % v == 0)
+        rounds, in_flight = spilled_rounds(vectors, threads)
         me = build.Bind(self._threads.warpgroup * 128 + self._threads.thread)
 
         def load(number: Expr) -> tuple[Expr, Expr, tirx.Buffer]:

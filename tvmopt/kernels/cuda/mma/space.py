@@ -32,8 +32,6 @@ _STAGES = (5, 4, 3, 2)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Loads into registers that a thread has in flight.
 _LOADS = 4
-# Of single elements that a condition pads: six convolutions of 3 channels (H200, 2026-11-28).
-_GATHERS = 2
 # Registers of a thread beyond accumulators and fragments.
 _OTHER_REGISTERS = 40
 
@@ -211,6 +209,12 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one += port * costs.exposed_port_share / tiles.concurrent
     if arch.has_wgmma:
         one *= costs.mma_time_ratio
+    gathers = sum(c for n, c in enumerate(copied) if problem.gathers(n))
+    sharing = max(1.0, warps * tiles.concurrent / arch.partitions)  # warps of a scheduler
+    gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    gather *= gathers / tiles.concurrent
+    # cp.async copies are issued between the multiplications, loads into registers ahead of them.
+    one = one + gather if config.async_copy else (one**8 + gather**8) ** 0.125
     # Loads into registers wait for one access; cp.async under load, but not for the first stages.
     access = _load_latency(problem, arch)
     latency = costs.async_copy_latency_cycles if config.async_copy else access
@@ -218,7 +222,7 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     if config.async_copy:
         waits = max(0, steps - ahead)
     else:
-        waits = steps * math.ceil(sum(c / _loads(problem, n) for n, c in enumerate(copied)))
+        waits = steps * math.ceil((sum(copied) - gathers) / _LOADS)
     exposed = max(0.0, latency - ahead * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
     finish = spilled / arch.smem_bandwidth + access / tiles.concurrent
@@ -231,14 +235,6 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     total = shared + costs.mma_launch_cycles + second
     facts = (compute, dram, l2, lines, busy, float(tiles.tiles_per_sm))
     return Ranked(config, total, facts)
-
-
-def _loads(problem: MatmulProblem, n: int) -> int:
-    """Return the loads of operand ``n`` into registers that a thread has in flight.
-
-    Single elements under a condition overlap less: each has an address and a branch.
-    """
-    return _GATHERS if problem.runs[n] == 1 and problem.padded[n] else _LOADS
 
 
 def _load_latency(problem: MatmulProblem, arch: CudaArch) -> float:
@@ -257,7 +253,9 @@ def _lines(problem: MatmulProblem, config: MmaConfig, n: int) -> float:
     run = (config.k_block if problem.k_major[n] else config.tile[n]) * problem.sizes[n]
     if problem.runs[n] == 1 and not problem.plain[n]:
         run = problem.sizes[n]
-    return config.k_block * config.tile[n] * problem.sizes[n] / min(config.arch.line, run)
+    lines = config.k_block * config.tile[n] * problem.sizes[n] / min(config.arch.line, run)
+    # L1 holds the few lines of an image that a tile gathers from, as often as windows overlap.
+    return lines * min(1.0, problem.operand_bytes[n] / whole) if problem.gathers(n) else lines
 
 
 def _copies(problem: MatmulProblem, config: MmaConfig, n: int, threads: int) -> float:
