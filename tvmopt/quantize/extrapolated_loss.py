@@ -59,8 +59,9 @@ class ExtrapolatedLoss:
 def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
     """Return the loss of a measured model over the loss that the bar allows.
 
-    It is the smaller multiple where both the drop and the closeness to the float model miss the
-    bar, and at most 1 where the model meets the bar.
+    The drop counts with the upper end of its interval, which decides. The smaller multiple counts
+    where both the drop and the closeness to the float model miss the bar; it is at most 1 where the
+    model meets the bar.
 
     Args:
         verdict: What was measured.
@@ -68,6 +69,8 @@ def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
         dtype: The dtype that decides the allowed loss.
     """
     drop = verdict.accuracy.drop if verdict.expected_drop is None else verdict.expected_drop
+    if verdict.most_drop is not None:
+        drop = max(drop, verdict.most_drop)
     by_drop = drop / bar.max_drop if bar.max_drop > 0 else 0.0
     losses = by_drop, bar.distance(verdict.accuracy.cosine, verdict.losses, dtype)
     if verdict.holds:

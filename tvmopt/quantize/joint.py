@@ -54,12 +54,14 @@ class JointVerdict:
         losses: 1 - cosine of each batch; empty unless all batches were measured.
         expected_drop: Drop that is expected from the class scores, where it decides; else None. It
             is above 0 where too few samples were measured to count a changed class.
+        most_drop: Upper end of the drop's 95% interval, where it decides; else None.
     """
 
     accuracy: Accuracy
     holds: bool
     losses: tuple[float, ...] = ()
     expected_drop: float | None = None
+    most_drop: float | None = None
 
     @property
     def mean_loss(self) -> float | None:
@@ -234,12 +236,13 @@ class Judge:
     ) -> JointVerdict:
         if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
             return self._by_scored(measured, dtype, bar, scored)
-        if self._by_r2:
-            interval = meter.result(with_interval=True).interval
-            holds = bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
-        else:
-            holds = bar.holds(measured, dtype)
-        return JointVerdict(measured.accuracy, holds, measured.losses)
+        if not self._by_r2:
+            return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
+        interval = meter.result(with_interval=True).interval
+        holds = bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
+        return JointVerdict(
+            measured.accuracy, holds, measured.losses, most_drop=interval and interval[1]
+        )
 
     def _by_scored(
         self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]
@@ -253,7 +256,9 @@ class Judge:
             low, high = of_agreement(shares, counted=False)
             interval = low, max(high, drop + unseen)
         holds = bar.holds_by_mean(measured, dtype, drop, interval)
-        return JointVerdict(measured.accuracy, holds, measured.losses, drop)
+        return JointVerdict(
+            measured.accuracy, holds, measured.losses, drop, interval and interval[1]
+        )
 
     def _by_metric(
         self,
@@ -269,8 +274,9 @@ class Judge:
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return JointVerdict(measured.accuracy, False)
         found = dataclasses.replace(measured, accuracy=accuracy)
-        holds = bar.holds_by_metric(found, dtype, lambda: asked.interval(kept), is_close)
-        return JointVerdict(accuracy, holds, measured.losses)
+        interval = asked.interval(kept)
+        holds = bar.holds_by_metric(found, dtype, lambda: interval, is_close)
+        return JointVerdict(accuracy, holds, measured.losses, most_drop=interval and interval[1])
 
     def _meter(self) -> AccuracyMeter:
         return AccuracyMeter(self._metric, self._labelled, class_scores=self.class_scores)
