@@ -207,7 +207,8 @@ def test_two_missed_maps_give_the_exponent(exponent, loss, excess, smaller, part
         scale.add(loss * smaller, other)
         expected = loss * (part / excess) ** (1 / exponent)
         assert scale.allowed(part) == pytest.approx(expected)
-        assert scale.allowed(part, careful=True) == pytest.approx(loss * (part / excess) ** 2)
+        careful = loss * smaller * (part / other) ** 2
+        assert scale.allowed(part, careful=True) == pytest.approx(careful)
 
 
 def test_excess_over_the_bar():
@@ -219,6 +220,8 @@ def test_excess_over_the_bar():
     assert measured_excess(no_drop, bar, "int8") == pytest.approx(10)
     by_scores = dataclasses.replace(no_drop, expected_drop=0.03)
     assert measured_excess(by_scores, bar, "int8") == pytest.approx(3)
+    undecided = dataclasses.replace(no_drop, most_drop=0.02)  # the interval misses, not the drop
+    assert measured_excess(undecided, bar, "int8") == pytest.approx(2)
     assert measured_excess(JointVerdict(_accuracy(0.0, 0.97), True), bar, "int8") <= 1
     assert measured_excess(no_drop, Bar(0.0), "int8") == pytest.approx(10)
 
