@@ -320,9 +320,15 @@ def _tiling(
 
 
 def _dot(recurrence: Recurrence, target: tvm.target.Target | None) -> DotIntrinsic | None:
-    """Return the instruction for the products of an int8 weight; None without any."""
+    """Return the instruction for the products of an int8 weight; None without any.
+
+    Where a dot product takes several instructions, the rounded weight is multiplied in float32: a
+    step reads each weight once, so preparing it does not pay.
+    """
     if recurrence.weight_dtype != "int8" or target is None or target.kind.name != CpuArch.kind:
         return None
     cpu = cpu_of_target(target)
     found = find_dot(cpu, "uint8", "int8") or find_dot(cpu, "int8", "int8")
-    return found if found is not None and found.lanes == cpu.simd_bits // 32 else None
+    if found is None or found.multiplies > 1 or found.lanes != cpu.simd_bits // 32:
+        return None
+    return found

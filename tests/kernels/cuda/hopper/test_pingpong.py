@@ -96,9 +96,9 @@ def test_the_main_loop_hides_the_epilogue():
     apart = dataclasses.replace(turns, consumer_warpgroups=1, pingpong=False)
     one, other = gemm_cost(problem, turns), gemm_cost(problem, apart)
     tiles = math.ceil(64 * 12 / 132)
-    assert one.compute == other.compute and one.epilogue == other.epilogue
-    # All epilogues but the last.
-    hidden = one.epilogue * (tiles - 1) / tiles
+    assert one.epilogue == other.epilogue
+    # All epilogues but the last; and a warpgroup that has the tensor cores alone is slower.
+    hidden = one.epilogue * (tiles - 1) / tiles + other.compute - one.compute
     assert other.cycles - one.cycles == pytest.approx(hidden, rel=0.1)
 
 
@@ -113,7 +113,8 @@ def test_ping_pong_hides_nothing_with_a_residual_or_for_small_tiles():
         (GemmProblem(4096, 3072, 16), large),  # the epilogue is longer than the main loop
     ):
         apart = dataclasses.replace(turns, consumer_warpgroups=1, pingpong=False)
-        assert gemm_cost(problem, turns).cycles == gemm_cost(problem, apart).cycles
+        one, other = gemm_cost(problem, turns), gemm_cost(problem, apart)
+        assert 0 <= other.cycles - one.cycles <= other.compute - one.compute
 
 
 def test_gelu_makes_ping_pong_the_first_choice():
