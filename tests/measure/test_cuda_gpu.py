@@ -180,7 +180,7 @@ def test_other_errors_leave_the_process_and_the_results(tmp_path) -> None:
     [
         ("gemv_i4-4096-4096-float16", True),
         ("gemv-4096-4096-float16", False),
-        ("conv2d-8-64-56-56-3-7-7-2-1-3-float16", True),
+        ("conv2d-128-64-224-224-3-7-7-2-1-3-float16", True),
         ("conv2d-8-28-28-128-128-3-3-1-1-1-float16", False),
     ],
 )
