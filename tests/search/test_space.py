@@ -83,7 +83,8 @@ def test_any_space_survives_the_way_through_json(dtypes, convolutions, topk) -> 
 
 def test_dtypes_are_those_that_the_cpu_computes_faster() -> None:
     assert choose_dtypes(Declared(), roofline(AVX512), False) == ("bfloat16", "int8", "float32")
-    assert choose_dtypes(Declared(), roofline(("avx2",)), False) == ("float32",)
+    assert choose_dtypes(Declared(), roofline(("avx2",)), False) == ("int8", "float32")
+    assert choose_dtypes(Declared(), roofline(("sse4_2",)), False) == ("float32",)
     assert choose_dtypes(Declared(dtypes=("int8",)), roofline(("avx2",)), False) == ("int8",)
     assert choose_dtypes(Declared(), roofline(AVX512), True) == ("float32",)
     with pytest.raises(ConfigError, match=r"float32 .* for a model that is quantised"):
