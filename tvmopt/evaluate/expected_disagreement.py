@@ -6,8 +6,8 @@ the errors are. So each row of float scores takes the errors of other rows, one 
 the share of these pairs whose class changes is counted.
 
 Errors of a row are in proportion to the spread of its scores. Scores that are probabilities are
-compared by their logarithms, in which errors add up. Near ties are those of :mod:`.agreement`: the
-float model's own changes, for inputs that are rounded anew, are estimated alike.
+compared by their logarithms, in which errors add up. Near ties are defined in :mod:`.agreement`.
+The float model's changes, for inputs that are rounded anew, are estimated alike.
 """
 
 from __future__ import annotations

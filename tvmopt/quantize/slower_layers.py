@@ -30,7 +30,7 @@ from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS
 from tvmopt.transform.single_layer import layer_key, single_layer
 from tvmopt.tune.assignment import minimise
 
-# A layer becomes float32 where that saves this share of its own predicted cycles at least.
+# A layer keeps float32 where that saves at least this share of its predicted cycles.
 # Predictions of single kernels have errors of about 10 %, and two are compared.
 _MARGIN = 0.2
 # Layers with a smaller share of the network's FLOPs are not predicted; they keep their dtype.

@@ -16,7 +16,7 @@ Emit = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Instructions that prepare operands of a dot product without an instruction of its own.
+    """Instructions that prepare the operands of a dot product that is no single instruction.
 
     Attributes:
         data: Instructions for each broadcast word of the data.

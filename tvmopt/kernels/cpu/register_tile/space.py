@@ -19,6 +19,7 @@ from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
 from tvmopt.kernels.cpu.common.register_blocks import row_blocks, tile_widths
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.common.tile_config import Packing
+from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
 from tvmopt.kernels.cpu.register_tile.config import NAME, RegisterTileConfig
 from tvmopt.kernels.ranked import Ranked
 
@@ -40,7 +41,7 @@ class _Nest:
 
 def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[RegisterTileConfig]]:
     """Return the configurations of ``form`` with predicted cycles, unordered."""
-    model, inner = ContractionModel(form, arch), form.steps(arch)
+    model, inner, dot = ContractionModel(form, arch), form.steps(arch), form.dot(arch)
     return [
         model.rank(
             hint,
@@ -48,22 +49,21 @@ def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Reg
             blocking=CacheBlocking(
                 hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0
             ),
-            unit=_split_dots(form, hint.register_tile, arch),
+            unit=_split_dots(form.facts.reduced, hint.register_tile, dot, arch),
         )
         for hint in _hints(form, arch)
     ]
 
 
 def _split_dots(
-    form: ContractionForm, tile: tuple[int, ...], arch: CpuArch
+    reduced: int, tile: tuple[int, ...], dot: DotIntrinsic | None, arch: CpuArch
 ) -> ReductionSteps | None:
     """Return the reduction of a tile where a dot product takes several instructions."""
-    dot = form.dot(arch)
     if dot is None or dot.multiplies == 1:
         return None
     rows, vectors = math.prod(tile[:-1]), math.ceil(tile[-1] / dot.lanes)
     cycles = split_dot_step(rows, vectors, dot, arch)
-    return ReductionSteps(form.facts.reduced // dot.depth, cycles)
+    return ReductionSteps(reduced // dot.depth, cycles)
 
 
 def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]:
