@@ -12,7 +12,7 @@ import pytest
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import AccuracyError, ArtifactError, ConfigError
 from tvmopt.remote.model import RemoteModel
-from tvmopt.stages import evaluate
+from tvmopt.stages import compared_accuracy
 from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED, read_table
 from tvmopt.tracking.report.tables import as_text, comparison
 
@@ -71,7 +71,7 @@ def test_accuracy_of_a_slow_board_stops_in_time(run, of_board, monkeypatch):
 
     monkeypatch.setattr(RemoteModel, "__call__", slow)
     # Each batch takes two seconds of this clock: one of the candidate, one of the untuned model.
-    monkeypatch.setattr(evaluate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(compared_accuracy, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     result, _ = run(accuracy_time_s=3.0, **of_board)
     assert result.tags["tvmopt.accuracy_samples"] == "2 of 8: the board took 3 s for these"
     assert "on 2 samples" in result.changed[0]

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from tvmopt.errors import AccuracyError, ConfigError
-from tvmopt.stages import evaluate as evaluate_module
+from tvmopt.stages import evaluate_host, host_latency
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
 
 
 @pytest.fixture(autouse=True)
 def no_memory_child(monkeypatch):
-    monkeypatch.setattr(
-        evaluate_module, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5}
-    )
+    monkeypatch.setattr(evaluate_host, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5})
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def test_candidate_that_computes_something_else_is_not_timed(run, monkeypatch):
         return Outputs.of([-o for o in outputs], outputs.keys())
 
     monkeypatch.setattr(CompiledModel, "coded", reversed_outputs)
-    monkeypatch.setattr(evaluate_module, "interleave", lambda *a: pytest.fail("was timed"))
+    monkeypatch.setattr(host_latency, "interleave", lambda *a: pytest.fail("was timed"))
     with pytest.raises(AccuracyError, match=r"cosine at least 0\.99.*its latency was not measured"):
         run()
 
@@ -119,7 +117,7 @@ def test_a_reference_that_is_not_started_is_a_tag(run, monkeypatch):
         asked.append(reference)
         return {"peak_memory_mb": 55.5}
 
-    monkeypatch.setattr(evaluate_module, "measure_fresh_process", measure)
+    monkeypatch.setattr(evaluate_host, "measure_fresh_process", measure)
     result, _ = run(starts_reference=False)
     assert asked == [None]
     assert "trial 0" in result.tags["tvmopt.unmeasured.baseline_cold_start_ms"]
@@ -129,7 +127,7 @@ def test_memory_that_cannot_be_measured_is_a_tag(run, monkeypatch):
     def fail(*_):
         raise OSError("no such page")
 
-    monkeypatch.setattr(evaluate_module, "measure_fresh_process", fail)
+    monkeypatch.setattr(evaluate_host, "measure_fresh_process", fail)
     result, _ = run()
     assert "peak_memory_mb" not in result.metrics
     assert result.tags["tvmopt.unmeasured.peak_memory_mb"] == "no such page"

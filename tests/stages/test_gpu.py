@@ -18,7 +18,7 @@ from tvmopt.device.target import TargetSpec, resolve_target
 from tvmopt.measure.cuda_gpu import CudaGpu
 from tvmopt.measure.measurer import Measured
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
-from tvmopt.stages import evaluate as evaluate_module
+from tvmopt.stages import evaluate_host, host_latency
 from tvmopt.stages.auto_layout import choose_layout
 from tvmopt.stages.build import build
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
@@ -206,13 +206,11 @@ def test_latency_is_the_gpus_and_throughput_that_of_calls_in_a_row(
     monkeypatch.setattr(TargetSpec, "from_dict", classmethod(lambda cls, data: gpu))
     monkeypatch.setattr(TargetSpec, "missing_on_host", lambda self: ())
     monkeypatch.setattr(cuda_runtime, "describe", lambda: "an A100")
-    monkeypatch.setattr(
-        evaluate_module, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5}
-    )
+    monkeypatch.setattr(evaluate_host, "measure_fresh_process", lambda *_: {"peak_memory_mb": 55.5})
     of = iter((0.002, 0.004))
-    monkeypatch.setattr(evaluate_module, "load", lambda path: OnCpu(load(path), next(of)))
+    monkeypatch.setattr(evaluate_host, "load", lambda path: OnCpu(load(path), next(of)))
     peers = {"torch_compile_fp32": [0.006] * 9}, {"torch_compile_fp16": "CUDA: out of memory"}
-    monkeypatch.setattr(evaluate_module, "time_torch_compile", lambda file, inputs: peers)
+    monkeypatch.setattr(host_latency, "time_torch_compile", lambda file, inputs: peers)
     bundles = {CANDIDATE: conv_bundle, UNTUNED: conv_bundle}
     result, out = evaluate_model(None, bundles, conv_bundle / "source.json", repeats=7)
     assert result.metrics["latency_ms_p50"] == pytest.approx(2)

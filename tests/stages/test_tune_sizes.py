@@ -18,7 +18,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.runtime import CompiledModel
 from tvmopt.runtime.sizes import ROWS, SizeDimension
-from tvmopt.stages import evaluate as evaluate_module
+from tvmopt.stages import evaluate_host, host_latency
 from tvmopt.stages.build import build
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE
 from tvmopt.stages.convert import convert
@@ -145,7 +145,7 @@ class TestEvaluate:
     @pytest.fixture
     def measure(self, stages, tmp_path, monkeypatch):
         """Evaluate the library with a mix; return the result."""
-        monkeypatch.setattr(evaluate_module, "measure_fresh_process", lambda *_: {})
+        monkeypatch.setattr(evaluate_host, "measure_fresh_process", lambda *_: {})
         folder, _ = stages
 
         def run(mix: str):
@@ -172,7 +172,7 @@ class TestEvaluate:
 
         monkeypatch.setattr(CompiledModel, "__call__", counted)
         rounds: list[list[int]] = []
-        plain = evaluate_module.interleave
+        plain = host_latency.interleave
 
         def rounds_of(contenders, *limits):
             for name, call in contenders.items():
@@ -181,7 +181,7 @@ class TestEvaluate:
                 rounds.append((name, list(called)))
             return plain(contenders, *limits)
 
-        monkeypatch.setattr(evaluate_module, "interleave", rounds_of)
+        monkeypatch.setattr(host_latency, "interleave", rounds_of)
         result = measure("6*n=4;2*n=16")
         assert rounds == [(CANDIDATE, [16, 4, 4, 4]), (REFERENCE, [])]
         metrics = result.metrics
