@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Hashable
 from typing import Any, ClassVar, Self
 
 
@@ -22,6 +23,11 @@ class Arch(abc.ABC):
     layout: ClassVar[str] = ""
     is_on_boards: ClassVar[bool] = False
     needs_fallback: ClassVar[bool] = False
+
+    @property
+    def cost_parameters(self) -> Hashable:
+        """Fitted parameters of the cost models that equality of two descriptors ignores."""
+        return None
 
     @abc.abstractmethod
     def to_tvm(self) -> Any:

@@ -134,6 +134,11 @@ class CudaArch(Arch):
         """L2 bandwidth of the GPU, in bytes per cycle."""
         return self.l2_gbs / self.clock_ghz
 
+    @property
+    def cost_parameters(self) -> CudaCosts:
+        """See :attr:`Arch.cost_parameters`."""
+        return self.costs
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict; ``CudaArch(**data)`` is the inverse, but for costs."""
         data = dataclasses.asdict(self)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import tvm_ffi
 
+from tvmopt.device.arch import Arch
 from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
@@ -53,7 +54,7 @@ class _Structure:
 
 
 def rank(
-    workload: Workload, arch: Any, families: Sequence[Family[Any, Any]], weighted: bool = True
+    workload: Workload, arch: Arch, families: Sequence[Family[Any, Any]], weighted: bool = True
 ) -> Ranking:
     """Rank the candidates of ``families``; keep the ranking for functions of equal structure.
 
@@ -70,12 +71,16 @@ def rank(
     Returns:
         The ranking, with the matches and refusals.
     """
-    return _rank(_Structure(workload), arch, tuple(families), weighted)
+    return _rank(_Structure(workload), arch, arch.cost_parameters, tuple(families), weighted)
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def _rank(
-    structure: _Structure, arch: Any, families: tuple[Family[Any, Any], ...], weighted: bool
+    structure: _Structure,
+    arch: Arch,
+    _cost_parameters: Hashable,  # part of the key: equal devices may have different ones
+    families: tuple[Family[Any, Any], ...],
+    weighted: bool,
 ) -> Ranking:
     workload = structure.workload
     found: list[Found] = []
@@ -100,7 +105,7 @@ def _rank(
     return Ranking(tuple(candidates), tuple(found), refusals)
 
 
-def _last_resort(workload: Workload, arch: Any, family: Family[Any, Any]) -> Found:
+def _last_resort(workload: Workload, arch: Arch, family: Family[Any, Any]) -> Found:
     form = family.match(workload, arch)
     return Found(family, form, tuple(family.rank(form, arch)[:1]))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import tvm
-from tvm import s_tir
+from tvm import relax, s_tir
 
+from tests.kernels.cuda.functions import lowered
 from tests.kernels.ranking.functions import ARCH, matmul
+from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cpu.common.nest import only_reduction
 from tvmopt.kernels.emit import emit_kernel
 from tvmopt.kernels.policies import DefaultPolicy, policy_of
@@ -22,6 +24,16 @@ def test_functions_of_equal_structure_are_ranked_once() -> None:
     assert policy_of(first, ARCH).ranking is not policy_of(matmul(columns=80), ARCH).ranking
     other = dataclasses.replace(ARCH, l2_bandwidth=32.0)
     assert policy_of(first, ARCH).ranking is not policy_of(first, other).ranking
+
+
+def test_a_ranking_is_kept_for_its_cost_parameters_only() -> None:
+    gpu = GPUS["nvidia-h200"]
+    costs = dataclasses.replace(gpu.costs, launch_cycles=2 * gpu.costs.launch_cycles)
+    changed = dataclasses.replace(gpu, costs=costs)
+    assert changed == gpu  # hints and tuning records of both name the same GPU
+    func = lowered(lambda x: relax.op.nn.softmax(x, -1), ((64, 1000), "float16"))
+    plain, other = (policy_of(func, arch).ranked[0] for arch in (gpu, changed))
+    assert other.cycles > plain.cycles
 
 
 def test_a_packed_tile_selects_from_the_kept_ranking() -> None:
