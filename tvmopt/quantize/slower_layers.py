@@ -57,7 +57,7 @@ def slower_layers(
     """
     arch = target.arch()
     if not isinstance(arch, CpuArch):
-        return {}
+        return {}  # a GPU's kernels in narrow dtypes are faster; its cost models rank within one
     narrow = _narrow_anchors(mod, keep)
     predicted = predicted_cycles(narrow, layers, target)
     choices = [

@@ -20,11 +20,9 @@ def slower_finder(config: ConvertConfig, read: FloatModel, skipped: Skipped) -> 
         read: The float model.
         skipped: Layers whose dtype is decided.
     """
-    target = TargetSpec.from_dict(config.target)
     if config.slower_layers != SLOWER_LAYERS[0] or config.dtype not in LOW_DTYPES:
         return None
-    if target.gpu is not None:
-        return None  # a GPU's kernels in narrow dtypes are faster; its cost models rank within one
+    target = TargetSpec.from_dict(config.target)
 
     def find(mod: tvm.IRModule) -> dict[int, str]:
         return slower_layers(mod, read.prepared.model, read.layers, target, skipped.reasons)
