@@ -20,6 +20,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.integer.values import static_shape
 
 # Values of TVM's OpPatternKind.
@@ -109,7 +110,4 @@ class _Mark(PyExprMutator):
         name = binding.value.args[0].name_hint
         marked = self.builder_.add_func(func.with_attr(_ATTR, self._pattern), name)
         value = relax.Call(call.op, [marked, *call.args[1:]], call.attrs, call.ty_args)
-        if isinstance(binding.var, relax.DataflowVar):
-            self.set_var_remap(binding.var, self.builder_.emit(value))
-        else:
-            self.set_var_remap(binding.var, self.builder_.emit_output(value, binding.var.name))
+        rebind(self, binding.var, value)

@@ -27,11 +27,12 @@ import math
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.kernels.cuda.gemv.schedule import MAX_ROWS
 from tvmopt.transform.anchors import anchors, with_layers
 from tvmopt.transform.attention.producers import Producers, operator_name
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.layer_facts import is_elementwise
 from tvmopt.transform.packed_weight import PackedWeight, packed_weight, side_by_side
@@ -178,32 +179,26 @@ def _concatenated(group: list[_Member]) -> relax.Expr:
 
 
 @mutator
-class _Combine(PyExprMutator):
+class _Combine(BoundCallMutator):
     def __init__(self, mod: tvm.IRModule, groups: list[list[_Member]]) -> None:
         super().__init__(mod)
         self._groups = {member.var: group for group in groups for member in group}
         self._combined: dict[relax.Var, relax.Var] = {}
-        self._var: relax.Var | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._var = binding.var
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        var, self._var = self._var, None
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         group = self._groups.get(var)
-        if group is None or operator_name(op) != "matmul":
-            return self.visit_expr_post_order(op)
+        if group is None or operator_name(call) != "matmul":
+            return None
         first = group[0].var
         if first not in self._combined:
             weight = self.builder_.emit(_concatenated(group))
-            x = self.visit_expr(op.args[0])
+            x = self.visit_expr(call.args[0])
             self._combined[first] = self.builder_.emit(
-                relax.op.matmul(x, weight, out_dtype=str(op.ty.dtype))
+                relax.op.matmul(x, weight, out_dtype=str(call.ty.dtype))
             )
         ends = np.cumsum([member.rows for member in group])
         at = [member.var for member in group].index(var)
         start, end = int(ends[at]) - group[at].rows, int(ends[at])
         return relax.op.strided_slice(
-            self._combined[first], [op.ty.ndim - 1], [start], [end], assume_inbound=True
+            self._combined[first], [call.ty.ndim - 1], [start], [end], assume_inbound=True
         )

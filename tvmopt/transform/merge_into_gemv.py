@@ -23,6 +23,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.fused_kernel import (
     FusedKernel,
     fused_function,
@@ -187,7 +188,4 @@ class _MergeKernels(PyExprMutator):
             return
         function = self.builder_.add_func(_function(call.kernel), named(call.kernel.bindings))
         value = relax.Call(function, [self.visit_expr(arg) for arg in call.args])
-        if isinstance(binding.var, relax.DataflowVar):
-            self.set_var_remap(binding.var, self.builder_.emit(value))
-        else:
-            self.set_var_remap(binding.var, self.builder_.emit_output(value, binding.var.name))
+        rebind(self, binding.var, value)

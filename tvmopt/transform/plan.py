@@ -16,11 +16,12 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.anchors import Anchor, anchors
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule, takes_winograd
@@ -193,7 +194,7 @@ class PlanWinograd:
 
 
 @mutator
-class _UseWinograd(PyExprMutator):
+class _UseWinograd(BoundCallMutator):
     def __init__(
         self,
         mod: tvm.IRModule,
@@ -202,17 +203,9 @@ class _UseWinograd(PyExprMutator):
     ) -> None:
         super().__init__(mod)
         self._tiles, self._rule = tiles, rule
-        self._current: tuple[int, dict[str, int]] | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._current = self._tiles.get(binding.var)
-        super().visit_var_binding_(binding)
-        self._current = None
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        current, self._current = self._current, None
-        call = self.visit_expr_post_order(op)
-        if current is None:
-            return call
-        m, marks = current
-        return self._rule.rewrite(self.builder_, call, m, marks)
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        if var not in self._tiles:
+            return None
+        m, marks = self._tiles[var]
+        return self._rule.rewrite(self.builder_, self.visit_expr_post_order(call), m, marks)

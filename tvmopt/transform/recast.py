@@ -20,12 +20,13 @@ from collections.abc import Iterable
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.skip_layers import SkipLayers, SkipLayersLike
 from tvmopt.transform.anchors import anchors
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.count_layers import anchor_names
 from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, constant_data, with_operands
 from tvmopt.transform.precision.casting import cast_constant
@@ -92,7 +93,7 @@ def _typed_ops(ops: str | Iterable[str] | None) -> frozenset[str]:
 
 
 @mutator
-class _Recast(PyExprMutator):
+class _Recast(BoundCallMutator):
     def __init__(
         self, mod: tvm.IRModule, dtype: str, out_dtype: str, chosen: set[relax.Var]
     ) -> None:
@@ -100,21 +101,13 @@ class _Recast(PyExprMutator):
         self._dtype = dtype
         self._out_dtype = out_dtype
         self._chosen = chosen
-        self._var: relax.Var | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._var = binding.var
-        super().visit_var_binding_(binding)
-        self._var = None
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        var, self._var = self._var, None
-        call = super().visit_call_(op)
-        if var is None or var not in self._chosen:
-            return call
-        data, weight = (self._cast(arg) for arg in call.args[:2])
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        if var not in self._chosen:
+            return None
+        data, weight = (self._cast(self.visit_expr(arg)) for arg in call.args[:2])
         result = with_operands(call, data, weight, self._out_dtype)
-        before = str(op.ty.dtype)
+        before = str(call.ty.dtype)
         if before == self._out_dtype:
             return result
         return relax.op.astype(self.builder_.emit(result), before)

@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.attention.producers import Producers
+from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.broadcast_apart import INJECTIVE, pattern_of, with_pattern
 
 _GATHER = "take"
@@ -102,12 +103,7 @@ class _Repeat(PyExprMutator):
         for var in chain:
             copies[var] = self.builder_.emit(self._copied(self._values[var], copies))
         call = self._copied(binding.value, copies)
-        if isinstance(binding.var, relax.DataflowVar):
-            new = self.builder_.emit(call)
-        else:
-            new = self.builder_.emit_output(call, binding.var.name)
-        self.gathers.append(new)
-        self.set_var_remap(binding.var, new)
+        self.gathers.append(rebind(self, binding.var, call))
 
     def _copied(self, call: relax.Call, copies: dict[relax.Var, relax.Var]) -> relax.Call:
         """Return a call of the same function on copied arguments."""

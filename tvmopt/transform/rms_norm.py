@@ -20,10 +20,11 @@ import dataclasses
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.attention.producers import Producers
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.integer.values import static_shape
 
 _WIDE = "float32"
@@ -161,24 +162,19 @@ def _only_user(var: relax.Var, graph: Producers) -> relax.Var | None:
 
 
 @mutator
-class _FuseNorms(PyExprMutator):
+class _FuseNorms(BoundCallMutator):
     def __init__(self, mod: tvm.IRModule, found: dict[relax.Var, _RmsNorm]) -> None:
         super().__init__(mod)
         self._found = found
-        self._norm: _RmsNorm | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._norm = self._found.get(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        norm, self._norm = self._norm, None
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        norm = self._found.get(var)
         if norm is None:
-            return self.visit_expr_post_order(op)
+            return None
         operands = [self.visit_expr(norm.x)]
         if norm.weight is not None:
             operands.append(relax.const(norm.weight, _WIDE))
-        dtype = str(op.ty.dtype)
+        dtype = str(call.ty.dtype)
 
         def compute(*tensors: te.Tensor) -> te.Tensor:
             return _computed(norm.epsilon, dtype, *tensors)

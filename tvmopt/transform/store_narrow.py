@@ -22,6 +22,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.fused_kernel import (
     fused_function,
     fused_kernel,
@@ -117,10 +118,8 @@ class _NarrowStores(PyExprMutator):
             self._narrow[arg] if i in tails else self.visit_expr(arg) for i, arg in enumerate(args)
         ]
         value = relax.Call(self._function(params, bindings, result, tails, fresh), fresh)
-        if not isinstance(binding.var, relax.DataflowVar):
-            self.set_var_remap(binding.var, self.builder_.emit_output(value, binding.var.name))
-        elif split is None:
-            self.set_var_remap(binding.var, self.builder_.emit(value))
+        if split is None:
+            rebind(self, binding.var, value)
         else:
             self._narrow[binding.var] = self.builder_.emit(value)
 

@@ -25,12 +25,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.kernels.attention.problem import AttentionProblem, problem_of
 from tvmopt.transform.anchors import anchors, with_layers
 from tvmopt.transform.attention.kernels import AttentionKernel
 from tvmopt.transform.attention.producers import Producers, operator_name
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.integer.values import static_shape
 
 # From the matmul to attention, in this order; all but the matmul are optional.
@@ -205,32 +206,29 @@ def _without_bias(call: relax.Call, graph: Producers) -> tuple[relax.Expr, relax
 
 
 @mutator
-class _OneProjection(PyExprMutator):
+class _OneProjection(BoundCallMutator):
     def __init__(self, mod: tvm.IRModule, starts: Mapping[relax.Var, _Combined]) -> None:
         super().__init__(mod)
         self._starts = starts
         self._calls = {combined.call: combined for combined in starts.values()}
         self._results: dict[relax.Var, relax.Var] = {}
         self._constants: dict[tuple[relax.Expr, ...], relax.Expr] = {}
-        self._var: relax.Var | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         combined = self._starts.get(binding.var)
         if combined is not None:
             result = self._matmul(combined.projections)
             self._results |= {each.operand: result for each in combined.projections}
-        self._var = binding.var
         super().visit_var_binding_(binding)
 
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        var, self._var = self._var, None
-        combined = self._calls.get(var) if var is not None else None
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        combined = self._calls.get(var)
         if combined is None:
-            return self.visit_expr_post_order(op)
-        operands = op.args[1].fields
+            return None
+        operands = call.args[1].fields
         args = [self._results[x] if x in self._results else self.visit_expr(x) for x in operands]
         function = self.builder_.add_func(combined.kernel, "attention")
-        return relax.op.call_tir(function, args, op.ty)
+        return relax.op.call_tir(function, args, call.ty)
 
     def _matmul(self, projections: Sequence[_Projection]) -> relax.Var:
         """Emit the matmul and what follows it, up to the tensor that attention reads."""

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.transform.anchors import anchors, is_anchor, with_layers
 from tvmopt.transform.attention.attention_call import AttentionCall, arguments, attention_call
@@ -29,6 +29,7 @@ from tvmopt.transform.attention.kernels import AttentionKernel
 from tvmopt.transform.attention.match import attention_of
 from tvmopt.transform.attention.output import output_of
 from tvmopt.transform.attention.producers import Producers
+from tvmopt.transform.bound_calls import BoundCallMutator
 
 _Call: TypeAlias = "tuple[AttentionCall, tirx.PrimFunc]"
 
@@ -78,28 +79,22 @@ def find_attention(main: relax.Function) -> dict[relax.Var, AttentionCall]:
 
 
 @mutator
-class _Fuse(PyExprMutator):
+class _Fuse(BoundCallMutator):
     def __init__(self, mod: tvm.IRModule, calls: Mapping[relax.Var, _Call]) -> None:
         super().__init__(mod)
         self._calls = calls
-        self._call: _Call | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._call = self._calls.get(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        replaced, self._call = self._call, None
-        if replaced is None:
-            return self.visit_expr_post_order(op)
-        call, kernel = replaced
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        if var not in self._calls:
+            return None
+        fused, kernel = self._calls[var]
         emit = self.builder_.emit
-        args = [self.visit_expr(arg) for arg in arguments(call)]
+        args = [self.visit_expr(arg) for arg in arguments(fused)]
         args = [arg if isinstance(arg, relax.Var) else emit(arg) for arg in args]
         function = self.builder_.add_func(kernel, "attention")
-        shape, dtype = call.problem.shapes()[-1]
+        shape, dtype = fused.problem.shapes()[-1]
         out = relax.op.call_tir(function, args, relax.TensorType(shape, dtype))
-        wanted = op.ty.shape
+        wanted = call.ty.shape
         if len(wanted) == len(shape):
             return out
         return relax.op.reshape(emit(out), wanted)

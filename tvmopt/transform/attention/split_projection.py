@@ -22,10 +22,11 @@ import math
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.transform.anchors import anchors, with_layers
 from tvmopt.transform.attention.producers import Producers
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.integer.values import static_shape
 
 # What may lie between a part and the matmul of attention that reads it.
@@ -149,7 +150,7 @@ def _feeds_attention(split: relax.Var, graph: Producers) -> bool:
 
 
 @mutator
-class _SplitMatmuls(PyExprMutator):
+class _SplitMatmuls(BoundCallMutator):
     def __init__(
         self, mod: tvm.IRModule, found: dict[relax.Var, _PackedMatmul], graph: Producers
     ) -> None:
@@ -158,7 +159,6 @@ class _SplitMatmuls(PyExprMutator):
         self._starts = {packed.matmul: packed for packed in found.values()}
         self._parts: dict[relax.Var, list[relax.Expr]] = {}
         self._columns_of: dict[tuple[relax.Expr, int, int], relax.Expr] = {}
-        self._var: relax.Var | None = None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         packed = self._starts.get(binding.var)
@@ -166,14 +166,12 @@ class _SplitMatmuls(PyExprMutator):
             self._parts[binding.var] = [
                 self._part(packed, *bounds) for bounds in itertools.pairwise(packed.bounds)
             ]
-        self._var = binding.var
         super().visit_var_binding_(binding)
 
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        var, self._var = self._var, None
-        if var in self._found:
-            return relax.Tuple(self._parts[self._found[var].matmul])
-        return self.visit_expr_post_order(op)
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        if var not in self._found:
+            return None
+        return relax.Tuple(self._parts[self._found[var].matmul])
 
     def _part(self, packed: _PackedMatmul, start: int, stop: int) -> relax.Expr:
         emit, op = self.builder_.emit, relax.op

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from tvmopt.kernels.attention.problem import ATTENTION_ATTR
+from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.uses import uses_of
 
 
@@ -39,7 +40,7 @@ class ViewsBesideAttention:
 
 
 @mutator
-class _Views(PyExprMutator):
+class _Views(BoundCallMutator):
     def __init__(self, mod: tvm.IRModule, attention: set[str]) -> None:
         super().__init__(mod)
         self._mod, self._attention = mod, attention
@@ -49,29 +50,22 @@ class _Views(PyExprMutator):
             for block in mod["main"].body.blocks
             for binding in block.bindings
         }
-        self._var: relax.Var | None = None
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._var = binding.var
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        var, self._var = self._var, None
-        call = self.visit_expr_post_order(op)
-        # The result of the function itself must be memory of its own.
-        if not isinstance(var, relax.DataflowVar) or not self._reshapes(op):
-            return call
-        [source] = op.args[1].fields
+    def replacement(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        # An output of main must not share memory with another tensor.
+        if not isinstance(var, relax.DataflowVar) or not self._reshapes(call):
+            return None
+        [source] = call.args[1].fields
         users = self._uses.get(var, [])
         if self._is_attention(self._made.get(source)) or (
             users and all(user and self._is_attention(user.value) for user in users)
         ):
-            return relax.op.reshape(call.args[1].fields[0], op.ty.shape)
-        return call
+            return relax.op.reshape(self.visit_expr(source), call.ty.shape)
+        return None
 
-    def _reshapes(self, op: relax.Call) -> bool:
-        name = _called(op)
-        if not name or len(op.args[1].fields) != 1 or len(op.args) != 2:
+    def _reshapes(self, call: relax.Call) -> bool:
+        name = _called(call)
+        if not name or len(call.args[1].fields) != 1 or len(call.args) != 2:
             return False
         return bool(relax.analysis.has_reshape_pattern(self._mod[name]))
 
