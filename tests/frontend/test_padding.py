@@ -14,7 +14,7 @@ SMALL, LARGE = 5, 8
 X, MASK = ("float32", ["s", 3]), ("float32", ["s"])
 SEEN = "cannot be padded: the model's outputs depend on the padding"
 OTHER_SIZE = "cannot be padded: an output has another size that depends on it"
-REFUSED = "cannot be padded: ONNX Runtime refuses zeros there"
+REFUSED = "cannot be padded: ONNX Runtime refuses zeros there: "
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_zeros_that_onnx_runtime_refuses(why) -> None:
     table = np.ones(9, np.float32)
     batches = [{"ids": np.arange(1, SMALL + 1)}]
     assert why(*asked, {"table": table, "offset": np.array(9)}, batches) == ""
-    assert why(*asked, {"table": table, "offset": np.array(10)}, batches) == REFUSED
+    assert why(*asked, {"table": table, "offset": np.array(10)}, batches).startswith(REFUSED)
 
 
 def test_a_nan_of_the_padding_counts_where_it_is_kept(why) -> None:

@@ -39,9 +39,10 @@ def rows_are_independent(
         return False
     rows = specs[0].shape[0]
     both = {spec.name: np.concatenate([batch[spec.name] for batch in batches]) for spec in specs}
+    free = with_free_rows(model, specs)
     try:
         apart = [reference(batch) for batch in batches]
-        together = Reference(with_free_rows(model, specs))(both)
+        together = Reference(free)(both)
     except Exception:  # ONNX Runtime's errors have no common class; it may reject other sizes
         return False
     return rows > 0 and all(

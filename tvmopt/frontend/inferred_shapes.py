@@ -41,6 +41,14 @@ def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) ->
     return model
 
 
+def with_onnx_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return ``model`` with the types that ONNX infers; as it is where ONNX refuses to infer."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # ONNX's errors have no common class; the model may have its types already
+        return model
+
+
 def is_static(kind: onnx.TypeProto | None) -> bool:
     """Return whether a type is a tensor of a static shape."""
     if kind is None or not kind.tensor_type.HasField("shape"):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, deviation
+from tvmopt.errors import in_one_line
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.runtime.sizes import Axis, zero_padded
@@ -36,8 +37,8 @@ def why_padding_is_seen(
         padded = {spec.name: zero_padded(batch[spec.name], spec.shape) for spec in large_inputs}
         try:
             expected, found = small(batch), large(padded)
-        except Exception:  # ONNX Runtime's errors have no common class; it may reject the values
-            return "cannot be padded: ONNX Runtime refuses zeros there"
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            return f"cannot be padded: ONNX Runtime refuses zeros there: {in_one_line(error)}"
         for number, (output, wanted) in enumerate(zip(found, expected, strict=True)):
             cut = [slice(None)] * output.ndim
             for position, axis in output_axes:

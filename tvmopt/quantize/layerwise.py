@@ -1,8 +1,8 @@
 """Fit the integer layers one after the other to the float model: weights first, then the bias.
 
 The quantized model runs layer by layer on the samples, so that each layer sees the errors of those
-before it. Its weights are rounded to fit these inputs (:mod:`.rounding`). Its bias then gives each
-output channel the mean that it has in the float model. Every node runs once.
+before it (:mod:`.layer_walk`). Its weights are rounded to fit these inputs (:mod:`.rounding`). Its
+bias then gives each output channel the mean that it has in the float model. Every node runs once.
 
 Source of the bias: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
 Correction", ICCV 2019, section 4.2.
@@ -13,28 +13,25 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
+from tvmopt.quantize.channel_means import channel_means
 from tvmopt.quantize.channel_scales import scale_channels
-from tvmopt.quantize.downstream import new_session, part_of, value_info
-from tvmopt.quantize.graph import Graph, attributes, reads
+from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.layer_walk import LayerWalk
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.quantizer import Quantizer
-from tvmopt.quantize.ranges import GroupedOutputs, Inputs, Ranges
-from tvmopt.quantize.rounding import Rounding, patches_of, rounded
+from tvmopt.quantize.ranges import Inputs, Ranges
+from tvmopt.quantize.rounding import Rounding
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
 
-_MOST_INPUTS = 2048  # of a dot product; larger covariances take too long to factorise
-_POSITIONS = 4096  # at which the inputs of a layer are taken
 _MOST_BATCHES = 32
 _BYTES = 2**30
 _TENSORS_AT_ONCE = 3  # that later nodes read, each as large as the largest one
-_LEAST_POSITIONS = 2  # for each input of a dot product
 
 
 def fit_layers(
@@ -90,233 +87,3 @@ def spread_batches(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[In
     if len(batches) <= most:
         return list(batches)
     return [batches[at] for at in np.linspace(0, len(batches) - 1, most).round().astype(int)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fit:
-    """Rounding and bias of a layer; None: as they are."""
-
-    rounding: Rounding | None
-    bias: np.ndarray | None
-
-
-class LayerWalk:
-    """The quantized model, of which a part has run; it holds what the other part reads.
-
-    Args:
-        model: The quantized model.
-        batches: The samples.
-    """
-
-    def __init__(self, model: onnx.ModelProto, batches: Sequence[Inputs]) -> None:
-        self._model, self._graph = model, Graph(model.graph)
-        self._nodes = {node.name: node for node in self._graph.nodes}
-        self._values: list[dict[str, np.ndarray]] = [dict(inputs) for inputs in batches]
-        self._left = {id(node): node for node in self._graph.nodes}
-
-    def fit(
-        self,
-        layer: onnx.NodeProto,
-        floats: Graph,
-        mean: np.ndarray | None,
-        rng: np.random.Generator,
-    ) -> _Fit:
-        """Fit one layer; the layers before it must have been fitted.
-
-        Args:
-            layer: The layer of the float model.
-            floats: The float model.
-            mean: Mean of each of its output channels in the float model; None without a bias.
-            rng: Draws the positions of its inputs.
-        """
-        node = self._nodes[layer.name]
-        activations = [n for n in node.input[:2] if not self._is_weight(n)]
-        self._compute(activations)
-        if len(activations) > 1:  # a matmul of two activations
-            return _Fit(None, None)
-        value = floats.array(layer.input[1]).astype(np.float32)
-        codes, scale = self._weight(node)
-        rounding = None
-        patches = self._patches(node, value.shape, rng)
-        if patches is not None:
-            new = _codes(node, value / scale, patches)
-            rounding = Rounding.of(new, codes)
-            codes = new
-        return self._run(layer, node, codes.astype(np.float32) * scale, floats, mean, rounding)
-
-    def move_bias(
-        self, layer: onnx.NodeProto, floats: Graph, mean: np.ndarray | None
-    ) -> np.ndarray | None:
-        """Return the bias with which a layer has its means; its weights stay as they are.
-
-        Args:
-            layer: The layer of the float model; the layers before it must have been run.
-            floats: The float model.
-            mean: Mean of each of its output channels in the float model; None without a bias.
-
-        Returns:
-            None where the layer keeps its bias.
-        """
-        node = self._nodes[layer.name]
-        constant = node.input[1] in self._graph.constants
-        if not constant and not self._is_weight(node.input[1]):
-            return None
-        self._compute([node.input[0]])
-        if constant:
-            weight = self._graph.array(node.input[1])
-        else:
-            codes, scale = self._weight(node)
-            weight = codes.astype(np.float32) * scale
-        return self._run(layer, node, weight, floats, mean, None).bias
-
-    def _run(
-        self,
-        layer: onnx.NodeProto,
-        node: onnx.NodeProto,
-        weight: np.ndarray,
-        floats: Graph,
-        mean: np.ndarray | None,
-        rounding: Rounding | None,
-    ) -> _Fit:
-        """Run the layer with its integer weights; move its bias so that the mean is ``mean``."""
-        alone = onnx.NodeProto()
-        alone.CopyFrom(layer)
-        x = node.input[0]
-        alone.input[0], alone.output[0] = x, node.output[0]
-        bias = _bias(floats, layer)
-        constants = [numpy_helper.from_array(weight.astype(np.float32), alone.input[1])]
-        if bias is not None:
-            constants.append(numpy_helper.from_array(bias, alone.input[2]))
-        example = self._values[0][x]
-        part = part_of(self._model, [alone], [value_info(x, example)], [node.output[0]], constants)
-        session = new_session(part)
-        results = [session.run(None, {x: values[x]})[0] for values in self._values]
-        axis = _channel_axis(layer, results[0])
-        moved = None
-        if bias is not None and mean is not None:
-            shift = mean - _mean_of(results, axis)
-            if np.isfinite(shift).all():
-                moved = bias + shift.astype(np.float32)
-                along = shift.astype(np.float32).reshape(
-                    [-1 if i == axis else 1 for i in range(results[0].ndim)]
-                )
-                results = [result + along for result in results]
-        for values, result in zip(self._values, results, strict=True):
-            values[node.output[0]] = result
-        self._done([node])
-        return _Fit(rounding, moved)
-
-    def _compute(self, names: Sequence[str]) -> None:
-        """Run the nodes that ``names`` need and that have not run."""
-        needed: dict[int, onnx.NodeProto] = {}
-        pending = [n for n in names if n not in self._values[0]]
-        while pending:
-            node = self._graph.producer.get(pending.pop())
-            if node is None or id(node) in needed:
-                continue
-            needed[id(node)] = node
-            pending += [n for n in reads(node) if n not in self._values[0]]
-        if not needed:
-            return
-        nodes = [node for node in self._graph.nodes if id(node) in needed]
-        made = {name for node in nodes for name in node.output if name}
-        read = dict.fromkeys(name for node in nodes for name in reads(node))
-        inputs = [n for n in read if n in self._values[0]]
-        constants = [self._graph.constants[n] for n in read if n in self._graph.constants]
-        kept = [
-            name for name in made
-            if name in names or any(id(n) in self._left and id(n) not in needed
-                                    for n in self._graph.consumers.get(name, []))
-        ]  # fmt: skip
-        infos = [value_info(name, self._values[0][name]) for name in inputs]
-        session = new_session(part_of(self._model, nodes, infos, kept, constants))
-        for values in self._values:
-            found = session.run(kept, {name: values[name] for name in inputs})
-            values.update(zip(kept, found, strict=True))
-        self._done(nodes)
-
-    def _done(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Forget values that no node reads any more."""
-        for node in nodes:
-            self._left.pop(id(node), None)
-        for name in list(self._values[0]):
-            if not any(id(n) in self._left for n in self._graph.consumers.get(name, [])):
-                for values in self._values:
-                    del values[name]
-
-    def _is_weight(self, name: str) -> bool:
-        node = self._graph.producer.get(name)
-        return node is not None and node.input[0] in self._graph.constants
-
-    def _weight(self, node: onnx.NodeProto) -> tuple[np.ndarray, np.ndarray]:
-        """Return the integer weights of a layer, and their scales along their axis."""
-        dequantise = self._graph.producer[node.input[1]]
-        codes, scale = (self._graph.array(name) for name in dequantise.input[:2])
-        if scale.ndim:
-            axis = attributes(dequantise).get("axis", 1) % codes.ndim
-            scale = scale.reshape([-1 if i == axis else 1 for i in range(codes.ndim)])
-        return codes, scale
-
-    def _patches(
-        self, node: onnx.NodeProto, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> np.ndarray | None:
-        if node.op_type == "ConvTranspose":
-            return None
-        inputs = int(np.prod(shape[1:])) if node.op_type == "Conv" else shape[0]
-        if inputs > _MOST_INPUTS:
-            return None
-        most = -(-max(_POSITIONS, _LEAST_POSITIONS * inputs) // len(self._values))
-        parts = [patches_of(node, v[node.input[0]], shape, most, rng) for v in self._values]
-        taken = [part for part in parts if part is not None]
-        return np.concatenate(taken, axis=1) if taken else None
-
-
-def _codes(node: onnx.NodeProto, steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
-    """Return the integer weights of a layer in the shape of its weight."""
-    groups = len(patches)
-    if node.op_type == "Conv":
-        rows = steps.reshape(groups, len(steps) // groups, -1)
-        return rounded(rows, patches).reshape(steps.shape)
-    is_turned = node.op_type == "Gemm" and attributes(node).get("transB", 0)
-    rows = steps if is_turned else steps.T
-    found = rounded(rows[None], patches)[0]
-    return found if is_turned else np.ascontiguousarray(found.T)
-
-
-def channel_means(
-    model: onnx.ModelProto, layers: Sequence[onnx.NodeProto], batches: Iterable[Inputs]
-) -> Mapping[str, np.ndarray]:
-    """Return the mean of each output channel of the layers with a bias, by node name.
-
-    Args:
-        model: The float model.
-        layers: Its layers.
-        batches: The samples.
-    """
-    graph = Graph(model.graph)
-    by_output = {layer.output[0]: layer for layer in layers if _bias(graph, layer) is not None}
-    run = GroupedOutputs(model, list(by_output))
-    sums: dict[str, np.ndarray] = {}
-    count = 0
-    for inputs in batches:
-        count += 1
-        for output, value in run(inputs):
-            layer = by_output[output]
-            mean = _mean_of([value], _channel_axis(layer, value))
-            sums[layer.name] = sums.get(layer.name, 0.0) + mean
-    return {name: total / count for name, total in sums.items()}
-
-
-def _mean_of(results: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    others = tuple(i for i in range(results[0].ndim) if i != axis)
-    return np.mean([result.mean(axis=others, dtype=np.float64) for result in results], axis=0)
-
-
-def _channel_axis(layer: onnx.NodeProto, result: np.ndarray) -> int:
-    return 1 if layer.op_type in ("Conv", "ConvTranspose") else result.ndim - 1
-
-
-def _bias(graph: Graph, layer: onnx.NodeProto) -> np.ndarray | None:
-    """Return the constant bias of a layer, one value for each output channel."""
-    name = layer.input[2] if len(layer.input) > 2 else ""
-    return graph.array(name).astype(np.float32) if name in graph.constants else None

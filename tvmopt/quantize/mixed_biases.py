@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from tvmopt.device.dtypes import HALF_FLOATS
+from tvmopt.quantize.channel_means import channel_means
 from tvmopt.quantize.channel_scales import scale_channels
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.layerwise import LayerWalk, channel_means, spread_batches
+from tvmopt.quantize.layer_walk import LayerWalk
+from tvmopt.quantize.layerwise import spread_batches
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Inputs, Ranges

@@ -18,6 +18,7 @@ import onnx
 from onnx import numpy_helper, version_converter
 
 from tvmopt.errors import ModelError
+from tvmopt.frontend.inferred_shapes import with_onnx_shapes
 from tvmopt.frontend.operator_sets import opset
 from tvmopt.quantize.graph import Graph, attributes, reads
 from tvmopt.quantize.select import ANCHORS
@@ -35,10 +36,7 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     _plain_gemms(out.graph)
     _plain_pads(out.graph)
     _own_weights(out.graph)
-    try:
-        return onnx.shape_inference.infer_shapes(out, data_prop=True)
-    except Exception:  # types may be stored already; the quantizer skips unknown ones
-        return out
+    return with_onnx_shapes(out)  # the quantizer skips tensors without a type
 
 
 def at_least_opset_13(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -8,54 +8,52 @@ bounded: each layer gets its share of the remaining time, and unreached layers a
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
 
 from tvmopt.choices import LOW_DTYPES
-from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.dataset import Batch, Dataset
 from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.frontend.class_scores import ClassScores, find_class_scores
-from tvmopt.frontend.layers import Layer as TableRow
+from tvmopt.frontend.inferred_shapes import with_onnx_shapes
 from tvmopt.frontend.layers import layer_table
 from tvmopt.frontend.prepare import Prepared
 from tvmopt.metrics.metric import Metric
-from tvmopt.quantize.analysis import Analysis, Costs, is_convertible, part_of_time
+from tvmopt.quantize.all_converted import all_converted
+from tvmopt.quantize.analysis import Analysis, part_of_time
 from tvmopt.quantize.analysis_time import phase_deadlines
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.dtype_map import DtypeMap
+from tvmopt.quantize.estimated_costs import estimated_costs, work_of_layer
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.joint import Convert, JointVerdict, Judge, converter
+from tvmopt.quantize.joint import Judge
 from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
 from tvmopt.quantize.layer_timing import notes_on_latency, why_untimed, with_latency
-from tvmopt.quantize.loss_bound import batches_for_mean
+from tvmopt.quantize.measured_skip_sets import measured_skip_sets
 from tvmopt.quantize.probe import Setting
-from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Progress, Ranges, collect_ranges
-from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, LayerCost, Sensitivity, SkipSet
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork, roofline, roofline_of, work_of
+from tvmopt.quantize.report import Sensitivity, SkipSet
+from tvmopt.quantize.roofline import roofline, roofline_of
+from tvmopt.quantize.sample_count import (
+    FIRST_SAMPLES,
+    choose_samples,
+    first_samples,
+    too_few_samples,
+    wanted_samples,
+)
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.single_layers import with_errors
-from tvmopt.quantize.skipsets import Ladder
 
-if TYPE_CHECKING:
-    import onnxruntime as ort
-
-_FIRST_SAMPLES = 16  # samples that tell how many are needed
-_SHARE_OF_FIRST = 0.2  # of the time limit, for the first samples
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
-_LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
 
 
 def sensitivity(
@@ -101,11 +99,11 @@ def sensitivity(
     deadline = start + time_limit_s
     _check(dtypes, time_limit_s, samples)
     bar, scheme = Bar(max_drop), scheme or Scheme()
-    proto = model.model if isinstance(model, Prepared) else _with_types(model)
+    proto = model.model if isinstance(model, Prepared) else with_onnx_shapes(model)
     check_float(proto)
     session = new_session(proto)
-    first = _first_samples(session, data, len(dtypes), time_limit_s)
-    few = _choose(data, min(samples, first), seed)
+    first = first_samples(session, data, len(dtypes), time_limit_s)
+    few = choose_samples(data, min(samples, first), seed)
     if "int8" in dtypes and ranges is None:
         ranges = collect_ranges(proto, [b.inputs for b in few.batches()], scheme, progress)
     graph = Graph(proto.graph)
@@ -132,34 +130,36 @@ def sensitivity(
 
     chosen = few
     analysis, why_not_asked = begin(chosen)
-    costs = _estimated(analysis, peaks)
-    starts = _all_converted(analysis, costs, deadline)
-    wanted = _wanted_samples(analysis, starts, _SHARE_OF_ONE * time_limit_s)
+    costs = estimated_costs(analysis, peaks)
+    starts = all_converted(analysis, costs, deadline)
+    wanted = wanted_samples(analysis, starts, _SHARE_OF_ONE * time_limit_s)
     if min(wanted, samples, data.samples) > few.samples:
-        chosen = _choose(data, min(wanted, samples), seed)
+        chosen = choose_samples(data, min(wanted, samples), seed)
         analysis, why_not_asked = begin(chosen)
-        starts = _all_converted(analysis, costs, deadline)
+        starts = all_converted(analysis, costs, deadline)
     measurement_s = max(start.seconds for start in starts.values())
     phases = phase_deadlines(time.monotonic(), deadline, measurement_s)
     errors_end = phases.errors
     if not layer_dtypes:
         errors_end = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
     costs, notes = with_errors(analysis, costs, errors_end, compared=layer_dtypes)
-    usual = min(samples, _FIRST_SAMPLES, data.samples)
+    usual = min(samples, FIRST_SAMPLES, data.samples)
     fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
-    notes += [why for why in (untimed, why_not_asked, fewer, _too_few(analysis)) if why]
+    notes += [why for why in (untimed, why_not_asked, fewer, too_few_samples(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
     if layer_dtypes:  # the choice reads the times
         if timed_on is not None:
             until = phases.end_of_timing(time.monotonic())
             costs = with_latency(analysis, costs, timed_on, until)
-        works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
+        works = {layer.index: work_of_layer(analysis, layer) for layer in analysis.layers}
         known = {dtype: start.verdict for dtype, start in starts.items()}
         maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline, known, measurement_s)
     else:
         for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
-        sets = _skip_sets(analysis, costs, starts, part_of_time(deadline, for_sets), deadline)
+        sets = measured_skip_sets(
+            analysis, costs, starts, part_of_time(deadline, for_sets), deadline
+        )
         if timed_on is not None:
             costs = with_latency(analysis, costs, timed_on, deadline)
     if timed_on is not None:
@@ -214,159 +214,3 @@ def _check(dtypes: Sequence[str], time_limit_s: float, samples: int) -> None:
         raise ConfigError(f"time_limit_s must be above 0 seconds, but got {time_limit_s}")
     if samples < 1:
         raise ConfigError(f"samples must be at least 1, but got {samples}")
-
-
-def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # types may be stored already
-        return model
-
-
-def _choose(data: Dataset, samples: int, seed: int) -> Dataset:
-    # Whole inputs may be few; rows of a batch are taken in full batches, at least one.
-    if data.samples <= samples:
-        return data
-    count = max(samples, min(data.batch_size, data.samples))
-    order = np.random.default_rng(seed).permutation(data.samples)
-    return data.take(np.sort(order[:count]))
-
-
-def _first_samples(
-    session: ort.InferenceSession, data: Dataset, dtypes: int, time_limit_s: float
-) -> int:
-    """Return how many samples to begin with: fewer where the float model is slow.
-
-    The float model and the model in each dtype run on them, an int8 model maybe twice as long.
-    """
-    inputs = data.batch(0).inputs
-    session.run(None, inputs)
-    start = time.monotonic()
-    session.run(None, inputs)
-    once = time.monotonic() - start
-    batches = int(_SHARE_OF_FIRST * time_limit_s / ((1 + 2 * dtypes) * max(once, 1e-6)))
-    if batches * data.batch_size >= _FIRST_SAMPLES:
-        return _FIRST_SAMPLES
-    return max(1, batches) * data.batch_size
-
-
-def _wanted_samples(analysis: Analysis, starts: Mapping[str, _Start], most_s: float) -> int:
-    """Return the number of samples to measure on, judged by a few.
-
-    Enough for a mean loss with a standard error of a tenth, and for the accuracy bar to be told;
-    not so many that a measurement of one model takes too long.
-
-    Args:
-        analysis: The analysis on a few samples.
-        starts: Verdicts on them.
-        most_s: Seconds that a measurement of one model may take.
-    """
-    few = sum(batch.valid for batch in analysis.batches)
-    a_batch = few / len(analysis.batches)
-    batches = max(batches_for_mean(start.verdict.losses or (0.0,)) for start in starts.values())
-    wanted = max(math.ceil(batches * a_batch), analysis.judge.samples_to_tell())
-    return min(wanted, int(a_batch * most_s / max(analysis.judge.batch_s, 1e-6)))
-
-
-def _too_few(analysis: Analysis) -> str:
-    """Return that the samples cannot resolve the allowed drop; empty where they can."""
-    samples = sum(batch.valid for batch in analysis.batches)
-    needed = analysis.judge.samples_to_tell()
-    if samples >= needed or not analysis.judge.by_closeness:
-        return ""
-    return (
-        f"{samples} samples cannot show an accuracy drop of {analysis.bar.max_drop:g}, which takes "
-        f"{needed}; closeness to the float model decides"
-    )
-
-
-def _estimated(analysis: Analysis, peaks: LayerRoofline) -> Costs:
-    """Return a cost per layer and dtype, with its gain, or why it is not convertible."""
-    works = {layer.index: _work(analysis, layer) for layer in analysis.layers}
-    total = sum(peaks.seconds(w, "float32") for w in works.values() if w is not None)
-    costs: Costs = {}
-    for dtype in analysis.dtypes:
-        for layer in analysis.layers:
-            reason = _why_not(analysis, layer, dtype)
-            work = works[layer.index]
-            saved = None
-            if work is not None and reason is None:
-                saved = peaks.seconds(work, "float32") - peaks.seconds(work, dtype)
-            costs[layer.index, dtype] = LayerCost(
-                index=layer.index,
-                name=layer.name,
-                op=layer.op,
-                dtype=dtype,
-                source=ESTIMATED if reason is None else NOT_CONVERTIBLE,
-                saved_s=saved,
-                gain=saved / total if saved is not None and total > 0 else 0.0,
-                reason=reason or "",
-            )
-    return costs
-
-
-def _why_not(analysis: Analysis, layer: TableRow, dtype: str) -> str | None:
-    node = analysis.nodes.get(layer.name)
-    return "it is in a branch" if node is None else analysis.setting.why_not(node, dtype)
-
-
-def _work(analysis: Analysis, layer: TableRow) -> LayerWork | None:
-    node, graph = analysis.nodes.get(layer.name), analysis.setting.graph
-    if node is None:
-        return None
-    return work_of(layer.flops, [graph.dims(n) for n in (*node.input[:2], node.output[0])])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """Start of a dtype's skip sets: its converter, and the verdict on all layers converted.
-
-    Attributes:
-        convert: The converter.
-        verdict: The verdict.
-        seconds: Time of the conversion and the measurement.
-    """
-
-    convert: Convert
-    verdict: JointVerdict
-    seconds: float
-
-
-def _all_converted(analysis: Analysis, costs: Costs, deadline: float) -> dict[str, _Start]:
-    """Judge the model with all layers converted; the judge learns which samples are the worst."""
-    setting = analysis.setting
-    starts = {}
-    for dtype in analysis.dtypes:
-        start = time.monotonic()
-        names = [c.name for c in costs.values() if c.dtype == dtype and is_convertible(c)]
-        quantizer = None
-        if dtype == "int8":
-            assert setting.ranges is not None
-            quantizer = Quantizer(setting.model, setting.ranges, setting.scheme)
-        convert = converter(setting.model, dtype, names, quantizer)
-        verdict = analysis.judge(convert(()), dtype, deadline, patient=True)
-        starts[dtype] = _Start(convert, verdict, time.monotonic() - start)
-    return starts
-
-
-def _skip_sets(
-    analysis: Analysis,
-    costs: Costs,
-    starts: dict[str, _Start],
-    climb_deadline: float,
-    deadline: float,
-) -> list[SkipSet]:
-    """Measure skip sets of each dtype; a dtype that fails with all layers converted gets time."""
-    weights = [0.0 if start.verdict.holds else _LADDER_WEIGHT[d] for d, start in starts.items()]
-    ladders = []
-    for at, (dtype, start) in enumerate(starts.items()):
-        share = weights[at] / sum(weights[at:]) if weights[at] else 0.0
-        of_dtype = [cost for cost in costs.values() if cost.dtype == dtype]
-        ladder = Ladder(of_dtype, start.convert, analysis.judge, analysis.bar, analysis.tell)
-        ladder.climb(start.verdict, part_of_time(climb_deadline, share))
-        ladders.append(ladder)
-    for ladder in ladders:
-        ladder.convert_again(climb_deadline)
-        ladder.insure(deadline)
-        ladder.confirm(deadline)
-    return [found for ladder in ladders for found in ladder.sets]
