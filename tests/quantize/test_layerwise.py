@@ -23,6 +23,7 @@ from tvmopt.quantize import (
     Scheme,
     collect_ranges,
     correct,
+    layer_walk,
     with_channel_scales,
 )
 from tvmopt.quantize import correct as correct_function
@@ -86,7 +87,7 @@ def test_the_error_falls_on_other_samples(network, fitted):
 
 def test_weights_of_a_large_layer_round_to_nearest(network, fitted, monkeypatch):
     model, batches, others = network
-    monkeypatch.setitem(fit_layers.__globals__, "_MOST_INPUTS", 100)
+    monkeypatch.setattr(layer_walk, "_MOST_INPUTS", 100)
     done = fit_layers(model, fitted[0], batches)
     assert set(done.roundings) == {"first", "depthwise", "pointwise", "last"}, "third has 288"
     assert set(done.biases) == set(fitted[1].biases)
