@@ -114,7 +114,7 @@ def _checked(parameters: Mapping[str, Any]) -> dict[type[Group], Group]:
 
 
 class _Stages:
-    """The stages from a model file to a bundle, each in a folder of its own."""
+    """The stages from a model file to a bundle, each in a separate folder."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far two arrays are apart: one definition for import, build, load and evaluation."""
+"""Deviation of two arrays: one definition for import, build, load and evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_DIRECTION = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far outputs may be apart.
+    """Largest deviation that outputs may have.
 
     Attributes:
         limit: Largest deviation allowed.

@@ -1,4 +1,4 @@
-"""What each stage is asked: frozen dataclasses that check every value they are given.
+"""Configurations of the stages: frozen dataclasses that check every value they are given.
 
 A configuration holds the parameters of its stage by their own names, inherited from their groups.
 """

@@ -1,4 +1,4 @@
-"""What this machine offers, and every problem with its cure."""
+"""Check the installation: abilities of this machine, and every problem with its cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who links libraries: this machine's compiler, a cross compiler, or Zig from PyPI."""
+"""Choose the linker of libraries: this machine's compiler, a cross compiler, or Zig from PyPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which texts of a file may come into logs, tables and terminals, and how others are shown."""
+"""Make texts of a file safe for logs, tables and terminals."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def scratch_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator
 
 @contextmanager
 def own_temporary_folder() -> Iterator[Path]:
-    """Let this process and its children make their temporary files in one folder of their own.
+    """Let this process and its children make their temporary files in one private folder.
 
     Folders that dead commands have left beside it are removed first.
     """

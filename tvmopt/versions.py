@@ -50,7 +50,7 @@ def tvm_problem() -> str | None:
 
 
 def wrong_tvm() -> str | None:
-    """What is wrong with the versions of the TVM pair; None where they are right, or missing.
+    """Return the problem with the versions of the TVM pair; None where they are right, or missing.
 
     A TVM without package metadata, as a copied tree has none, is taken as it is.
     """

@@ -74,7 +74,7 @@ def end_with_mlflow_run() -> None:
 def raise_again() -> None:
     """Raise what a received signal raises; to be called where an error would end the command.
 
-    C code may turn the exception of a signal into an error of its own: a module of an extension
+    C code may turn the exception of a signal into another error: a module of an extension
     that a signal meets while it is imported raises ``ImportError: initialization failed``.
     """
     if _received:

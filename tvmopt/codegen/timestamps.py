@@ -24,7 +24,7 @@ from tvmopt.codegen.network import (
 
 #: C function that stores the time at a place of the buffer.
 TAKE_TIME = "tvmopt_take_time"
-#: What a step is called that is no kernel.
+#: Name of a step that is no kernel.
 SEGMENT_STEP, COPY_STEP = "onnxruntime", "copy"
 _SOURCE = """\
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Constants of a library, in a section of their own that the system maps from the file.
+"""Constants of a library, in a separate section that the system maps from the file.
 
 The assembler includes them from a file (``.incbin``), so that neither LLVM nor the process that
 loads the library copies them.

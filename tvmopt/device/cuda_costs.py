@@ -69,7 +69,7 @@ class CudaCosts:
         gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
         gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
         gemv_dependence_cycles: Cycles that an instruction of a warp alone waits for the one before
-            in a GEMV of one row; products of several rows are independent (H200, 2026-11-28).
+            in a GEMV of one row; several rows are independent (H200, 2026-11-28).
         gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
         gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it: a
             weight of 34 MB was (H200, 2026-11-28), one of 67 MB was not.

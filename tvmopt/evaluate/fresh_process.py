@@ -1,4 +1,4 @@
-"""What a process that has just started needs to load a model and to call it.
+"""Measure memory and cold start of a model in a new process.
 
 Run as ``python -m tvmopt.evaluate.fresh_process FOLDER``, or with an ONNX model and its threads
 behind the folder for ONNX Runtime; prints metrics as JSON.

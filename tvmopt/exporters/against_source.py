@@ -86,7 +86,7 @@ def _require_exact(said: SourceAgreement, where: str = "") -> None:
 def _compare_probes(
     session: ExportedSession, interface: SourceInterface, found: Exported, table: Any
 ) -> str:
-    """Compare on rows made of those of a table; return a line of what was compared."""
+    """Compare on rows made from the rows of a table; return a line of what was compared."""
     count, made = 0, "rows made of those of data"
     for rows in probes(table):
         try:

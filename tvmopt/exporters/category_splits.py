@@ -40,7 +40,7 @@ class CategoryTable:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """What the nodes of the trees compare.
+    """Comparisons of the nodes of trees.
 
     Attributes:
         numbers: Places of the numeric columns, in order: the first features of the trees.

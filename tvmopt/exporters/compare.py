@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class SourceAgreement:
-    """How a model agrees with its source.
+    """Agreement of a model with its source.
 
     Attributes:
         rows: Number of rows.
@@ -42,7 +42,7 @@ class SourceAgreement:
 
 
 def agreement(found: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray]) -> SourceAgreement:
-    """Compare answers with those of the source, by name.
+    """Compare answers with the source's answers, by name.
 
     Raises:
         AccuracyError: When shapes differ.

@@ -1,4 +1,4 @@
-"""What an exporter returns: the ONNX model, what it means, and the source's own predictions."""
+"""Result of an exporter: the ONNX model, its interface, and the source's own predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that nobody gave, made of those of the example, to compare an export with its source.
+"""Rows that nobody gave, made from the example's rows, to compare an export with its source.
 
 A few rows seldom come near a threshold of a tree or a tie of two neighbours. An export whose inputs
 are rounded to float32 may answer them as the source does, and one row in a thousand otherwise.
@@ -19,7 +19,7 @@ _NOISE = 0.1
 def probes(table: Any) -> Iterator[Any]:
     """Yield tables of rows, at most 4,000 rows and no more after two seconds.
 
-    The values of each column are drawn from those of the table. Fractions get noise, a tenth of the
+    The values of each column are drawn from the table. Fractions get noise, a tenth of the
     column's standard deviation, so that they lie between the values of the table; whole numbers and
     texts may be categories, and get none.
 

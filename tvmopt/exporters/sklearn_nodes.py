@@ -1,4 +1,4 @@
-"""Add nodes to the graph that skl2onnx builds, each with a name of its own."""
+"""Add nodes to the graph that skl2onnx builds, each with a unique name."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class InputTensor:
 
 @dataclasses.dataclass(frozen=True)
 class SourceModel:
-    """What an exporter needs to know of a saved model.
+    """Description of a saved model for an exporter.
 
     Attributes:
         uri: URI of the model, for messages and for the interface.

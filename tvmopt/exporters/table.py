@@ -71,7 +71,7 @@ def _read_table(path: Path, source: SourceModel) -> Any:
         if path.suffix.lower() == _EXAMPLE:
             return _example(path)
         return pandas.read_parquet(path)
-    except Exception as error:  # each reader has errors of its own
+    except Exception as error:  # each reader raises other errors
         raise ConfigError(
             f"data must be a readable table, but '{path}' is not: {type(error).__name__}: "
             f"{in_one_line(error)}"

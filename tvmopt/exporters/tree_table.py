@@ -20,7 +20,7 @@ class Tree:
         right: Place of the right child.
         missing_left: Whether NaN goes left.
         is_leaf: Whether a node is a leaf.
-        values: Values of each node, shape (nodes, targets); those of leaves count.
+        values: Values of each node, shape (nodes, targets); only leaves' values count.
         target: Target of the first column of ``values``.
     """
 

@@ -1,4 +1,4 @@
-"""Inline functions: those of the model, and operators that TVM's importer lacks but ONNX defines.
+"""Inline functions of the model, and operators that TVM's importer lacks but ONNX defines.
 
 before -> after: a node of a model-local function, or of an operator such as Celu whose schema has a
 body -> the nodes of the body, with shapes known.

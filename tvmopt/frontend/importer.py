@@ -105,7 +105,7 @@ def import_with_segments(
 def not_compilable(
     model: onnx.ModelProto, check: Callable[[onnx.ModelProto], object]
 ) -> list[Unsupported]:
-    """Return the nodes that fail ``check`` alone, and those of dynamic shapes.
+    """Return the nodes that fail ``check`` alone, and nodes of dynamic shapes.
 
     Args:
         model: A prepared model.

@@ -8,7 +8,7 @@ from tvmopt.frontend.shapes import declared_dims
 
 #: Operators whose result may be scores, values or features.
 LINEAR = frozenset({"Gemm", "MatMul", "MatMulNBits"})
-#: Operators that compute a score of its own for each class.
+#: Operators that compute a separate score for each class.
 SIGMOID = frozenset({"Sigmoid", "HardSigmoid"})
 #: Operators that compute scores of classes which exclude each other.
 SOFTMAX = frozenset({"Softmax", "LogSoftmax"})

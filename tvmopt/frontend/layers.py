@@ -113,7 +113,7 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _result(node: onnx.NodeProto) -> str:
-    """Return the output that holds the products: the scores of a classifier, not its labels."""
+    """Return the output of the layer's matmul: a classifier's scores, not its labels."""
     return node.output[-1] if node.op_type in ML_ANCHORS else node.output[0]
 
 

@@ -27,7 +27,7 @@ def ml_weight(node: onnx.NodeProto, features: int) -> list[int]:
 
 
 def ml_flops(node: onnx.NodeProto, rows: int) -> int:
-    """Return the FLOPs of one run; those of a kernel function are left out."""
+    """Return the FLOPs of one run; the FLOPs of a kernel function are left out."""
     given = attributes_of(node)
     products = len(given.get("coefficients") or ())
     products += len(given.get("support_vectors") or ())

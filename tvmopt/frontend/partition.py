@@ -1,7 +1,7 @@
 """Partition a model: what cannot be compiled becomes segments that ONNX Runtime runs.
 
 before -> after: nodes that cannot be compiled -> one node ``tvmopt.OnnxRuntime`` a segment, which
-holds these nodes as a model of its own. Nodes that share values with them that no compiled function
+holds these nodes as a separate model. Nodes that share values with them that no compiled function
 takes, such as texts or tensors of a shape that is known at run time only, belong to the segment.
 
 Every node gets a level, which rises along an edge between a compiled and another node. The
@@ -61,7 +61,7 @@ def partition(
     """Return the model with a node for each segment, and the segments; ``model`` does not change.
 
     Args:
-        model: A prepared model: sorted, every node with a name of its own, shapes inferred.
+        model: A prepared model: sorted, every node with a unique name, shapes inferred.
         unsupported: Nodes that cannot be compiled; one in a subgraph stands for the whole node.
 
     Raises:
@@ -98,7 +98,7 @@ def partition(
 
 
 def _require_constant_steps(graph: onnx.GraphProto, outside: Collection[int]) -> None:
-    """Refuse an STFT whose step a call may set to 0, by which ONNX Runtime 1.31 divides."""
+    """Refuse an STFT whose step a call may set to 0: ONNX Runtime 1.31 divides by it."""
     constants = {tensor.name for tensor in graph.initializer}
     for at in sorted(outside):
         node = graph.node[at]

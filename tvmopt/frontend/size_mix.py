@@ -1,4 +1,4 @@
-"""How many of a user's calls have each compiled size: ``size_mix``."""
+"""Parse ``size_mix``: the share of a user's calls in each compiled size."""
 
 from __future__ import annotations
 

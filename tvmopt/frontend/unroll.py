@@ -43,7 +43,7 @@ def unroll(model: onnx.ModelProto) -> bool:
 
 @dataclasses.dataclass
 class _Copies:
-    """What unrolling adds to a graph."""
+    """Nodes and constants that unrolling adds to a graph."""
 
     nodes: list[onnx.NodeProto]
     constants: list[onnx.TensorProto]

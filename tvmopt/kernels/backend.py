@@ -21,7 +21,7 @@ from tvmopt.kernels.cuda.toolchain.dependent_launch import OVERLAPS
 from tvmopt.kernels.scheduled import SCHEDULED_ATTR
 from tvmopt.kernels.workload import Refusal, Workload
 
-#: What a family emits.
+#: Result of a family's ``emit``.
 Emitted: TypeAlias = "s_tir.Schedule | tirx.PrimFunc"
 
 

@@ -112,7 +112,7 @@ class Family(abc.ABC, Generic[Form, ConfigHint]):
         return False
 
     def overflows_alike(self, func: tirx.PrimFunc) -> bool:
-        """Return whether results overflow to an infinity exactly where those of ``func`` do.
+        """Return whether results overflow to an infinity exactly where ``func`` does.
 
         False where sums of parts stay finite within a thousandth of the largest number, or where
         subnormal numbers count as zero.

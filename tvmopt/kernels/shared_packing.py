@@ -19,7 +19,7 @@ def tile_costs(ranking: Ranking, spare_cycles: float) -> dict[str, float]:
 
     Args:
         ranking: The ranking of a function.
-        spare_cycles: Cycles by which a candidate may be slower in any case.
+        spare_cycles: Cycles that a candidate may be slower in any case.
     """
     if not ranking.candidates:
         return {}

@@ -1,4 +1,4 @@
-"""Attribute of a PrimFunc: its float32 products may be rounded to TF32 in tensor cores.
+"""Attribute of a PrimFunc: its float32 factors may be rounded to TF32 in tensor cores.
 
 TF32 has the range of float32 and 10 bits of the mantissa. Tensor cores drop the other 13 bits of
 each factor (truncation), so a product is off by at most 2**-9 of itself. Sums stay float32.

@@ -78,7 +78,7 @@ class Candidates:
         rounds: Maximum number of timing rounds.
         weight_bytes: Size in bytes of the network's weights, including this function's; 0 when
             there are no other layers.
-        isolated: Whether each candidate is built into a library of its own, since one of them may
+        isolated: Whether each candidate is built into a separate library, since one of them may
             take too long to build.
     """
 
@@ -245,7 +245,7 @@ class Measurer:
         good = [m for m in candidates if m.built is not None]
         timed = self._time([(group, good)])
         if len(good) > 1 and self._device.has_died([m.error for m in timed]):
-            # One candidate crashed the worker; time each of them in a job of its own.
+            # One candidate crashed the worker; time each of them in a separate job.
             timed = [m for one in good for m in self._time([(group, [one])])]
         results = iter(timed)
         return [m if m.built is None else next(results) for m in candidates]

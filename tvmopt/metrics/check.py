@@ -1,4 +1,4 @@
-"""Which texts the parameter ``metric`` takes."""
+"""Check the text of the parameter ``metric``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Word and character error rates of texts, which an output of class scores a step spells.
 
 The output is decoded greedily as one trained with CTC: the class of each step, repeated classes
-once, without blanks. The rates are those of the library ``jiwer``.
+once, without blanks. The library ``jiwer`` computes the same rates.
 
 Source: Graves et al., "Connectionist temporal classification", ICML 2006, best path decoding.
 """

@@ -44,7 +44,7 @@ def with_whole_path(text: str) -> str:
 
 
 def _names_in(tree: ast.Module) -> set[str]:
-    """Return all names that a file defines or imports anywhere; ``*`` for those of a module."""
+    """Return all names that a file defines or imports anywhere; ``*`` for all names of a module."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -47,7 +47,7 @@ class SlowLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ProfileFindings:
-    """What a profile says. Times are in microseconds.
+    """Findings of a profile. Times are in microseconds.
 
     Attributes:
         total_us: Sum of all kernels.

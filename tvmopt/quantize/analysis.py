@@ -22,7 +22,7 @@ Costs = dict[tuple[int, str], LayerCost]
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """What every phase reads.
+    """Data that every phase of the analysis reads.
 
     Attributes:
         setting: The model, its graph, and the quantization settings.

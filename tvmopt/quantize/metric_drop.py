@@ -1,4 +1,4 @@
-"""What a metric of the user loses in a converted model, on the samples of a judge."""
+"""Drop of a user's metric in a converted model, on the samples of a judge."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _LARGEST = 127
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-    """How far the integer weights of a layer are from those of rounding to nearest.
+    """Difference of a layer's integer weights from rounding to nearest.
 
     Attributes:
         shape: Shape of the layer's weight.
@@ -39,13 +39,13 @@ class Rounding:
 
     @classmethod
     def of(cls, codes: np.ndarray, nearest: np.ndarray) -> Rounding:
-        """Return the difference of integer weights from those of rounding to nearest."""
+        """Return the difference of integer weights from weights rounded to nearest."""
         steps = np.clip(codes.astype(np.int16) - nearest, -_LARGEST, _LARGEST).astype(np.int8)
         packed = base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode("ascii")
         return cls(codes.shape, packed)
 
     def codes(self, nearest: np.ndarray) -> np.ndarray:
-        """Return the integer weights, int8, for those of rounding to nearest."""
+        """Return the integer weights, int8, for weights rounded to nearest."""
         steps = np.frombuffer(zlib.decompress(base64.b64decode(self.packed)), np.int8)
         found = nearest.astype(np.int16) + steps.reshape(self.shape)
         return np.clip(found, -_LARGEST, _LARGEST).astype(np.int8)

@@ -24,7 +24,7 @@ class BoundCall:
         call.inputs["image"][...] = frame
         print(call()["logits"])
 
-    Not thread-safe: each thread binds arrays of its own. When an output has NaN, a network with
+    Not thread-safe: each thread binds its own arrays. When an output has NaN, a network with
     Winograd convolutions runs again with direct ones (:mod:`.fallback`).
 
     Args:

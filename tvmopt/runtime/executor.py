@@ -1,4 +1,4 @@
-"""How a library runs: native code by itself, or interpreted by TVM's virtual machine."""
+"""Run a library: native code by itself, or interpreted by TVM's virtual machine."""
 
 from __future__ import annotations
 

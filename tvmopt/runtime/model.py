@@ -109,7 +109,7 @@ class CompiledModel:
 
         Arrays of strings hold their codes, whose table is ``categories`` of the metadata.
 
-        Calls of different threads run at once, each on arrays of its own.
+        Calls of different threads run at once, each on its own arrays.
 
         Args:
             inputs: Arrays for some of the inputs, by name; the others are allocated. They start at

@@ -19,7 +19,7 @@ from tvmopt.runtime.segments import new_session, timed
 #: Prototype of the function that the library calls.
 RUNNER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 
-# Most bindings that a segment keeps: calls that run at once have addresses of their own.
+# Most bindings that a segment keeps: calls that run at once have different addresses.
 _MOST_BINDINGS = 64
 
 
@@ -52,7 +52,7 @@ class NativeSegments:
         self._bindings: list[dict[tuple[int, ...], Any]] = [{} for _ in segments]
         self._lock = threading.Lock()
         self._failed = threading.local()
-        #: What the library is to call.
+        #: Function that the library calls to run a segment.
         self.runner = RUNNER(self._run)
 
     def error(self) -> Exception | None:

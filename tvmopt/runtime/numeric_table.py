@@ -28,7 +28,7 @@ def numbers_of(
         largest: Numbers of a larger magnitude need a closer look; None for none.
 
     Returns:
-        The values, maybe those of ``data`` itself; None where they must be read column by column:
+        The values, maybe a view of ``data``; None where they must be read column by column:
         the columns differ from ``names``, are no numbers, or need a closer look.
     """
     if type(data) is np.ndarray:

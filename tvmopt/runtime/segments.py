@@ -95,7 +95,7 @@ def new_session(model: bytes, threads: int) -> Any:
 
 
 class _Active(threading.local):
-    """Whose sessions the calls of this thread use."""
+    """Segments whose sessions the calls of this thread use."""
 
     segments: Segments | None = None
 

@@ -120,7 +120,7 @@ def check_values(column: SourceColumn, values: np.ndarray) -> None:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value; missing ones have a text of their own."""
+    """Return the text of a value; missing values have a special text."""
     return "nan" if _is_missing(value) else str(value)
 
 

@@ -32,7 +32,7 @@ class HalvingSampler(optuna.samplers.BaseSampler):
     """Sample a whole choice by asynchronous successive halving, from the study's own trials.
 
     The first objective is the latency; all are minimised. No choice is repeated, unless its trial
-    failed for no fault of its own. The study stops when no choice is left. Threads of one process
+    failed for an outside reason. The study stops when no choice is left. Threads of one process
     may share the sampler (``n_jobs``): none waits for another's trial. For several processes,
     :class:`SearchStudy` claims choices.
 

@@ -1,7 +1,7 @@
 """Run one stage in this process, and write its result or error to a file.
 
 Run by :mod:`tvmopt.stages.launch` as ``python -m tvmopt.stages.child REQUEST.json``. A compiler
-can crash, hang or eat memory; in a process of its own it takes nothing else along.
+can crash, hang or eat memory; in a separate process it takes nothing else along.
 """
 
 from __future__ import annotations

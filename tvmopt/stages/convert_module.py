@@ -156,7 +156,7 @@ class Importer:
         self._target = self.checked_on or target
         self._dtype = config.dtype
         self._others: list[Unsupported] = []
-        # What to leave out next, the quickest first: checking every node compiles it.
+        # Next nodes to leave out, the quickest check first: checking every node compiles it.
         self._steps = [lambda model, _: dynamic_nodes(model), self._that_fail_alone, self._all]
         self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
 

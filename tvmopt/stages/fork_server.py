@@ -1,6 +1,6 @@
 """Fork server: a process that has imported TVM and all stages, and forks a child for each stage.
 
-A stage needs a process of its own, and importing TVM and the modules of the stages takes a second
+A stage needs a separate process, and importing TVM and the modules of the stages takes a second
 or two. The server imports once, runs no stage itself, and has no threads but NumPy's, so a fork of
 it is as good as a new process. It ends when its client closes the socket, however the client ended.
 
@@ -33,7 +33,7 @@ from tvmopt.errors import TvmoptError
 from tvmopt.stages import child
 from tvmopt.stages.registry import STAGES
 
-# What stages import when they run, beside their own modules. Nothing here may start a thread:
+# Modules that stages import when they run, beside their own. Nothing here may start a thread:
 # ONNX Runtime and SciPy start some, so the modules of stages import these where they call them.
 _PRELOADED = ("tvm.relax", "tvmopt.tune", "numpy.ma", "numpy.random", "onnx.reference")
 _MOST_BYTES = 65536

@@ -1,4 +1,4 @@
-"""Which layer of a conversion has which dtype: ``dtype``, ``skip_layers``, ``keep_dtype``."""
+"""Resolve the dtype of each layer of a conversion: ``dtype``, ``skip_layers``, ``keep_dtype``."""
 
 from __future__ import annotations
 

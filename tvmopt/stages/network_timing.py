@@ -1,4 +1,4 @@
-"""Time whole networks, interleaved, in a process of their own.
+"""Time whole networks, interleaved, in a separate process.
 
 A process that has tuned or compiled may have several of its threads on one core; a fresh one does
 not.

@@ -28,7 +28,7 @@ class StageProcess(Protocol):
 
     @property
     def stdout(self) -> IO[str] | None:
-        """What the process prints."""
+        """Standard output and error of the process."""
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -56,7 +56,7 @@ class ForkedChild:
 
     @property
     def stdout(self) -> IO[str]:
-        """What the process prints."""
+        """Standard output and error of the process."""
         return self._stdout
 
     def poll(self) -> int | None:

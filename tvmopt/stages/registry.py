@@ -19,7 +19,7 @@ from tvmopt.stages.result import Progress, StageResult
 
 @dataclasses.dataclass(frozen=True)
 class StageCall:
-    """What a stage is called with.
+    """Arguments of a stage.
 
     Attributes:
         config: Its configuration, or a mapping of values where it has no configuration type.

@@ -1,4 +1,4 @@
-"""Time of a call of each size of a library, by which calls of other sizes are planned."""
+"""Time of a call in each size of a library; the plan of calls of other sizes uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers of a conversion to one narrow dtype keep float32, since it is faster there."""
+"""Keep float32 in the layers of a conversion to one narrow dtype where it is faster."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """torch.compile as a peer on the GPU: times the PyTorch model that the ONNX file comes from.
 
-It runs in a process of its own, after the other contenders: torch.compile takes minutes, and a
+It runs in a separate process, after the other contenders: torch.compile takes minutes, and a
 CUDA fault makes every later call of its process fail.
 """
 

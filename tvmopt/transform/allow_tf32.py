@@ -1,7 +1,7 @@
 """Allow TF32 in the GEMMs and convolutions of a module.
 
 The convert stage marks ``main``; lowering marks each fused function with a float32 GEMM or
-convolution, so that its tuning records and its check differ from those of exact float32.
+convolution, so that its tuning records and its check differ from exact float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def module_allows_tf32(mod: tvm.IRModule) -> bool:
 
 @tvm.transform.module_pass(opt_level=0, name="AllowTf32")
 class AllowTf32:
-    """Mark the fused functions that multiply float32 operands and add up the products."""
+    """Mark the fused functions that multiply float32 operands and accumulate."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all functions that have no schedule yet."""
@@ -45,7 +45,7 @@ class AllowTf32:
 
 
 def _has_float32_gemm(func: tirx.PrimFunc) -> bool:
-    """Return whether a reduction adds up float32 products of two different factors."""
+    """Return whether a reduction accumulates products of two different float32 factors."""
     found: list[bool] = []
 
     def on_block(block: s_tir.SBlock) -> None:

@@ -84,8 +84,8 @@ def _matmul(
         )
         return cast_result(total, out)
 
-    turned = builder.emit_te(topi.transpose, weight, [1, 0], primfunc_name_hint="transposed")
-    return builder.call_te(multiply, x, turned, primfunc_name_hint="matmul")
+    transposed = builder.emit_te(topi.transpose, weight, [1, 0], primfunc_name_hint="transposed")
+    return builder.call_te(multiply, x, transposed, primfunc_name_hint="matmul")
 
 
 def _conv2d(
@@ -102,11 +102,13 @@ def _conv2d(
         return None
     if not _are_of(dtypes, data, weight) or not all(isinstance(d, tirx.IntImm) for d in shapes):
         return None
-    turned = builder.emit_te(topi.transpose, weight, [3, 0, 1, 2], primfunc_name_hint="transposed")
+    weight_ohwi = builder.emit_te(
+        topi.transpose, weight, [3, 0, 1, 2], primfunc_name_hint="transposed"
+    )
     return builder.call_te(
         conv2d_plain,
         data,
-        turned,
+        weight_ohwi,
         strides=tuple(ints(attrs.strides)),
         padding=tuple(ints(attrs.padding)),
         dilation=tuple(ints(attrs.dilation)),

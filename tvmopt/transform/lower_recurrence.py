@@ -35,7 +35,7 @@ from tvmopt.kernels.recurrence.operands import Parameter, kernel_inputs, kernel_
 from tvmopt.kernels.scheduled import UNFINISHED_ATTR
 from tvmopt.transform.recurrence import recurrence_of
 
-# Products between two barriers that pay for one more thread.
+# Multiply-adds between two barriers that pay for one more thread.
 _PRODUCTS_PER_THREAD = 20_000
 
 
@@ -155,7 +155,7 @@ class _Lower(PyExprMutator):
         return dataclasses.replace(r, weight_dtype="float32", operands=tuple(operands))
 
     def _offset(self, weight: relax.Expr, zero_point: int) -> relax.Expr:
-        """Return what takes the zero point's products off the sums."""
+        """Return what subtracts the zero point's share from the accumulators."""
         sums = relax.op.sum(relax.op.astype(weight, "int32"), [-1])
         times = relax.op.multiply(sums, relax.const(-zero_point, "int32"))
         return self.builder_.emit(times)
@@ -320,7 +320,7 @@ def _tiling(
 
 
 def _dot(recurrence: Recurrence, target: tvm.target.Target | None) -> DotIntrinsic | None:
-    """Return the instruction for the products of an int8 weight; None without any.
+    """Return the dot-product instruction for an int8 weight; None without any.
 
     Where a dot product takes several instructions, the rounded weight is multiplied in float32: a
     step reads each weight once, so preparing it does not pay.

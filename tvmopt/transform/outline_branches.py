@@ -1,4 +1,4 @@
-"""Make the branches of If functions of their own, since TVM fuses only what lies in a function.
+"""Outline the branches of If as functions, since TVM fuses only what lies in a function.
 
 before -> after::
 

@@ -1,6 +1,6 @@
 """Let the sizes of a network pack their weights alike, so that a library stores each once.
 
-A kernel reads its weight packed for its register tile. Which tile is best depends on the size.
+A kernel reads its weight packed for its register tile. The best tile depends on the size.
 Among candidates that are predicted to be about as fast, all sizes take one that packs alike.
 """
 

@@ -9,7 +9,7 @@ before -> after, a KV cache that grows by a token::
 
 FuseOps fuses the arithmetic that computes ``new``, e.g. a rotary embedding. In one loop nest every
 thread that copies the past would contain this arithmetic behind a condition, which keeps it from
-copying vectors. As a loop nest of its own the past is copied by vectors. Both nests become one
+copying vectors. In a separate loop nest the past is copied by vectors. Both nests become one
 kernel (:mod:`tvmopt.transform.horizontal_fusion`). The pass runs after FuseTIR, on a GPU.
 """
 

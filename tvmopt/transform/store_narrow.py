@@ -103,7 +103,7 @@ class _NarrowStores(PyExprMutator):
             source = args[split.source]
             narrow = self._narrow.get(source) if split.source in tails else None
             self._narrow[binding.var] = self.visit_expr(source) if narrow is None else narrow
-            if narrow is not None:  # the producer has a tail of its own
+            if narrow is not None:  # the producer has a tail, too
                 tail = (*tails[split.source], *split.tail)
                 self.splits[binding.var] = dataclasses.replace(split, tail=tail)
             if split.whole:

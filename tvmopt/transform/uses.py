@@ -1,4 +1,4 @@
-"""Which bindings use a variable."""
+"""Find the bindings that use a variable."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _METADATA = "tvmopt.categories"
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """What the numbers of a rewritten model mean.
+    """Meaning of the numbers of a rewritten model.
 
     Attributes:
         inputs: Categories of inputs by name.

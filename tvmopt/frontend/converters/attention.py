@@ -61,8 +61,8 @@ def multi_head_attention(
         seen = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, _LOWEST)
         scores = emit(relax.op.add(scores, relax.const(seen.astype("float32"), dtype_of(q))))
     out = emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
-    turned = emit(relax.op.permute_dims(out, [0, 2, 1, 3]))
-    result = emit(relax.op.reshape(turned, (batch, queries, heads * static_shape(v)[3])))
+    transposed = emit(relax.op.permute_dims(out, [0, 2, 1, 3]))
+    result = emit(relax.op.reshape(transposed, (batch, queries, heads * static_shape(v)[3])))
     return relax.Tuple([result, k, v][: outputs(attributes)]) if outputs(attributes) > 1 else result
 
 

@@ -1,6 +1,6 @@
 """Converters of OneHotEncoder and LabelEncoder of ai.onnx.ml; categories are numbers here.
 
-:mod:`tvmopt.frontend.categories` has turned strings into codes before.
+:mod:`tvmopt.frontend.categories` has replaced strings by codes before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converters of Fourier transforms: products with a constant matrix of cosines and sines."""
+"""Converters of Fourier transforms: matmuls with a constant matrix of cosines and sines."""
 
 from __future__ import annotations
 

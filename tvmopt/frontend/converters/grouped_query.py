@@ -168,8 +168,8 @@ def _attention(
     for mask in cache.masks():
         scores = emit(relax.op.where(mask, scores, hidden))
     out = emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
-    turned = emit(relax.op.permute_dims(out, [0, 2, 1, 3]))
-    return emit(relax.op.reshape(turned, (batch, queries, heads * static_shape(v)[3])))
+    transposed = emit(relax.op.permute_dims(out, [0, 2, 1, 3]))
+    return emit(relax.op.reshape(transposed, (batch, queries, heads * static_shape(v)[3])))
 
 
 def _repeated(builder: relax.BlockBuilder, x: relax.Expr, heads: int) -> relax.Expr:

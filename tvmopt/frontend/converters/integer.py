@@ -1,4 +1,4 @@
-"""Converters of integer products that TVM's importer lacks."""
+"""Converter of ConvInteger, which TVM's importer lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every converter of an ONNX operator reads of its node."""
+"""Helpers to read attributes, inputs and shapes of an ONNX node."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def svm_classifier(
 def svm_regressor(
     builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
 ) -> relax.Expr:
-    """Return the predictions, float32 (rows, 1); those of one class are 1 and -1."""
+    """Return the predictions, float32 (rows, 1); a one-class model gives 1 and -1."""
     x = matrix(builder, inputs[0])
     rho = np.array(attributes["rho"][:1], "float32")
     weights = np.array(attributes["coefficients"], "float32")[:, None]
@@ -155,7 +155,7 @@ def _pair_scores(
 ) -> relax.Expr:
     """Return the score of each pair of classes, float32 (rows, pairs).
 
-    One batched matmul: each class has a matrix of its own, so that an infinity at the vectors of
+    One batched matmul: each class has a separate matrix, so that an infinity at the vectors of
     one class does not meet the zeros of another one. In double as in ONNX Runtime, because the
     terms of both classes cancel, and a sigmoid may be steep.
     """

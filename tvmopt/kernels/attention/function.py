@@ -3,7 +3,7 @@
 The blocks, with their extents: ``scores`` (batch, head, query, key), ``row_max`` and ``row_sum``
 (batch, head, query), ``weights`` as ``scores``, ``weighted`` and the output (batch, head, query,
 size of V). All but the output are float32 and in memory, so that TVM's default schedule compiles
-each block as a kernel of its own on any device.
+each block as a separate kernel on any device.
 """
 
 from __future__ import annotations

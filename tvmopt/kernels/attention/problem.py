@@ -48,13 +48,13 @@ class AttentionProblem:
         mask_dtype: ``"bool"``, where False hides a key, or a float dtype, whose values are added to
             the scaled scores.
         q_axes: Order of the axes of Q in memory, a permutation of ``"bhsd"``.
-        k_axes: The same of K.
-        v_axes: The same of V.
-        out_axes: The same of the output.
+        k_axes: Axes of K, likewise.
+        v_axes: Axes of V, likewise.
+        out_axes: Axes of the output, likewise.
         q_heads: First head and number of heads of the tensor in memory, where Q is a range of its
             heads; None where Q is the whole tensor.
-        k_heads: The same of K.
-        v_heads: The same of V.
+        k_heads: Heads of K, likewise.
+        v_heads: Heads of V, likewise.
 
     A query that sees no key has an output of zeros with a boolean or causal mask.
     """

@@ -52,7 +52,7 @@ def clamp_indices_in(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Indices:
-    """What is known of the indices of a function."""
+    """Known bounds of the indices of a function."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self._values: dict[tirx.Var, ir.Expr] = {}

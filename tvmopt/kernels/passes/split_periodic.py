@@ -36,7 +36,7 @@ def _constant(value: ir.Expr) -> int | None:
 
 
 def _periods(loop: tirx.For) -> set[int]:
-    """Return the powers of two by which the loop's variable is taken modulo."""
+    """Return the powers of two that the loop's variable is taken modulo."""
     found: set[int] = set()
 
     def note(op: tirx.FloorMod | tirx.Mod) -> None:

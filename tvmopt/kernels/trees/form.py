@@ -12,7 +12,7 @@ LANES, TREE_LANES = 8, 8
 # Cycles of one visit of a node, with LANES walks in flight: rows of one tree, or trees of one row.
 # Measured on a Zen 3, see benchmarks/results/2026-11-27-trees.md.
 _ROWS_VISIT_CYCLES, _TREES_VISIT_CYCLES = 2.5, 4.0
-# How much longer a visit takes where walks of one row go through nodes that no core's cache holds.
+# Slowdown of a visit where walks of one row go through nodes that no core's cache holds.
 _MISSES = 3.0
 # Cycles to launch a parallel region; all threads must save a multiple of it, and so must each part.
 _LAUNCH_CYCLES, _WORTH, _EACH_WORTH = 12_000.0, 4.0, 2.0

@@ -146,7 +146,7 @@ def _most(bits: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Short:
-    """Short keys of the thresholds, and the arrays that find those of features."""
+    """Short keys of the thresholds, and the arrays that find the keys of a feature."""
 
     bits: int
     keys: np.ndarray

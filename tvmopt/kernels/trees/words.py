@@ -20,7 +20,7 @@ class Words:
         of: Their buffers by name.
     """
 
-    #: Values of the columns behind those of the layout.
+    #: Values of the columns that follow the layout's.
     last_columns: tuple[int, ...] = (0,)
 
     def __init__(self, layout: TreeLayout, of: dict[str, tirx.Buffer]) -> None:

@@ -1,7 +1,7 @@
 """Process untrusted files in a limited child process, outside of stage runs.
 
 ONNX Runtime's optimiser can hang or eat memory on a model, and a compiled library can crash. In a
-process of its own neither takes the command along.
+separate process neither takes the command along.
 """
 
 from __future__ import annotations

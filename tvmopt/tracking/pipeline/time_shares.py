@@ -1,4 +1,4 @@
-"""How the time budget of one conversion is divided, where layers may become int8.
+"""Divide the time budget of one conversion, where layers may become int8.
 
 Compilation and measurement have the rest. At ``time_budget=150`` calibration has 22 s, the
 sensitivity analysis 37 s, and tuning 45 s.

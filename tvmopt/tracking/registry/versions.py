@@ -112,7 +112,7 @@ def _new_version(
 
 
 def _list_version(client: MlflowClient, model_id: str, name: str, version: str) -> None:
-    """List a version on its logged model, by which the UI links runs to registered models.
+    """List a version on its logged model; the UI links runs to registered models by that list.
 
     MLflow's server does so; a client that writes to the database itself has to.
     """

@@ -87,7 +87,7 @@ class SearchResult:
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """What a search is asked, checked.
+    """Checked request of a search.
 
     Attributes:
         request: The model and what is the same in all trials.

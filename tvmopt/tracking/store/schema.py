@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 SQLITE = "sqlite:///"
-# How long a server of databases may take to answer, and how long one attempt.
+# Time limits of a database server's answer, and of one attempt.
 _PATIENCE_S, _CONNECT_S = 15.0, 5
 # Drivers that take the time of one attempt as connect_timeout, in seconds.
 _WITH_TIMEOUT = ("postgresql+psycopg2", "postgresql+psycopg", "mysql+pymysql", "mysql+mysqldb")

@@ -92,13 +92,13 @@ def _before(at: AttentionOperand, graph: Producers, scaled: bool) -> AttentionOp
     change = dataclasses.replace
     if (cast := graph.call(at.source, "astype")) is not None:
         return change(at, source=cast.args[0]) if _is_float(cast.args[0]) else None
-    if (turned := graph.call(at.source, "permute_dims")) is not None:
-        order = turned.attrs.axes
+    if (transposed := graph.call(at.source, "permute_dims")) is not None:
+        order = transposed.attrs.axes
         places = list(map(int, order)) if order is not None else [*range(len(at.axes))][::-1]
         axes = [""] * len(places)
         for letter, place in zip(at.axes, places, strict=True):
             axes[place] = letter
-        return change(at, source=turned.args[0], axes="".join(axes))
+        return change(at, source=transposed.args[0], axes="".join(axes))
     if scaled and (factored := graph.factored(at.source)) is not None:
         source, factor = factored
         return change(at, source=source, scale=at.scale * factor)

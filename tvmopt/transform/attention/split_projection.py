@@ -29,7 +29,7 @@ from tvmopt.transform.attention.producers import Producers
 from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.integer.values import static_shape
 
-# What may lie between a part and the matmul of attention that reads it.
+# Operators that may lie between a part and the matmul of attention that reads it.
 _VIEWS = ("permute_dims", "reshape", "squeeze", "expand_dims", "astype", "multiply", "divide")
 
 

@@ -213,5 +213,5 @@ def _scaled(value: Linear, factor: np.ndarray | np.float32, shape: Shape | None)
 
 
 def _is_rectified(value: Linear) -> bool:
-    """Return whether the bounds are those of a relu, which no positive factor changes."""
+    """Return whether the bounds are a relu's, which no positive factor changes."""
     return value.low in (0, -math.inf) and value.high == math.inf

@@ -117,7 +117,7 @@ def _patterns(legal: tvm.IRModule) -> dict[str, int]:
 
 
 def _separated(legal: tvm.IRModule) -> tvm.IRModule:
-    """Give each call in ``main`` a function of its own: FuseOps merges equal fused functions."""
+    """Give each call in ``main`` a separate function: FuseOps merges equal fused functions."""
     separate = _Separate(legal)
     main = separate.visit_expr(legal["main"])
     separate.builder_.update_func(legal.get_global_var("main"), main)

@@ -8,7 +8,7 @@ from tvmopt.kernels.cpu.attention.tiling import attention_tiling, multiply_cycle
 from tvmopt.kernels.cpu.common.cost import imbalance
 
 # Cycles of a vector of scores: exp in the kernel; exp, maximum, sum, and reads and writes of L2 in
-# a softmax of its own. Time of separate GEMMs by that of their multiply-adds at peak. Fit to 12
+# a separate softmax. Time of separate GEMMs by that of their multiply-adds at peak. Fit to 12
 # heads of 32 and 64 values, 8 to 512 queries, one thread of a Zen 3 (2026-11-27, machine busy).
 _SOFTMAX_IN_KERNEL, _SOFTMAX_ALONE, _GEMM_SLOWDOWN = 14.0, 30.0, 1.25
 # Largest head: a block's Q and output stay in L1.

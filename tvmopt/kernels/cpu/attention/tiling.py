@@ -1,4 +1,4 @@
-"""How the attention kernel is laid out for a CPU."""
+"""Tiling and layout of the attention kernel on a CPU."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ContractionModel:
         arch: The CPU.
 
     Attributes:
-        reduced: Products that each output sums.
+        reduced: Multiply-adds of each output.
     """
 
     def __init__(self, form: ContractionForm, arch: CpuArch) -> None:

@@ -32,7 +32,7 @@ class Dot:
 
     Attributes:
         intrinsic: The instruction; its lanes are the extent of the tile's innermost loop.
-        k_group: The loop over the products that one lane accumulates per instruction.
+        k_group: The loop over the multiply-adds of one lane in an instruction.
     """
 
     intrinsic: DotIntrinsic

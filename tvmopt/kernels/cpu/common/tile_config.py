@@ -1,4 +1,4 @@
-"""What the configurations of the families with a register tile share."""
+"""Base of the configurations of families with a register tile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TileConfig(CpuHint):
         loop_order: Order of the loops around the tile, outermost first, as indices of the axes.
         parallel_loops: Number of outermost loops that run in parallel; 0 is none.
         producer_depth: compute_at depth of the producers (padding): number of loops around them; 0
-            is a loop nest of their own at the root.
+            is a separate loop nest at the root.
     """
 
     register_tile: tuple[int, ...] = ()

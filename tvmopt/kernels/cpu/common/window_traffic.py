@@ -78,7 +78,7 @@ class WindowTraffic:
         return cycles * imbalance(loops.tasks, cores) / cores + LAUNCH + self._remote_cycles(loops)
 
     def padding(self, loops: TileLoops, depth: int) -> float:
-        """Return the cycles of the producers (padding) at ``depth``; 0 is a pass of their own."""
+        """Return the cycles of the producers (padding) at ``depth``; 0 is a separate pass."""
         if not self._form.producers:
             return 0.0
         if depth:

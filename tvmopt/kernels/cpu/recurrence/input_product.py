@@ -51,7 +51,7 @@ def input_parameters(
 
 
 class BlockProducts:
-    """The products of one block of steps, of one tile and one group of gates.
+    """GEMM of one block of steps, for one tile and one group of gates.
 
     Args:
         recurrence: The layer.
@@ -106,7 +106,7 @@ class BlockProducts:
         self._every(first)
 
     def add(self, k: Expr) -> None:
-        """Emit the products of one feature."""
+        """Emit the multiply-adds of one feature."""
 
         def added(step: int, gate: int, unit: Expr) -> Expr:
             x = self._of["x"][self._time(step), k]

@@ -1,4 +1,4 @@
-"""The product of the state and an int8 recurrent weight, by dot-product instructions.
+"""GEMV of the state and an int8 recurrent weight, by dot-product instructions.
 
 ::
 
@@ -8,7 +8,7 @@
 
 The state of a :attr:`~tvmopt.kernels.recurrence.Recurrence.bounded` layer stays within 1, or within
 its largest initial state, so that its scale is known before the first step. The offset subtracts
-the zero point's products, which an instruction for uint8 data adds.
+the zero point's share, which an instruction for uint8 data adds.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class IntegerState:
 
 
 class IntegerProducts:
-    """The products of one tile and a block of rows; ``buffer`` (1, row, gate, unit) holds them.
+    """GEMV of one tile and a block of rows; ``buffer`` (1, row, gate, unit) holds the result.
 
     Args:
         recurrence: The layer.
@@ -113,7 +113,7 @@ class IntegerProducts:
         self.buffer = build.alloc_buffer((1, *shape[1:]), "float32", scope="local")
 
     def emit(self) -> None:
-        """Emit the products."""
+        """Emit the GEMV."""
         for part in range(self._parts):
             for row, gate in self._each():
                 with build.vectorized(self._lanes) as unit:
@@ -146,7 +146,7 @@ class IntegerProducts:
         return (place.direction, self._gates[gate], place.tile * self._lanes + unit)
 
     def _add(self, word: Expr, part: int) -> None:
-        """Emit the products of a word of the state: of as many values as a lane adds."""
+        """Emit the dot products of a word of the state: as many values as a lane accumulates."""
         dot, lanes, place = self._dot, self._lanes, self._place
         weight = self._of[f"weight{self._phase}"]
         for row in range(place.rows):

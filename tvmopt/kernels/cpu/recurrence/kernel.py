@@ -15,7 +15,7 @@ order in which it is read: (direction, tile, k, gate, unit of the tile). Gates t
 of others (a GRU's hidden gate) form a second phase after a barrier. The state is double-buffered,
 since all tiles read the whole state of the last step.
 
-The kernel takes the products of the input from a matmul over all steps, or computes them itself
+The kernel takes the input's GEMM from a matmul over all steps, or computes them itself
 while it waits for the weight (:mod:`~tvmopt.kernels.cpu.recurrence.input_product`).
 """
 
@@ -186,7 +186,7 @@ class _Kernel:
                 task(number // self._tiles, number % self._tiles)
 
     def _first_block(self, direction: Expr, tile: Expr) -> None:
-        """Emit the input's products of the first block of steps, of one tile."""
+        """Emit the input's GEMM of the first block of steps, for one tile."""
         zero = tirx.IntImm("int32", 0)
         place = RowBlock(zero, direction, tile, zero, 1)
         for group in range(len(input_groups(self._r))):
@@ -223,7 +223,7 @@ class _Kernel:
                 self._state8.keep(phase, place, row, lanes)
 
     def _beside_inputs(self, phase: int, place: RowBlock, state: StateProducts) -> None:
-        """Emit the products of the state, and of the next block of inputs, if any."""
+        """Emit the GEMV of the state, and the GEMM of the next block of inputs, if any."""
         block, step = place.step // self._block_steps, place.step % self._block_steps
         with build.If((block + 1) * self._block_steps < self._r.steps):
             with build.Then():
@@ -237,7 +237,7 @@ class _Kernel:
                 state.emit()
 
     def _products_of(self, place: RowBlock) -> Callable[[int, Expr], Expr]:
-        """Return the products of a step's input, by gate and unit of the tile."""
+        """Return the GEMM of a step's input, by gate and unit of the tile."""
         block, step = place.step // self._block_steps, place.step % self._block_steps
         at = (place.direction, place.tile, block % 2, step)
         return lambda gate, unit: self._of["products"][(*at, gate, unit)]

@@ -1,4 +1,4 @@
-"""The product of the state and the recurrent weight, of one tile and a block of rows."""
+"""GEMV of the state and the recurrent weight, for one tile and a block of rows."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class StateProducts:
         self.buffer = build.alloc_buffer(shape, "float32", scope="local")
 
     def emit(self) -> None:
-        """Emit the products."""
+        """Emit the GEMV."""
         parts = self._parts(self._tiling.accumulators)
         self._clear(parts)
         self._add(0, parts)
         self._join(parts)
 
     def emit_beside(self, groups: Sequence[BlockProducts], step: Expr) -> None:
-        """Emit the products, and between them a part of the input's products.
+        """Emit the GEMV, and within it a part of the input's GEMM.
 
         Args:
-            groups: The products of the input for the next block of steps, by groups of gates.
+            groups: The input's GEMM for the next block of steps, by groups of gates.
             step: Step of this block; each multiplies as many features.
         """
         most = max(group.registers + group.gates for group in groups)
@@ -103,7 +103,7 @@ class StateProducts:
         self._every(parts, lambda *at: tirx.const(0, "float32"))
 
     def _add(self, first: int, parts: int) -> None:
-        """Emit the products from value ``first`` of the state on.
+        """Emit the multiply-adds from value ``first`` of the state on.
 
         Each part reads a separate range of the weight: a core reads several streams faster than
         one (1.2 to 1.4 times from L2 and L3, measured on a Zen 3).

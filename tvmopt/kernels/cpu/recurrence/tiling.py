@@ -1,4 +1,4 @@
-"""How the kernel of a recurrent layer is laid out for a CPU."""
+"""Tiling and layout of the kernel of a recurrent layer on a CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_STEPS = 10
 
 @dataclasses.dataclass(frozen=True)
 class RecurrenceTiling:
-    """How a kernel is laid out for a device.
+    """Layout of a kernel for a device.
 
     Attributes:
         lanes: Units of a tile: float32 values of one vector register.
@@ -36,7 +36,7 @@ class RecurrenceTiling:
 
     @property
     def accumulators(self) -> int:
-        """Vector registers for the accumulators of a GEMV without input products."""
+        """Vector registers for the accumulators of a GEMV without an input GEMM."""
         return self.registers // 2
 
 
@@ -56,7 +56,7 @@ def weight_shapes(recurrence: Recurrence, tiling: RecurrenceTiling) -> list[Shap
 
 
 def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the phase and the gates of each group that accumulates its input products together.
+    """Return the phase and the gates of each group that accumulates its input GEMM together.
 
     The four gates of an LSTM make two groups, so that registers hold more steps.
     """
@@ -69,7 +69,7 @@ def input_groups(recurrence: Recurrence) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def block_steps(recurrence: Recurrence, tiling: RecurrenceTiling) -> int:
-    """Return the steps whose input products registers hold beside one step's state products.
+    """Return the steps whose input accumulators fit in registers beside one step's state.
 
     0 where a matmul over all steps, before the recurrence, is better: too few steps, more
     than one sequence, or sequences of different lengths. Also where a vector is shorter than a

@@ -40,7 +40,7 @@ def packed(operand: GemmOperand, along_k: bool) -> GemmOperand:
 
 
 def pack(sch: s_tir.Schedule, product: SBlockRV, index: int, along_k: bool) -> SBlockRV:
-    """Pack an operand in a kernel of its own.
+    """Pack an operand in a separate kernel.
 
     Before -> after::
 

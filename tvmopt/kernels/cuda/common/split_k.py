@@ -39,7 +39,7 @@ def split_k_reduction(
 def schedule_split_k_reduction(
     sch: s_tir.Schedule, total: SBlockRV, vector: int, threads: int = 256
 ) -> None:
-    """Schedule the split-K reduction with its epilogue as a kernel of its own.
+    """Schedule the split-K reduction with its epilogue as a separate kernel.
 
     Args:
         sch: The schedule.

@@ -96,7 +96,7 @@ def in_pieces(sch: s_tir.Schedule, block: SBlockRV, axis: int, vector: int) -> t
 def cache_reads(sch: s_tir.Schedule, block: SBlockRV, inner: int, vector: int) -> list[SBlockRV]:
     """Make ``block`` read from registers that are loaded in vectors of ``vector`` elements.
 
-    Call this while the block and its producers still have loop nests of their own; then
+    Call this while the block and its producers still have separate loop nests; then
     :func:`load_at` moves the loads to their place.
 
     Args:
@@ -144,7 +144,7 @@ def load_at(sch: s_tir.Schedule, copies: Sequence[SBlockRV], loop: LoopRV) -> No
 def cache_result(sch: s_tir.Schedule, block: SBlockRV, vector: int) -> SBlockRV:
     """Make ``block`` write to registers, which are stored in vectors of ``vector`` elements.
 
-    Call this while the block has a loop nest of its own; then :func:`store_at` moves the stores to
+    Call this while the block has a separate loop nest; then :func:`store_at` moves the stores to
     their place.
 
     Returns:

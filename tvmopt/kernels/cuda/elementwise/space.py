@@ -82,7 +82,7 @@ def _stream(
         whole = step == 1 and not any(main.conditional)
         loads += 2.0 if whole or step == 0 or config.vectorize_compute else 2.5 * vector
         if step not in (0, 1):
-            # Every element is in a line of its own; neighbours may hit the cache later.
+            # Every element is in another cache line; neighbours may hit the cache later.
             again += 32.0 * main.work
     moved = sum(traffic(facts) for facts in blocks)
     if moved > arch.l2_bytes:

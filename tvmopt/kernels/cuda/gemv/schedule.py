@@ -25,7 +25,7 @@ class GemvForm:
 
     Attributes:
         sch: Its schedule, everything inlined. The last axis of the matmul is the reduction; the
-            values packed in one word have an axis of their own after it.
+            values packed in one word have a separate axis after it.
         block: Name of the matmul block.
         epilogue: Name of the block that stores the output.
         packed: Values in one word of the weight; 1 for a plain weight.

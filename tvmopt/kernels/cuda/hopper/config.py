@@ -28,7 +28,7 @@ GEMM, CONV = "hopper_gemm", "hopper_conv"
 INT8_TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
 # Registers of a thread besides its accumulators.
 _OTHER_REGISTERS = 32
-# How many vectors of a spilled tile a thread may load before it stores them.
+# Most vectors of a spilled tile that a thread loads before it stores them.
 _VECTORS_IN_FLIGHT = (4, 2, 1)
 # Most thread blocks of a portable cluster.
 _MOST_CLUSTER_SIZE = 8
@@ -59,7 +59,7 @@ class HopperConfig(CudaHint):
             allow any row width, instead of TMA stores.
         epilogue_buffers: Epilogue buffers of a warpgroup, each 128 bytes of a row of C wide.
         wgmma_wait_depth: wgmma groups left in flight.
-        pingpong: Whether each consumer warpgroup has tiles of its own, so that the epilogue of one
+        pingpong: Whether each consumer warpgroup has separate tiles, so that the epilogue of one
             overlaps the main loop of the other.
         parts: Parts of each operand in a stage: 2 for split float32, else 1.
         whole_blocks: Whether a stage holds whole blocks of 64 columns, more than ``tile_n``, as TMA

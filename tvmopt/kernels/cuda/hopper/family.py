@@ -25,7 +25,7 @@ _Config = TypeVar("_Config", bound=HopperConfig)
 
 
 class _Hopper(Family[_Problem, _Config]):
-    """What the GEMM and the convolution family share."""
+    """Base of the GEMM and the convolution family."""
 
     share = 4
     _problems: tuple[type, ...]

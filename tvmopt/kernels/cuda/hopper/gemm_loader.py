@@ -63,7 +63,7 @@ class TmaOperand:
     (K-major), or some of the k lines of each block (MN-major).
 
     TMA is slow at filling with zeros. So the last tile loads no rows out of bounds (K-major, with
-    a descriptor of its own), or no blocks out of bounds. wgmma then computes garbage in these
+    a separate descriptor), or no blocks out of bounds. wgmma then computes garbage in these
     rows, which the epilogue does not store.
     """
 

@@ -39,7 +39,7 @@ class Im2colLoader(Loader):
         self._config, self._tiling = config, tiling
         self.dtype, self.k_blocks, self.k_steps = p.dtype, p.k_blocks, p.k_steps
         self.left_layout = layout_of(True, config.tile_k)
-        if p.fold > 1:  # each of several taps is a block of its own
+        if p.fold > 1:  # each of several taps is a separate block
             self.left_layout = layout_of_blocks(K_BLOCK_BYTES // p.fold, config.warpgroup_m)
         self.right_layout = layout_of(p.weight_k_major, config.tile_k)
         # 1 x 1 kernel: the strides are in the descriptor's tensor; otherwise element strides.

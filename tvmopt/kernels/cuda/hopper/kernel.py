@@ -98,7 +98,7 @@ class HopperKernel:
         """Allocate the cluster reduction buffer and the epilogue tile.
 
         The reduction buffer aliases the ring, which is drained then. So does the epilogue tile with
-        ``epilogue_aliases_ring``. In a persistent kernel it has memory of its own, because its
+        ``epilogue_aliases_ring``. In a persistent kernel it has separate memory, because its
         stores overlap the loads of the next tile.
         """
         c, ring_end = self.config, smem.offset

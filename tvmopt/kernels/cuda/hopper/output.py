@@ -21,7 +21,7 @@ CONSUMER_BARRIER = 8
 
 
 class Tiling(abc.ABC):
-    """How tiles cover the output tensor.
+    """Mapping of tiles to the output tensor.
 
     Attributes:
         shape: Extents of the output, as :meth:`place` indexes it.

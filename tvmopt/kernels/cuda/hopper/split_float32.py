@@ -1,4 +1,4 @@
-"""float32 products with TF32 tensor cores: operands in two parts, three products, exact sums.
+"""float32 GEMM with TF32 tensor cores: operands in two parts, three GEMMs, exact sums.
 
 A float32 number has 24 bits of mantissa, a TF32 number 11. So ``x = high + low``: ``high`` is ``x``
 without the bits that TF32 lacks, ``low`` the rest, rounded to TF32. Then::
@@ -8,11 +8,11 @@ without the bits that TF32 lacks, ``low`` the rest, rounded to TF32. Then::
 Tensor cores truncate their sums, so only the 3 x 32 products of one K block are added by them; the
 sums of the K blocks are added in float32, rounded to nearest. In a simulation of K from 256 to
 8192 the largest error was 0.2 to 1.4 times that of a sequential float32 sum. Where registers
-allow, a K block has a sum of its own while the sum before is added; but for the last K block of a
-group, because ptxas does not see that a wgmma of an earlier iteration of a loop has ended.
+allow, a K block has separate accumulators while the sum before is added; but for the last K block
+of a group, because ptxas does not see that a wgmma of an earlier iteration of a loop has ended.
 
 ``low`` has the sign of ``x`` and is zero only where ``x`` is (the smallest normal number in place
-of zero): infinities and NaN come out as of the products themselves, since an infinite ``high`` is
+of zero): infinities and NaN come out as in a float32 GEMM, since an infinite ``high`` is
 never multiplied by a zero that the other factor has not.
 
 Subnormal numbers count as zero, and a result within a thousandth of the largest float32 may stay

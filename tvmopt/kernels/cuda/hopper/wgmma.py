@@ -132,9 +132,9 @@ class Mma:
 
 
 class SplitMma(Mma):
-    """The wgmma of split float32 operands: three products a K block, whose sum is added exactly.
+    """The wgmma of split float32 operands: three a K block, whose sum is added exactly.
 
-    Tensor cores truncate their sums, so those of K blocks go to registers of their own, in turns.
+    Tensor cores truncate their sums, so the sums of K blocks go to separate registers, in turns.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class SplitMma(Mma):
         ]
 
     def issue(self, slot: Expr, accumulate: Expr) -> None:
-        """Issue and commit the wgmma of one stage: three products of parts."""
+        """Issue and commit the wgmma of one stage: three, of parts of the operands."""
         build.evaluate(T.ptx.wgmma.fence.sync.aligned())
         for number, parts in enumerate(PRODUCTS):
             self._multiply(slot, accumulate if number == 0 else tirx.const(True, "bool"), parts)

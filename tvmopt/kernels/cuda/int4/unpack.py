@@ -85,7 +85,7 @@ class Nibble:
 
 
 def rewrite_int4(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace products of a scale and a 4-bit value in ``func``; attributes are kept.
+    """Replace multiplications of a scale and a 4-bit value in ``func``; attributes are kept.
 
     Before -> after::
 

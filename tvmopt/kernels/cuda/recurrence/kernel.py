@@ -130,7 +130,7 @@ class _Launches:
                     CellRow(r, 1, self._of, row, 0, gates).emit(phase)
 
     def _products(self, phase: int, place: RowBlock, lane: Expr) -> tirx.Buffer:
-        """Emit the products of the state and the weight; return the lane's partial sums.
+        """Emit the GEMV of the state and the weight; return the lane's partial sums.
 
         They lie in the order (row, gate).
         Their number is rounded up to a power of two.

@@ -33,7 +33,7 @@ class HopperAttentionConfig(CudaHint):
         pingpong: Whether the consumer warpgroups issue their GEMMs in turn (named barriers), so
             that the softmax of one overlaps the GEMMs of the others.
         persistent: Whether the grid is one thread block an SM that loops over tiles.
-        own_output: Whether the output tile has shared memory of its own, not that of Q: then TMA
+        own_output: Whether the output tile has separate shared memory, not Q's: then TMA
             loads the next Q during the epilogue.
         integer_max: Whether row maxima compare the bits of scores as integers, three at once.
         lazy_rescale: Whether the output is rescaled only where a row maximum grew by a factor of

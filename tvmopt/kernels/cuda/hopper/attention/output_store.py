@@ -22,7 +22,7 @@ class OutputStore:
 
     Args:
         tile: The output tile in shared memory.
-        memory: Its shared memory, stages x elements; a warpgroup writes the lines of its own rows.
+        memory: Its shared memory, stages x elements; a warpgroup writes its rows.
         descriptor: TMA descriptor of the output, boxes of 64 rows.
         axes: Order of the output's axes, see :class:`AttentionProblem`.
         threads: Thread indices.

@@ -73,7 +73,7 @@ def _configs(
 
 
 def _memory_of_output(persistent: bool, same: bool) -> Iterator[tuple[bool, int]]:
-    """Yield whether the output tile has memory of its own, and the stages of Q.
+    """Yield whether the output tile has separate memory, and the stages of Q.
 
     Args:
         persistent: Whether a thread block has several tiles; otherwise one stage of Q is enough.
