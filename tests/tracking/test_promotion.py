@@ -6,6 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
 from tvmopt.errors import ConfigError, PromotionRefusedError, StageFailedError
 from tvmopt.tracking.registry import promotion
@@ -54,6 +56,19 @@ def test_version_that_differs_from_its_float_model_is_refused(wrong_reference, t
             client, registered.name, "1", data=None, max_accuracy_drop=0.01, work_dir=tmp_path
         )
     assert "champion" not in client.get_registered_model(registered.name).aliases
+
+
+def test_a_registry_that_does_not_answer_has_no_missing_champion(use_example):
+    client = use_example.client()
+    assert promotion.champion_of(client, "no-such-model") is None
+    assert promotion.champion_of(client, "digits-cnn") is not None
+
+    class Away:
+        def get_model_version_by_alias(self, name, alias):
+            raise MlflowException("the database is locked", TEMPORARILY_UNAVAILABLE)
+
+    with pytest.raises(MlflowException, match="locked"):
+        promotion.champion_of(Away(), "digits-cnn")
 
 
 def test_missing_reference_is_refused(use_example, tmp_path):

@@ -33,6 +33,8 @@ from tvmopt.tracking.store.trust import checked_artifacts
 
 # Top-1 with class indices as labels, else fidelity.
 _FITTING = MetricParameters()
+# MLflow's error codes of an alias, and of a registered model, that is not there.
+_MISSING = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,10 +177,16 @@ def _p50(version: ModelVersion) -> float:
 
 
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
-    """Return the version with the alias ``champion``."""
+    """Return the version with the alias ``champion``; None without one, or without the model.
+
+    Raises:
+        MlflowException: When the registry does not answer. It may have a champion then.
+    """
     try:
         return client.get_model_version_by_alias(name, CHAMPION)
-    except MlflowException:
+    except MlflowException as error:
+        if error.error_code not in _MISSING:
+            raise
         return None
 
 
