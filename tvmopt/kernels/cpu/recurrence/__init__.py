@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvmopt.kernels.cpu.recurrence.integer_product import zero_point
+from tvmopt.kernels.cpu.recurrence.integer_gemv import zero_point
 from tvmopt.kernels.cpu.recurrence.kernel import parameters_in, recurrence_kernel
 from tvmopt.kernels.cpu.recurrence.tiling import (
     RecurrenceTiling,

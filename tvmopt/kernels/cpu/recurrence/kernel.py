@@ -16,7 +16,7 @@ of others (a GRU's hidden gate) form a second phase after a barrier. The state i
 since all tiles read the whole state of the last step.
 
 The kernel takes the input's GEMM from a matmul over all steps, or computes them itself
-while it waits for the weight (:mod:`~tvmopt.kernels.cpu.recurrence.input_product`).
+while it waits for the weight (:mod:`~tvmopt.kernels.cpu.recurrence.input_gemm`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.kernels.cpu.recurrence.fetch import fetch_inputs, fetch_state, fetches
-from tvmopt.kernels.cpu.recurrence.input_product import BlockProducts, input_parameters
-from tvmopt.kernels.cpu.recurrence.integer_product import (
-    IntegerProducts,
+from tvmopt.kernels.cpu.recurrence.input_gemm import BlockGemm, input_parameters
+from tvmopt.kernels.cpu.recurrence.integer_gemv import (
+    IntegerGemv,
     IntegerState,
     zero_point,
 )
-from tvmopt.kernels.cpu.recurrence.state_product import StateProducts
+from tvmopt.kernels.cpu.recurrence.state_gemv import StateGemv
 from tvmopt.kernels.cpu.recurrence.threads import StepThreads
 from tvmopt.kernels.cpu.recurrence.tiling import (
     RecurrenceTiling,
@@ -190,11 +190,11 @@ class _Kernel:
         zero = tirx.IntImm("int32", 0)
         place = RowBlock(zero, direction, tile, zero, 1)
         for group in range(len(input_groups(self._r))):
-            products = BlockProducts(self._r, self._of, group, place, zero)
-            products.load(tirx.IntImm("bool", 1))
+            gemm = BlockGemm(self._r, self._of, group, place, zero)
+            gemm.load(tirx.IntImm("bool", 1))
             with build.serial(int(self._of["x"].shape[1])) as k:
-                products.add(k)
-            products.store()
+                gemm.add(k)
+            gemm.store()
 
     def _task(self, phase: int, step: Expr, direction: Expr, tile: Expr) -> None:
         """Emit one tile of one direction, over all rows of the batch."""
@@ -209,9 +209,9 @@ class _Kernel:
             self._block(phase, RowBlock(step, direction, tile, first, rest))
 
     def _block(self, phase: int, place: RowBlock) -> None:
-        products_of = StateProducts if self._state8 is None else IntegerProducts
-        state = products_of(self._r, self._tiling, self._of, phase, place)
-        if isinstance(state, StateProducts) and self._block_steps:
+        gemv = StateGemv if self._state8 is None else IntegerGemv
+        state = gemv(self._r, self._tiling, self._of, phase, place)
+        if isinstance(state, StateGemv) and self._block_steps:
             self._beside_inputs(phase, place, state)
         else:
             state.emit()
@@ -222,13 +222,13 @@ class _Kernel:
             if self._state8 is not None:
                 self._state8.keep(phase, place, row, lanes)
 
-    def _beside_inputs(self, phase: int, place: RowBlock, state: StateProducts) -> None:
+    def _beside_inputs(self, phase: int, place: RowBlock, state: StateGemv) -> None:
         """Emit the GEMV of the state, and the GEMM of the next block of inputs, if any."""
         block, step = place.step // self._block_steps, place.step % self._block_steps
         with build.If((block + 1) * self._block_steps < self._r.steps):
             with build.Then():
                 following = [
-                    BlockProducts(self._r, self._of, group, place, block + 1)
+                    BlockGemm(self._r, self._of, group, place, block + 1)
                     for group, (own, _) in enumerate(input_groups(self._r))
                     if own == phase
                 ]

@@ -1,4 +1,4 @@
-"""The product of a layer's input and its weight, computed while the recurrent weight is read.
+"""GEMM of a layer's input and its weight, computed while the recurrent weight is read.
 
 A step reads the whole recurrent weight, and uses each value once, so that it waits for memory.
 Meanwhile it multiplies a part of the input's weight by the inputs of the next block of steps::
@@ -6,8 +6,8 @@ Meanwhile it multiplies a part of the input's weight by the inputs of the next b
     step        0 1 2 3 4 5 | 6 7 8 9 10 11 | ...
     multiplies  6 ...... 11 | 12 ....... 17 |        # a sixth of the features at each step
 
-The products of two blocks are kept: those that the steps read, and those that grow. A thread reads
-only what it wrote itself. For batch 1 without ``lengths``: then a step knows which inputs follow.
+The accumulators of two blocks are kept: the steps read one block while the other grows. A thread
+reads only its own results. For batch 1 without ``lengths``: then a step knows which inputs follow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def input_parameters(
     ]
 
 
-class BlockProducts:
+class BlockGemm:
     """GEMM of one block of steps, for one tile and one group of gates.
 
     Args:

@@ -82,7 +82,7 @@ class IntegerState:
         build.buffer_store(self._of[name], whole.astype(self._dot.data), at)
 
 
-class IntegerProducts:
+class IntegerGemv:
     """GEMV of one tile and a block of rows; ``buffer`` (1, row, gate, unit) holds the result.
 
     Args:

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as build
 
-from tvmopt.kernels.cpu.recurrence.input_product import BlockProducts
+from tvmopt.kernels.cpu.recurrence.input_gemm import BlockGemm
 from tvmopt.kernels.cpu.recurrence.tiling import RecurrenceTiling
 from tvmopt.kernels.recurrence import Recurrence
 from tvmopt.kernels.recurrence.cell import RowBlock
@@ -19,7 +19,7 @@ _MOST_PARTS = 8
 _MOST_BESIDE = 16
 
 
-class StateProducts:
+class StateGemv:
     """Accumulators (part, row, gate, unit); part 0 holds the result.
 
     Args:
@@ -52,7 +52,7 @@ class StateProducts:
         self._add(0, parts)
         self._join(parts)
 
-    def emit_beside(self, groups: Sequence[BlockProducts], step: Expr) -> None:
+    def emit_beside(self, groups: Sequence[BlockGemm], step: Expr) -> None:
         """Emit the GEMV, and within it a part of the input's GEMM.
 
         Args:
@@ -69,9 +69,7 @@ class StateProducts:
         self._add(done, parts)
         self._join(parts)
 
-    def _emit_group(
-        self, group: BlockProducts, step: Expr, first: int, values: int, parts: int
-    ) -> int:
+    def _emit_group(self, group: BlockGemm, step: Expr, first: int, values: int, parts: int) -> int:
         """Emit a group's part, beside at most ``values`` values of the state; return how many."""
         features, rest = divmod(group.features, group.steps)
         together = beside = 0
