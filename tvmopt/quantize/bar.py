@@ -145,6 +145,40 @@ class Bar:
         errors = self.standard_errors / _ERRORS_OF_INTERVAL
         return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
 
+    def is_likely(self, drop: float, interval: Interval | None, samples: int) -> bool:
+        """Return whether a drop is within the limit by one standard error, a probability of 84 %.
+
+        Args:
+            drop: The drop of the accuracy.
+            interval: Its 95% interval; None where unknown.
+            samples: Number of samples that were measured.
+        """
+        if interval is None or self.max_drop == 0:
+            return False
+        return drop + self._spread(drop, interval, samples) / _ERRORS_OF_INTERVAL <= self.max_drop
+
+    def samples_to_decide(
+        self, drop: float, interval: Interval, samples: int, *, of_metric: bool
+    ) -> int:
+        """Return the number of samples that show a drop within the limit, if it stays the same.
+
+        The interval shrinks with the root of the number of samples.
+
+        Args:
+            drop: The drop, below the limit.
+            interval: Its 95% interval.
+            samples: Number of samples that were measured.
+            of_metric: Whether :meth:`holds_by_metric` decides, else :meth:`holds_by_mean`.
+        """
+        errors = self.standard_errors / _ERRORS_OF_INTERVAL if of_metric else 1.0
+        wanted = max(self.max_drop - drop, 1e-3 * self.max_drop)
+        ratio = errors * self._spread(drop, interval, samples) / wanted
+        return max(samples + 1, math.ceil(samples * ratio**2))
+
+    def _spread(self, drop: float, interval: Interval, samples: int) -> float:
+        """Return the width of the interval above the drop, at least what samples leave open."""
+        return max(interval[1] - drop, self.unseen(samples))
+
     def unseen(self, samples: int) -> float:
         """Return the drop that this many samples leave open, above the one that they show."""
         return _ERRORS_OF_INTERVAL * _CLUMP / samples

@@ -61,7 +61,7 @@ def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
 
     The drop counts with the upper end of its interval, which decides. The smaller multiple counts
     where both the drop and the closeness to the float model miss the bar; it is at most 1 where the
-    model meets the bar.
+    model meets the bar, or is likely to: then the samples miss the bar, and no loss does.
 
     Args:
         verdict: What was measured.
@@ -73,6 +73,6 @@ def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
         drop = max(drop, verdict.most_drop)
     by_drop = drop / bar.max_drop if bar.max_drop > 0 else 0.0
     losses = by_drop, bar.distance(verdict.accuracy.cosine, verdict.losses, dtype)
-    if verdict.holds:
+    if verdict.holds or verdict.is_likely:
         return min(1.0, *losses)
     return min((loss for loss in losses if loss > 1), default=1.0)

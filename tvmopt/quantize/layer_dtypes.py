@@ -7,6 +7,9 @@ with all layers converted together, after a correction of its biases for these d
 are measured: each where the loss that was measured before lets it be expected within the bar. Where
 no choice with int8 met the bar when time ends, the fastest one whose extrapolated loss is within
 the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
+
+Samples can be too few to show that a map meets the bar. One that is likely to is undecided: it is
+chosen where it is clearly faster than what was shown.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def _search(
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
     can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
-    if can_measure and measure(candidates[0], deadline).holds:
+    if can_measure and _is_enough(measure(candidates[0], deadline), measure):
         return
     low, high = _bisected(candidates, measure, deadline)
     halves = any(choice.never for choice in choices)
@@ -111,12 +114,22 @@ def _bisected(
         middle = (low + high) // 2
         if aims or left < math.log2(high - low) + 1:  # too few for a bisection
             middle = min(measure.expected_to_hold(candidates, low, middle), high - 1)
-        if measure(candidates[middle], deadline).holds:
+        found = measure(candidates[middle], deadline)
+        if _is_enough(found, measure):
             high = middle
         else:
             low = middle
-        aims = not aims
+        # The loss of an undecided map does not tell which one the samples would show to hold.
+        aims = not aims and not found.is_undecided
     return low, high
+
+
+def _is_enough(found: DtypeMap, measure: MapMeasurement) -> bool:
+    """Return whether a faster map is sought next: this one meets the bar, as far as samples tell.
+
+    Where they can show it of no map, a map that is likely to meet the bar is enough.
+    """
+    return found.holds or (found.is_undecided and not measure.can_be_shown)
 
 
 def _assumed(

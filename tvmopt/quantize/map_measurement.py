@@ -118,6 +118,15 @@ class MapMeasurement:
         """Return whether the choice needs no measurement."""
         return self._verdict_of_one_dtype(self._by_name(choice)) is not None
 
+    @property
+    def can_be_shown(self) -> bool:
+        """Whether the samples show that the most accurate 16-bit float meets the bar.
+
+        Samples that are too few for it are too few for int8.
+        """
+        halves = [v for dtype, v in self._known.items() if dtype in dtype_table.HALF_FLOATS]
+        return not halves or any(verdict.holds for verdict in halves)
+
     def times_left(self, deadline: float) -> float:
         """Return how many measurements fit into the remaining time, before one of few samples."""
         few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
@@ -194,6 +203,8 @@ class MapMeasurement:
             loss_bound=loss_bound(judged.losses),
             biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
             is_assumed=is_assumed,
+            is_undecided=judged.is_likely and not holds and not is_assumed,
+            samples_to_decide=judged.samples_to_decide if not holds else 0,
         )
         self.found.append(found)
         self._tell(found)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _FIRST_SAMPLES = 16  # samples that tell how many are needed
 _SHARE_OF_FIRST = 0.2  # of the time limit, for the first samples
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
+# For one of a map of dtypes: few are measured, and a metric of few samples decides nothing.
+_SHARE_OF_ONE_MAP = 0.08
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
 _LADDER_WEIGHT = {dtype: 1.0 if dtype in HALF_FLOATS else 2.0 for dtype in LOW_DTYPES}
@@ -134,7 +136,8 @@ def sensitivity(
     analysis, why_not_asked = begin(chosen)
     costs = _estimated(analysis, peaks)
     starts = _all_converted(analysis, costs, deadline)
-    wanted = _wanted_samples(analysis, starts, _SHARE_OF_ONE * time_limit_s)
+    share = _SHARE_OF_ONE_MAP if layer_dtypes else _SHARE_OF_ONE
+    wanted = _wanted_samples(analysis, starts, share * time_limit_s)
     if min(wanted, samples, data.samples) > few.samples:
         chosen = _choose(data, min(wanted, samples), seed)
         analysis, why_not_asked = begin(chosen)
