@@ -226,6 +226,19 @@ def test_an_undecided_map_is_chosen_where_it_is_clearly_faster():
         assert fastest([shown, undecided]) is (undecided if is_chosen else shown)
 
 
+def test_after_a_near_miss_the_next_map_is_near(choose):
+    """The first map loses 0.0107, by an aim at 0.7 of 0.01 and an exponent of 1; it is 0.6."""
+
+    def drop(integers):
+        return 0.025 * (sum(sorted(MANY)[:integers]) / sum(MANY)) ** 0.6
+
+    alone = {"int8": _verdict(0.025), "bfloat16": _verdict(0.0)}
+    found = choose(drop, alone, errors=MANY, limit=2.5 * COST_S)
+    first, second = found.judged
+    assert 0.01 < drop(first) < 0.0115
+    assert first - 3 <= second < first and drop(second) <= 0.01 and found.chosen.holds
+
+
 def test_no_map_is_assumed_where_time_does_not_end(choose):
     """Every map with an int8 layer misses the bar."""
     found = choose(lambda n: 0.02 if n else 0.0, {"int8": _verdict(0.02)}, halves=False)
@@ -276,8 +289,11 @@ def test_excess_over_the_bar():
     assert measured_excess(by_scores, bar, "int8") == pytest.approx(3)
     undecided = dataclasses.replace(no_drop, most_drop=0.02)  # the interval misses, not the drop
     assert measured_excess(undecided, bar, "int8") == pytest.approx(2)
+    found = measured_excess(undecided, bar, "int8", can_be_shown=False)
+    assert found == pytest.approx(2 / 1.96)  # one standard error
     likely = dataclasses.replace(undecided, is_likely=True)  # the samples miss, no loss does
-    assert measured_excess(likely, bar, "int8") <= 1
+    assert measured_excess(likely, bar, "int8", can_be_shown=False) <= 1
+    assert measured_excess(likely, bar, "int8") == pytest.approx(2)
     assert measured_excess(JointVerdict(_accuracy(0.0, 0.97), True), bar, "int8") <= 1
     assert measured_excess(no_drop, Bar(0.0), "int8") == pytest.approx(10)
 

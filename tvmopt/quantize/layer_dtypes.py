@@ -119,8 +119,7 @@ def _bisected(
             high = middle
         else:
             low = middle
-        # The loss of an undecided map does not tell which one the samples would show to hold.
-        aims = not aims and not found.is_undecided
+        aims = not aims
     return low, high
 
 

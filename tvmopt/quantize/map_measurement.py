@@ -21,8 +21,9 @@ from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Ranges
 
-# Part of the allowed loss that is aimed at between two measurements.
-_AIMED_PART = 0.7
+# Part of the allowed loss that is aimed at between two measurements; the larger one where the last
+# map missed the bar by little, so that little is extrapolated.
+_AIMED_PART, _NEAREST_PART = 0.7, 0.95
 # Measurements that should fit into the remaining time, each on all samples: the worst ones alone
 # would show a larger drop than all of them.
 _MEASUREMENTS = 3
@@ -77,7 +78,7 @@ class MapMeasurement:
         self._loss = ExtrapolatedLoss()
         for dtype, verdict in known.items():
             alone = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in choices]
-            excess = measured_excess(verdict, analysis.bar, dtype)
+            excess = self._excess(verdict, dtype)
             self._loss.add(self.predicted_loss(alone), excess)
         self.found = [self.float_model()]
         if setting.ranges is not None:
@@ -91,7 +92,7 @@ class MapMeasurement:
             ranges = self._corrected(by_name, deadline)
             judged = self._judged(by_name, ranges, deadline)
             self._measurement_s = time.monotonic() - start - self._setup_s
-        excess = measured_excess(judged, self._analysis.bar, whole_model_dtype(by_name.values()))
+        excess = self._excess(judged, whole_model_dtype(by_name.values()))
         self._loss.add(self.predicted_loss(choice), excess)
         return self._keep(choice, judged, ranges, holds=judged.holds)
 
@@ -143,7 +144,8 @@ class MapMeasurement:
         Returns:
             None where nothing that was measured misses the bar.
         """
-        return self._loss.allowed(part * _AIMED_PART, careful=careful)
+        aimed = max(_AIMED_PART, _NEAREST_PART - (self._loss.least_excess - 1))
+        return self._loss.allowed(part * (_AIMED_PART if careful else aimed), careful=careful)
 
     def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:
         """Return the first position after ``low`` that is expected to meet the bar.
@@ -159,6 +161,10 @@ class MapMeasurement:
             if self.predicted_loss(candidates[at]) <= allowed
         )
         return next(within, len(candidates) - 1)
+
+    def _excess(self, verdict: JointVerdict, dtype: str) -> float:
+        bar = self._analysis.bar
+        return measured_excess(verdict, bar, dtype, can_be_shown=self.can_be_shown)
 
     def _by_name(self, choice: Sequence[int]) -> dict[str, str]:
         return {c.name: c.dtypes[at] for c, at in zip(self._choices, choice, strict=True)}
