@@ -26,10 +26,10 @@ from tvmopt.quantize.dtype_map import DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
-    between,
     dtype_changes,
     layer_choices,
     pareto_choices,
+    with_choices_between,
 )
 from tvmopt.quantize.map_measurement import MapMeasurement
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
@@ -78,7 +78,7 @@ def _search(
     deadline: float,
 ) -> None:
     """Measure choices until the fastest one that meets the bar is known, or time runs out."""
-    candidates = pareto_choices(choices, changes)
+    candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
     if len(candidates) == 1:
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
@@ -87,14 +87,9 @@ def _search(
         return
     low, high = _bisected(candidates, measure, deadline)
     halves = any(choice.never for choice in choices)
-    # No layer is float32 beside 16-bit floats: all layers are, or none.
-    if high - low == 1 and not (halves and high == len(candidates) - 1):
-        finer = between(candidates[low], candidates[high], choices, changes)
-        candidates = [candidates[low], *finer, candidates[high]]
-        low, high = _bisected(candidates, measure, deadline)
     if not set(fastest(measure.found).dtypes) <= set(HALF_FLOATS):
         return
-    if high - low > 1 and _assumed(candidates[low : high + 1], choices, changes, measure, deadline):
+    if high - low > 1 and _assumed(candidates[low : high + 1], measure, deadline):
         return
     if halves and not fastest(measure.found).layers:
         measure.accept_halves(deadline)
@@ -113,7 +108,10 @@ def _bisected(
     while high - low > 1 and (left := measure.times_left(deadline)) >= 1:
         middle = (low + high) // 2
         if aims or left < math.log2(high - low) + 1:  # too few for a bisection
-            middle = min(measure.expected_to_hold(candidates, low, middle), high - 1)
+            aimed = measure.expected_to_hold(candidates, low, middle)
+            # A map that was measured and holds at the aim leaves the faster ones to bisect.
+            if aimed < high or high == len(candidates) - 1:
+                middle = min(aimed, high - 1)
         found = measure(candidates[middle], deadline)
         if _is_enough(found, measure):
             high = middle
@@ -132,18 +130,14 @@ def _is_enough(found: DtypeMap, measure: MapMeasurement) -> bool:
 
 
 def _assumed(
-    candidates: Sequence[tuple[int, ...]],
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-    measure: MapMeasurement,
-    deadline: float,
+    candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
 ) -> bool:
     """Assume a choice after the first, which missed the bar; return whether one is not broken."""
     for trial in range(_ASSUMED):
         allowed = measure.allowed_loss(0.5**trial, careful=True)
         if allowed is None:
             return False
-        choice = _first_within(candidates, allowed, choices, changes, measure)
+        choice = _first_within(candidates, allowed, measure)
         if choice is None:
             return False
         if measure.assume(choice, deadline):
@@ -152,29 +146,13 @@ def _assumed(
 
 
 def _first_within(
-    candidates: Sequence[tuple[int, ...]],
-    allowed: float,
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-    measure: MapMeasurement,
+    candidates: Sequence[tuple[int, ...]], allowed: float, measure: MapMeasurement
 ) -> tuple[int, ...] | None:
-    """Return the fastest choice with at most the predicted loss ``allowed``.
+    """Return the fastest choice after the first with at most the predicted loss ``allowed``.
 
-    It is one of the candidates after the first, or lies between two of them. None stands for
-    float32, and for a choice whose verdict is known, as that of all layers in 16-bit floats.
+    None stands for float32, and for a choice whose verdict is known, as that of all layers in
+    16-bit floats.
     """
-    within = (i for i in range(1, len(candidates)) if _within(candidates[i], allowed, measure))
-    at = next(within, len(candidates) - 1)
-    before, after = candidates[at - 1], candidates[at]
-    finer = () if _breaks_halves(after, choices) else between(before, after, choices, changes)
-    found = next((c for c in (*finer, after) if _within(c, allowed, measure)), None)
+    within = (choice for choice in candidates[1:] if measure.predicted_loss(choice) <= allowed)
+    found = next(within, None)
     return found if found is not None and any(found) and not measure.is_known(found) else None
-
-
-def _within(choice: Sequence[int], allowed: float, measure: MapMeasurement) -> bool:
-    return measure.predicted_loss(choice) <= allowed
-
-
-def _breaks_halves(choice: Sequence[int], choices: Sequence[LayerChoice]) -> bool:
-    """Return whether the choice is float32, which has no place beside 16-bit floats."""
-    return not any(choice) and any(c.never for c in choices)
