@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tvmopt.evaluate import expected_disagreement as module
 from tvmopt.evaluate.agreement import Agreement, excess
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 
@@ -60,3 +61,20 @@ def test_changes_of_the_float_model_are_estimated_like_those_of_the_model() -> N
     np.testing.assert_allclose(shares[:, 2], shares[:, 1])
     half = shares[:, 0].mean() + shares[:, 1].mean() / 2
     assert excess(shares.mean(axis=0)) == pytest.approx(half) and half > 0
+
+
+def test_many_rows_take_fewer_errors_each(monkeypatch) -> None:
+    calls = []
+
+    class Counted(Agreement):
+        def add(self, *arguments):
+            calls.append(len(arguments[1]))
+            super().add(*arguments)
+
+    monkeypatch.setattr(module, "Agreement", Counted)
+    rng = np.random.default_rng(4)
+    got, want = _scores(rng, 4000, 0.05)
+    few = excess(expected_disagreement(got, want).mean(axis=0))
+    assert calls == [4000] * 3
+    monkeypatch.setattr(module, "_PAIRS", 10**6)
+    assert few == pytest.approx(excess(expected_disagreement(got, want).mean(axis=0)), rel=0.1)

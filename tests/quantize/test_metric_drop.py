@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.evaluate.dataset import Batch, Dataset
+from tvmopt.evaluate.drop_interval import of_metric
 from tvmopt.frontend.reference import Reference, input_specs
 from tvmopt.metrics.metric import Metric, find_metric
 from tvmopt.quantize import sensitivity
@@ -50,6 +52,24 @@ def test_bar_of_a_metric(cosine, drop, samples, interval, holds) -> None:
     assert BAR.holds_by_metric(MeasuredAccuracy(found, 0), "int8", lambda: interval) is holds
 
 
+@pytest.mark.parametrize(
+    ("drop", "high", "samples", "is_likely", "needed"),
+    [
+        (0.004, 0.0109, 64, True, 199),  # a standard error of 0.0035, of 0.0060 left
+        (0.004, 0.0170, 64, False, 0),
+        (0.012, 0.0130, 64, False, 0),
+        (0.0, 0.0, 64, True, 65),  # no sample differs: 64 leave a drop of 0.003 open
+        (0.0, 0.0, 8, False, 0),
+    ],
+)
+def test_a_likely_drop_and_the_samples_that_would_decide(drop, high, samples, is_likely, needed):
+    assert BAR.is_likely(drop, (-0.01, high), samples) is is_likely
+    if is_likely:
+        found = BAR.samples_to_decide(drop, (-0.01, high), samples, of_metric=True)
+        assert found == needed
+    assert not BAR.is_likely(drop, None, samples) and not Bar(0.0).is_likely(0, (0, 0), samples)
+
+
 def test_scores_that_keep_their_class_are_close() -> None:
     found = MeasuredAccuracy(Accuracy("cer", 0.1, 0.1, None, 0.95, 0.0, 32), 0)
     assert not BAR.holds_by_metric(found, "int8", lambda: (0.0, 0.0))
@@ -77,6 +97,23 @@ def test_drop_of_all_batches_in_any_order() -> None:
     assert 0 <= low < 0.25 < high <= 0.5
     with pytest.raises(ConfigError, match="metric 'mean_absolute_error' needs labels"):
         MetricDrop(find_metric("mean_absolute_error", "", ("y",)), [Batch({}, None, 2)], expected)
+
+
+@pytest.mark.parametrize(("seconds", "is_known"), [(0.004, True), (0.1, False)])
+def test_a_slow_metric_is_resampled_as_often_as_an_interval_needs(monkeypatch, seconds, is_known):
+    """At 0.1 s of time a metric of 4 ms has 25 resamples; fifty take 0.2 s."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def score(arrays, labels):
+        now[0] += seconds / 2  # the two models
+        return np.abs(arrays[0] - labels).mean()
+
+    metric = Metric("own.py:error", False, lambda arrays, _: arrays, score)
+    sides = [[[np.arange(8.0) + shift]] for shift in (0.5, 0.25)]
+    found = of_metric(metric, *sides, np.arange(8.0), 0.1)
+    assert (found is not None) is is_known
+    assert now[0] <= 10 * 0.1 + seconds
 
 
 @pytest.fixture(scope="module")

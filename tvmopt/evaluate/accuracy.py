@@ -173,6 +173,12 @@ class AccuracyMeter:
             self._add_float_r2(actual, expected, valid, padding)
 
     @property
+    def last_cosine(self) -> float:
+        """The smallest cosine of the last batch's outputs; 0 where its rows are others."""
+        agrees = not self._sorts or self._same_batches[-1]
+        return self._batch_cosines[-1] if agrees else 0.0
+
+    @property
     def takes_again(self) -> bool:
         """Whether rows are compared by their class, as far as is known."""
         return (

@@ -17,6 +17,9 @@ _PERCENTILES = (100 * (1 - _CONFIDENCE) / 2, 100 * (1 + _CONFIDENCE) / 2)
 _RESAMPLES, _BYTES = 2000, 1 << 26
 # Of a metric that is computed anew for each resample.
 _MOST_METRIC, _LEAST_METRIC, _METRIC_S = 400, 50, 2.0
+_PATIENCE = (
+    10  # times the limit, until there are the least resamples: without them nothing is known
+)
 _SEED = 20261127
 
 
@@ -83,7 +86,8 @@ def of_metric(
         kept: What it kept of each batch of the model's outputs.
         reference: What it kept of each batch of the float model's outputs.
         labels: Labels of all samples.
-        limit_s: Most seconds; None where these are too few for fifty resamples.
+        limit_s: Most seconds, ten times as many until there are fifty resamples; None where these
+            are too few for fifty.
     """
     count = len(labels)
     arrays = [
@@ -94,9 +98,10 @@ def of_metric(
     rng = np.random.default_rng(_SEED)
     sign = 1.0 if metric.larger_is_better else -1.0
     drops: list[float] = []
-    end = time.monotonic() + limit_s
+    start = time.monotonic()
     for _ in range(_MOST_METRIC):
-        if time.monotonic() > end:
+        patience = _PATIENCE if len(drops) < _LEAST_METRIC else 1
+        if time.monotonic() > start + patience * limit_s:
             break
         at = rng.integers(count, size=count)
         own, theirs = ([[array[at] for array in side]] for side in arrays)

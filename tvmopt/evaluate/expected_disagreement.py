@@ -20,6 +20,9 @@ import numpy as np
 from tvmopt.evaluate.agreement import Agreement
 
 _OTHERS = 24  # rows whose errors each row takes
+# With many rows each takes fewer: the rows' number then limits the precision, and texts have
+# thousands of classes and dozens of rows a sample, which takes seconds for each error.
+_PAIRS, _LEAST_OTHERS = 1 << 13, 3
 _SMALLEST = 1e-9  # probability that float32 cannot tell from 0
 
 
@@ -51,7 +54,7 @@ def expected_disagreement(
     errors, *own = ((side - want) / spread for side in (got, *drawn))
     count = len(want)
     lost = np.zeros((count, 3))
-    steps = range(min(_OTHERS, count))
+    steps = range(min(_OTHERS, count, max(_LEAST_OTHERS, _PAIRS // count)))
     for step in steps:  # step 0: a row's own error
         other = (np.arange(count) + step * max(1, count // len(steps))) % count
         agreement = Agreement()

@@ -14,7 +14,7 @@ from tvmopt.evaluate.drop_interval import Interval
 
 _LEAST_LOSS = 1e-9  # 1 - cosine that float32 cannot distinguish from 0
 _LEAST_BATCHES = 4  # minimum for an estimate of the spread
-_ERRORS_OF_INTERVAL = 1.96  # standard errors from the drop to the end of its 95% interval
+ERRORS_OF_INTERVAL = 1.96  # standard errors from the drop to the end of its 95% interval
 _CLUMP = 0.1  # fraction of a sample's rows expected to be wrong together
 
 
@@ -142,12 +142,46 @@ class Bar:
         if near:
             return low <= self.max_drop
         # Where no resample differs, nothing was seen of what a sample may lose.
-        errors = self.standard_errors / _ERRORS_OF_INTERVAL
+        errors = self.standard_errors / ERRORS_OF_INTERVAL
         return (tells or low < high) and drop + errors * max(0.0, high - drop) <= self.max_drop
+
+    def is_likely(self, drop: float, interval: Interval | None, samples: int) -> bool:
+        """Return whether a drop is within the limit by one standard error, a probability of 84 %.
+
+        Args:
+            drop: The drop of the accuracy.
+            interval: Its 95% interval; None where unknown.
+            samples: Number of samples that were measured.
+        """
+        if interval is None or self.max_drop == 0:
+            return False
+        return drop + self._spread(drop, interval, samples) / ERRORS_OF_INTERVAL <= self.max_drop
+
+    def samples_to_decide(
+        self, drop: float, interval: Interval, samples: int, *, of_metric: bool
+    ) -> int:
+        """Return the number of samples that show a drop within the limit, if it stays the same.
+
+        The interval shrinks with the root of the number of samples.
+
+        Args:
+            drop: The drop, below the limit.
+            interval: Its 95% interval.
+            samples: Number of samples that were measured.
+            of_metric: Whether :meth:`holds_by_metric` decides, else :meth:`holds_by_mean`.
+        """
+        errors = self.standard_errors / ERRORS_OF_INTERVAL if of_metric else 1.0
+        wanted = max(self.max_drop - drop, 1e-3 * self.max_drop)
+        ratio = errors * self._spread(drop, interval, samples) / wanted
+        return max(samples + 1, math.ceil(samples * ratio**2))
+
+    def _spread(self, drop: float, interval: Interval, samples: int) -> float:
+        """Return the width of the interval above the drop, at least what samples leave open."""
+        return max(interval[1] - drop, self.unseen(samples))
 
     def unseen(self, samples: int) -> float:
         """Return the drop that this many samples leave open, above the one that they show."""
-        return _ERRORS_OF_INTERVAL * _CLUMP / samples
+        return ERRORS_OF_INTERVAL * _CLUMP / samples
 
     def holds_by_mean(
         self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from tvmopt.quantize.bar import Bar
+from tvmopt.quantize.bar import ERRORS_OF_INTERVAL, Bar
 from tvmopt.quantize.joint import JointVerdict
 
 _LEAST_EXPONENT, _LARGEST_EXPONENT = 0.5, 1.0
@@ -30,6 +30,11 @@ class ExtrapolatedLoss:
         """
         if predicted > 0 and math.isfinite(predicted) and excess > 1 and math.isfinite(excess):
             self._missed[predicted] = max(excess, self._missed.get(predicted, 0.0))
+
+    @property
+    def least_excess(self) -> float:
+        """The excess of the missed map with the least predicted loss; infinite without one."""
+        return min(self._missed.items(), default=(0.0, math.inf))[1]
 
     def allowed(self, part: float, *, careful: bool = False) -> float | None:
         """Return the largest predicted loss whose measured loss is expected to be allowed.
@@ -56,23 +61,28 @@ class ExtrapolatedLoss:
         return float(loss * (part / excess) ** (1 / exponent))
 
 
-def measured_excess(verdict: JointVerdict, bar: Bar, dtype: str) -> float:
+def measured_excess(
+    verdict: JointVerdict, bar: Bar, dtype: str, *, can_be_shown: bool = True
+) -> float:
     """Return the loss of a measured model over the loss that the bar allows.
 
     The drop counts with the upper end of its interval, which decides. The smaller multiple counts
     where both the drop and the closeness to the float model miss the bar; it is at most 1 where the
-    model meets the bar.
+    model meets the bar. Where the samples can show that of no model, one standard error is added in
+    place of the interval, and the multiple is at most 1 where the model is likely to meet the bar.
 
     Args:
         verdict: What was measured.
         bar: The accuracy bar.
         dtype: The dtype that decides the allowed loss.
+        can_be_shown: Whether the samples show of a more accurate model that it meets the bar.
     """
     drop = verdict.accuracy.drop if verdict.expected_drop is None else verdict.expected_drop
     if verdict.most_drop is not None:
-        drop = max(drop, verdict.most_drop)
+        spread = max(0.0, verdict.most_drop - drop)
+        drop += spread if can_be_shown else spread / ERRORS_OF_INTERVAL
     by_drop = drop / bar.max_drop if bar.max_drop > 0 else 0.0
     losses = by_drop, bar.distance(verdict.accuracy.cosine, verdict.losses, dtype)
-    if verdict.holds:
+    if verdict.holds or (verdict.is_likely and not can_be_shown):
         return min(1.0, *losses)
     return min((loss for loss in losses if loss > 1), default=1.0)

@@ -15,7 +15,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.agreement import excess
 from tvmopt.evaluate.dataset import Batch, is_class_indices
-from tvmopt.evaluate.drop_interval import of_agreement
+from tvmopt.evaluate.drop_interval import Interval, of_agreement
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
@@ -55,6 +55,9 @@ class JointVerdict:
         expected_drop: Drop that is expected from the class scores, where it decides; else None. It
             is above 0 where too few samples were measured to count a changed class.
         most_drop: Upper end of the drop's 95% interval, where it decides; else None.
+        is_likely: Whether the samples are too few to show that the model meets the bar, and its
+            drop is within the limit by one standard error.
+        samples_to_decide: Number of samples that would show it, where it is likely; else 0.
     """
 
     accuracy: Accuracy
@@ -62,6 +65,8 @@ class JointVerdict:
     losses: tuple[float, ...] = ()
     expected_drop: float | None = None
     most_drop: float | None = None
+    is_likely: bool = False
+    samples_to_decide: int = 0
 
     @property
     def mean_loss(self) -> float | None:
@@ -196,15 +201,15 @@ class Judge:
             got = session.run(None, batch.inputs)
             single = self._meter()
             labels = batch.labels if self._labelled else None
-            for each in (meter, single):
-                each.add(got, want, labels, batch.valid, batch.padding, self._again[at])
+            again = self._again[at] if self._asked is None else ()
+            for each in (meter, single) if self._asked is None else (meter,):
+                each.add(got, want, labels, batch.valid, batch.padding, again)
             if self._scored:
                 scored[at] = np.asarray(got[0])
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
-            alone = single.result()
-            losses[at] = 1 - alone.cosine
-            drops.append(alone.drop)
+            losses[at] = 1 - meter.last_cosine
+            drops.append(0.0 if self._asked is not None else single.result().drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             if (hopeless and coarse and not patient) or (
                 most is None and time.monotonic() > deadline
@@ -223,7 +228,10 @@ class Judge:
             return JointVerdict(measured.accuracy, False)
         if self._asked is None:
             return self._by_fidelity(measured, dtype, bar, meter, scored)
-        is_close = self._scored and self._by_scored(measured, dtype, bar, scored).holds
+
+        def is_close() -> bool:
+            return self._scored and self._by_scored(measured, dtype, bar, scored).holds
+
         return self._by_metric(self._asked, kept, measured, dtype, bar, is_close)
 
     def _by_fidelity(
@@ -240,8 +248,9 @@ class Judge:
             return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
         interval = meter.result(with_interval=True).interval
         holds = bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
-        return JointVerdict(
-            measured.accuracy, holds, measured.losses, most_drop=interval and interval[1]
+        drop = measured.accuracy.drop
+        return self._with_odds(
+            JointVerdict(measured.accuracy, holds, measured.losses), bar, drop, interval
         )
 
     def _by_scored(
@@ -256,8 +265,8 @@ class Judge:
             low, high = of_agreement(shares, counted=False)
             interval = low, max(high, drop + unseen)
         holds = bar.holds_by_mean(measured, dtype, drop, interval)
-        return JointVerdict(
-            measured.accuracy, holds, measured.losses, drop, interval and interval[1]
+        return self._with_odds(
+            JointVerdict(measured.accuracy, holds, measured.losses, drop), bar, drop, interval
         )
 
     def _by_metric(
@@ -267,7 +276,7 @@ class Judge:
         measured: MeasuredAccuracy,
         dtype: str,
         bar: Bar,
-        is_close: bool,
+        is_close: Callable[[], bool],
     ) -> JointVerdict:
         try:
             accuracy = asked.accuracy(kept, measured.accuracy)
@@ -275,8 +284,28 @@ class Judge:
             return JointVerdict(measured.accuracy, False)
         found = dataclasses.replace(measured, accuracy=accuracy)
         interval = asked.interval(kept)
-        holds = bar.holds_by_metric(found, dtype, lambda: interval, is_close)
-        return JointVerdict(accuracy, holds, measured.losses, most_drop=interval and interval[1])
+        # Expected changes of classes take long where there are many classes.
+        holds = bar.holds_by_metric(found, dtype, lambda: interval) or (
+            bar.holds_by_metric(found, dtype, lambda: interval, True) and is_close()
+        )
+        verdict = JointVerdict(accuracy, holds, measured.losses)
+        return self._with_odds(verdict, bar, accuracy.drop, interval)
+
+    def _with_odds(
+        self, verdict: JointVerdict, bar: Bar, drop: float, interval: Interval | None
+    ) -> JointVerdict:
+        """Return the verdict with the upper end of the interval, and what more samples may show."""
+        if interval is None:
+            return verdict
+        samples = verdict.accuracy.samples
+        is_likely = not verdict.holds and bar.is_likely(drop, interval, samples)
+        needed = 0
+        if is_likely:
+            of_metric = self._asked is not None
+            needed = bar.samples_to_decide(drop, interval, samples, of_metric=of_metric)
+        return dataclasses.replace(
+            verdict, most_drop=interval[1], is_likely=is_likely, samples_to_decide=needed
+        )
 
     def _meter(self) -> AccuracyMeter:
         return AccuracyMeter(self._metric, self._labelled, class_scores=self.class_scores)

@@ -13,6 +13,7 @@ quantizers", IEEE TASSP 36(9), 1988. It reaches the choices on the convex hull o
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,6 +188,25 @@ def pareto_choices(
         found.setdefault(minimise(unary, changes, starts=list(found)[-1:]).choice)
     found.pop(plain := (0,) * len(choices), None)
     return [*found, plain]
+
+
+def with_choices_between(
+    candidates: Sequence[tuple[int, ...]],
+    choices: Sequence[LayerChoice],
+    changes: Mapping[tuple[int, int], np.ndarray],
+) -> list[tuple[int, ...]]:
+    """Return the choices of the convex hull with those between each two that follow each other.
+
+    The hull can be sparse: with changes of dtype, one choice of it may have most layers in int8,
+    and the next one few. No layer is float32 beside 16-bit floats: all layers are, or none.
+    """
+    halves = any(choice.never for choice in choices)
+    found: list[tuple[int, ...]] = []
+    for fast, accurate in itertools.pairwise(candidates):
+        found.append(fast)
+        if any(accurate) or not halves:
+            found += between(fast, accurate, choices, changes)
+    return [*found, candidates[-1]]
 
 
 def between(

@@ -7,6 +7,9 @@ with all layers converted together, after a correction of its biases for these d
 are measured: each where the loss that was measured before lets it be expected within the bar. Where
 no choice with int8 met the bar when time ends, the fastest one whose extrapolated loss is within
 the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
+
+Samples can be too few to show that a map meets the bar. One that is likely to is undecided: it is
+chosen where it is clearly faster than what was shown.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ from tvmopt.quantize.dtype_map import DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
-    between,
     dtype_changes,
     layer_choices,
     pareto_choices,
+    with_choices_between,
 )
 from tvmopt.quantize.map_measurement import MapMeasurement
 from tvmopt.quantize.roofline import LayerRoofline, LayerWork
@@ -75,23 +78,18 @@ def _search(
     deadline: float,
 ) -> None:
     """Measure choices until the fastest one that meets the bar is known, or time runs out."""
-    candidates = pareto_choices(choices, changes)
+    candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
     if len(candidates) == 1:
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
     can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
-    if can_measure and measure(candidates[0], deadline).holds:
+    if can_measure and _is_enough(measure(candidates[0], deadline), measure):
         return
     low, high = _bisected(candidates, measure, deadline)
     halves = any(choice.never for choice in choices)
-    # No layer is float32 beside 16-bit floats: all layers are, or none.
-    if high - low == 1 and not (halves and high == len(candidates) - 1):
-        finer = between(candidates[low], candidates[high], choices, changes)
-        candidates = [candidates[low], *finer, candidates[high]]
-        low, high = _bisected(candidates, measure, deadline)
     if not set(fastest(measure.found).dtypes) <= set(HALF_FLOATS):
         return
-    if high - low > 1 and _assumed(candidates[low : high + 1], choices, changes, measure, deadline):
+    if high - low > 1 and _assumed(candidates[low : high + 1], measure, deadline):
         return
     if halves and not fastest(measure.found).layers:
         measure.accept_halves(deadline)
@@ -110,8 +108,12 @@ def _bisected(
     while high - low > 1 and (left := measure.times_left(deadline)) >= 1:
         middle = (low + high) // 2
         if aims or left < math.log2(high - low) + 1:  # too few for a bisection
-            middle = min(measure.expected_to_hold(candidates, low, middle), high - 1)
-        if measure(candidates[middle], deadline).holds:
+            aimed = measure.expected_to_hold(candidates, low, middle)
+            # A map that was measured and holds at the aim leaves the faster ones to bisect.
+            if aimed < high or high == len(candidates) - 1:
+                middle = min(aimed, high - 1)
+        found = measure(candidates[middle], deadline)
+        if _is_enough(found, measure):
             high = middle
         else:
             low = middle
@@ -119,19 +121,23 @@ def _bisected(
     return low, high
 
 
+def _is_enough(found: DtypeMap, measure: MapMeasurement) -> bool:
+    """Return whether a faster map is sought next: this one meets the bar, as far as samples tell.
+
+    Where they can show it of no map, a map that is likely to meet the bar is enough.
+    """
+    return found.holds or (found.is_undecided and not measure.can_be_shown)
+
+
 def _assumed(
-    candidates: Sequence[tuple[int, ...]],
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-    measure: MapMeasurement,
-    deadline: float,
+    candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
 ) -> bool:
     """Assume a choice after the first, which missed the bar; return whether one is not broken."""
     for trial in range(_ASSUMED):
         allowed = measure.allowed_loss(0.5**trial, careful=True)
         if allowed is None:
             return False
-        choice = _first_within(candidates, allowed, choices, changes, measure)
+        choice = _first_within(candidates, allowed, measure)
         if choice is None:
             return False
         if measure.assume(choice, deadline):
@@ -140,29 +146,13 @@ def _assumed(
 
 
 def _first_within(
-    candidates: Sequence[tuple[int, ...]],
-    allowed: float,
-    choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
-    measure: MapMeasurement,
+    candidates: Sequence[tuple[int, ...]], allowed: float, measure: MapMeasurement
 ) -> tuple[int, ...] | None:
-    """Return the fastest choice with at most the predicted loss ``allowed``.
+    """Return the fastest choice after the first with at most the predicted loss ``allowed``.
 
-    It is one of the candidates after the first, or lies between two of them. None stands for
-    float32, and for a choice whose verdict is known, as that of all layers in 16-bit floats.
+    None stands for float32, and for a choice whose verdict is known, as that of all layers in
+    16-bit floats.
     """
-    within = (i for i in range(1, len(candidates)) if _within(candidates[i], allowed, measure))
-    at = next(within, len(candidates) - 1)
-    before, after = candidates[at - 1], candidates[at]
-    finer = () if _breaks_halves(after, choices) else between(before, after, choices, changes)
-    found = next((c for c in (*finer, after) if _within(c, allowed, measure)), None)
+    within = (choice for choice in candidates[1:] if measure.predicted_loss(choice) <= allowed)
+    found = next(within, None)
     return found if found is not None and any(found) and not measure.is_known(found) else None
-
-
-def _within(choice: Sequence[int], allowed: float, measure: MapMeasurement) -> bool:
-    return measure.predicted_loss(choice) <= allowed
-
-
-def _breaks_halves(choice: Sequence[int], choices: Sequence[LayerChoice]) -> bool:
-    """Return whether the choice is float32, which has no place beside 16-bit floats."""
-    return not any(choice) and any(c.never for c in choices)

@@ -21,8 +21,9 @@ from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Ranges
 
-# Part of the allowed loss that is aimed at between two measurements.
-_AIMED_PART = 0.7
+# Part of the allowed loss that is aimed at between two measurements; the larger one where the last
+# map missed the bar by little, so that little is extrapolated.
+_AIMED_PART, _NEAREST_PART = 0.7, 0.95
 # Measurements that should fit into the remaining time, each on all samples: the worst ones alone
 # would show a larger drop than all of them.
 _MEASUREMENTS = 3
@@ -77,7 +78,7 @@ class MapMeasurement:
         self._loss = ExtrapolatedLoss()
         for dtype, verdict in known.items():
             alone = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in choices]
-            excess = measured_excess(verdict, analysis.bar, dtype)
+            excess = self._excess(verdict, dtype)
             self._loss.add(self.predicted_loss(alone), excess)
         self.found = [self.float_model()]
         if setting.ranges is not None:
@@ -91,7 +92,7 @@ class MapMeasurement:
             ranges = self._corrected(by_name, deadline)
             judged = self._judged(by_name, ranges, deadline)
             self._measurement_s = time.monotonic() - start - self._setup_s
-        excess = measured_excess(judged, self._analysis.bar, whole_model_dtype(by_name.values()))
+        excess = self._excess(judged, whole_model_dtype(by_name.values()))
         self._loss.add(self.predicted_loss(choice), excess)
         return self._keep(choice, judged, ranges, holds=judged.holds)
 
@@ -118,6 +119,15 @@ class MapMeasurement:
         """Return whether the choice needs no measurement."""
         return self._verdict_of_one_dtype(self._by_name(choice)) is not None
 
+    @property
+    def can_be_shown(self) -> bool:
+        """Whether the samples show that the most accurate 16-bit float meets the bar.
+
+        Samples that are too few for it are too few for int8.
+        """
+        halves = [v for dtype, v in self._known.items() if dtype in dtype_table.HALF_FLOATS]
+        return not halves or any(verdict.holds for verdict in halves)
+
     def times_left(self, deadline: float) -> float:
         """Return how many measurements fit into the remaining time, before one of few samples."""
         few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
@@ -134,7 +144,8 @@ class MapMeasurement:
         Returns:
             None where nothing that was measured misses the bar.
         """
-        return self._loss.allowed(part * _AIMED_PART, careful=careful)
+        aimed = max(_AIMED_PART, _NEAREST_PART - (self._loss.least_excess - 1))
+        return self._loss.allowed(part * (_AIMED_PART if careful else aimed), careful=careful)
 
     def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:
         """Return the first position after ``low`` that is expected to meet the bar.
@@ -150,6 +161,10 @@ class MapMeasurement:
             if self.predicted_loss(candidates[at]) <= allowed
         )
         return next(within, len(candidates) - 1)
+
+    def _excess(self, verdict: JointVerdict, dtype: str) -> float:
+        bar = self._analysis.bar
+        return measured_excess(verdict, bar, dtype, can_be_shown=self.can_be_shown)
 
     def _by_name(self, choice: Sequence[int]) -> dict[str, str]:
         return {c.name: c.dtypes[at] for c, at in zip(self._choices, choice, strict=True)}
@@ -194,6 +209,8 @@ class MapMeasurement:
             loss_bound=loss_bound(judged.losses),
             biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
             is_assumed=is_assumed,
+            is_undecided=judged.is_likely and not holds and not is_assumed,
+            samples_to_decide=judged.samples_to_decide if not holds else 0,
         )
         self.found.append(found)
         self._tell(found)

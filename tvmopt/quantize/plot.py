@@ -135,7 +135,7 @@ def _draw_maps(axes: Axes, result: Sensitivity) -> None:
     colour = chart.COLOURS[0]
     axes.plot(times, predicted, ":", color=colour, linewidth=1, label="predicted")
     for holds, face, what in ((True, colour, "meets the bar"), (False, "none", "misses the bar")):
-        some = [at for at, m in enumerate(maps) if (m.holds or m.is_assumed) is holds]
+        some = [at for at, m in enumerate(maps) if m.can_be_chosen is holds]
         if some:
             axes.plot(
                 [times[at] for at in some], [losses[at] for at in some], "o", color=colour,

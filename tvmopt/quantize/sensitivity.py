@@ -52,6 +52,8 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.single_layers import with_errors
 
 _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted model
+# For one of a map of dtypes: few are measured, and a metric of few samples decides nothing.
+_SHARE_OF_ONE_MAP = 0.08
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
 
@@ -132,7 +134,8 @@ def sensitivity(
     analysis, why_not_asked = begin(chosen)
     costs = estimated_costs(analysis, peaks)
     starts = all_converted(analysis, costs, deadline)
-    wanted = wanted_samples(analysis, starts, _SHARE_OF_ONE * time_limit_s)
+    share = _SHARE_OF_ONE_MAP if layer_dtypes else _SHARE_OF_ONE
+    wanted = wanted_samples(analysis, starts, share * time_limit_s)
     if min(wanted, samples, data.samples) > few.samples:
         chosen = choose_samples(data, min(wanted, samples), seed)
         analysis, why_not_asked = begin(chosen)

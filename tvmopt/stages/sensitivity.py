@@ -130,6 +130,11 @@ def _map_line(found: Sensitivity) -> str:
             f"; time ended before a map was shown to keep the accuracy: this one is chosen by its "
             f"predicted loss and {chosen.samples} samples"
         )
+    if chosen.is_undecided:
+        assumed = (
+            f"; undecided: {chosen.samples} samples show a drop of {chosen.drop:.2g}, too few to "
+            f"tell with 95 % confidence; {chosen.samples_to_decide} would"
+        )
     return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}{assumed}"
 
 
