@@ -113,7 +113,9 @@ def test_a_byte_that_becomes_a_float_again(dtype: str, zero: float) -> None:
     low, high = RANGES[dtype]
     case = Requantise(dtype, zero, low, high, again=0.37)
     func = case.function(len(numbers()))
-    assert "Cast" not in rewrite_requantise(func).script()
+    rewritten = rewrite_requantise(func).script()
+    # TVM vectorises no loop that calls nearbyint
+    assert f'Cast("{dtype}"' not in rewritten and "nearbyint" not in rewritten
     np.testing.assert_array_equal(run(func, numbers()), case.numpy(numbers()))
 
 
