@@ -36,16 +36,17 @@ class Model:
 
 
 def quantized_model(prepared: Any, inputs: Mapping[str, np.ndarray]) -> Model:
-    """Quantise a prepared model to u8s8, calibrated on one batch; enough for latency.
+    """Quantise a prepared model for this CPU, calibrated on one batch; enough for latency.
 
     A model that is quantised already stays unchanged.
     """
+    from tvmopt.device.target import resolve_target
     from tvmopt.quantize import Scheme, collect_ranges, is_quantized, quantize_model
 
     ordered = {name: inputs[name] for name in prepared.input_shapes}
     if is_quantized(prepared.model):
         return Model(prepared.model, prepared.reference, prepared.model, ordered)
-    scheme = Scheme()
+    scheme = Scheme(resolve_target("host").int8_operands)
     ranges = collect_ranges(prepared.model, [ordered], scheme, lambda *_: None)
     quantized = quantize_model(prepared.model, ranges, scheme)
     return Model(prepared.model, prepared.reference, quantized, ordered)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvmopt import config as configs
-from tvmopt.choices import AUTO
+from tvmopt.choices import AUTO, U8S8_PAIRS
 from tvmopt.errors import ConfigError
 from tvmopt.parameters import groups
 from tvmopt.parameters.config_file import unknown
@@ -158,7 +158,8 @@ class _Stages:
 
     def _calibrated(self) -> Path:
         values = self._values[groups.CalibrationParameters]
-        return self._run("calibrate", configs.CalibrateConfig(self._shapes, **values), self._read)
+        config = configs.CalibrateConfig(self._shapes, self._quantization == U8S8_PAIRS, **values)
+        return self._run("calibrate", config, self._read)
 
     def _sensitive(self, dtype: str, inputs: Mapping[str, Path]) -> Path:
         from tvmopt.device.target import TargetSpec

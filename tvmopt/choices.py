@@ -26,7 +26,10 @@ GPU_STRATEGIES = ("fast", "default", "none")
 #: What ``require_finite`` may be; ``auto``: as the source of the model, or true without.
 FINITE = (AUTO, "true", "false")
 LAYOUTS = ("auto", "NCHW", "NHWC", "NCHW<c>c", "HWNC")
-QUANTIZATIONS = ("u8s8", "s8s8")
+#: int8 weights whose pairs of products ``vpmaddubsw`` adds without saturation.
+U8S8_PAIRS = "u8s8-pairs"
+#: Activations and weights of int8.
+QUANTIZATIONS = ("u8s8", "s8s8", U8S8_PAIRS)
 #: What happens to nodes that cannot be compiled.
 FALLBACKS = ("onnxruntime", "refuse")
 # Layers that are predicted to be slower in the dtype than in float32.

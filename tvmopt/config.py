@@ -39,7 +39,7 @@ _SIZES_AS_ONE = 10
 _RPC = ("rpc_tracker", "rpc_key")
 # Left out of a digest when empty, so that digests of local measurements, of exact float32, and of
 # calibration without a time limit stay equal.
-_ONLY_IF_SET = (*_RPC, "allow_tf32", "calibration_time")
+_ONLY_IF_SET = (*_RPC, "allow_tf32", "calibration_time", "exact_pairs")
 
 _C = TypeVar("_C", bound="StageConfig")
 
@@ -66,9 +66,11 @@ class CalibrateConfig(StageConfig, CalibrationParameters):
 
     Attributes:
         input_shapes: As in :class:`ConvertConfig`.
+        exact_pairs: Whether weights are fitted to the quantization ``"u8s8-pairs"``.
     """
 
     input_shapes: str
+    exact_pairs: bool = False
 
     def __post_init__(self) -> None:
         from tvmopt.nncf_import import require_nncf

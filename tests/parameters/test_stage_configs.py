@@ -2,7 +2,8 @@
 
 But for names: since version 0.2.0, a configuration calls a parameter as the command line does
 (``calibration``, ``calibration_samples``, ``sensitivity_time``, ``time_budget``), and ``trials`` of
-a strategy that does not use it is the default.
+a strategy that does not use it is the default. CPUs with AVX2 and without VNNI take the
+quantization ``u8s8-pairs``.
 """
 
 from __future__ import annotations

@@ -146,9 +146,9 @@ def test_auto_fits_on_a_part_and_measures_the_float_model_once(network, monkeypa
             floats.append(model)
         return found
 
-    def fit(model, ranges, batches, deadline):
+    def fit(model, ranges, batches, scheme, deadline):
         seen.append(len(batches))
-        return fit_layers(model, ranges, batches, deadline=deadline)
+        return fit_layers(model, ranges, batches, scheme, deadline)
 
     monkeypatch.setattr(CORRECT, "new_session", session)
     monkeypatch.setattr(CORRECT, "fit_layers", fit)

@@ -15,7 +15,7 @@ def test_round_trip():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"types": "u8u8"}, "must be one of u8s8, s8s8 .*, but got 'u8u8'"),
+        ({"types": "u8u8"}, "must be one of u8s8, s8s8, u8s8-pairs .*, but got 'u8u8'"),
         ({"method": "mse"}, "must be one of minmax, entropy, percentile, but got 'mse'"),
         ({"percentile": 50}, "percentile must be above 50 and at most 100, but got 50"),
         ({"percentile": 100.5}, "but got 100.5"),

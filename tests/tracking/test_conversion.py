@@ -122,7 +122,10 @@ def test_sensitivity_chooses_and_main_promotes(store, mlflow_run, tmp_path):
         ({"dtype": "int7"}, "dtype must be one of float32, float16, bfloat16, int8, auto, but"),
         ({"layout": "NCWH"}, r"layout must be one of auto, NCHW, NHWC, NCHW<c>c, HWNC"),
         ({"skip_layers": "conv*"}, "skip_layers must match layers, but 'conv*' matches none of"),
-        ({"quantization": "u8u8"}, "quantization must be one of auto, u8s8, s8s8, but got 'u8u8'"),
+        (
+            {"quantization": "u8u8"},
+            "quantization must be one of auto, u8s8, s8s8, u8s8-pairs, but got 'u8u8'",
+        ),
         ({"calibration": "max"}, "calibration must be one of minmax, entropy, percentile, but"),
         (
             {"quantizer": "openvino"},

@@ -67,11 +67,12 @@ def test_cpu_only_parameters_are_refused(target: str, asked: dict, message: str)
 def test_int8_is_signed_on_hopper_by_default() -> None:
     found = {
         (target, asked): request(target, dtype="int8", quantization=asked).convert.quantization
-        for target in ("h200", "a100", "host")
+        for target in ("h200", "a100", "cascadelake", "haswell")
         for asked in ("auto", "u8s8", "s8s8")
     }
     assert found["h200", "auto"] == "s8s8"
-    assert found["a100", "auto"] == found["host", "auto"] == "u8s8"
+    assert found["a100", "auto"] == found["cascadelake", "auto"] == "u8s8"
+    assert found["haswell", "auto"] == "u8s8-pairs"
     assert all(found[target, asked] == asked for target, asked in found if asked != "auto")
 
 

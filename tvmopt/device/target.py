@@ -28,6 +28,8 @@ _X86_BY_CAPABILITY = (
     "nehalem", "x86-64",
 )  # fmt: skip
 _CACHE_LEVELS = ("l1", "l2", "l3")
+# CPU flags of x86 instructions that add the products of uint8 and int8 in int32.
+_INT32_DOTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 _RULE = (
     "target must be 'host', an LLVM CPU name such as 'skylake-avx512', "
     "another known name such as 'graviton3', 'cuda' or a GPU's name such as 'nvidia-h200', "
@@ -138,8 +140,15 @@ class TargetSpec:
 
     @property
     def int8_operands(self) -> str:
-        """Activations and weights of int8: wgmma of GPUs takes two operands of one dtype only."""
-        return "s8s8" if self.gpu is not None and self.gpu.has_wgmma else "u8s8"
+        """Activations and weights of int8, one of ``choices.QUANTIZATIONS``.
+
+        wgmma of GPUs takes two operands of one dtype only. ``vpmaddubsw``, of x86 CPUs without
+        VNNI, saturates unless pairs of products stay within int16.
+        """
+        if self.gpu is not None:
+            return "s8s8" if self.gpu.has_wgmma else "u8s8"
+        saturates = "avx2" in self.cpu_flags and not _INT32_DOTS.intersection(self.cpu_flags)
+        return "u8s8-pairs" if saturates else "u8s8"
 
     def why_not_here(self) -> str:
         """Return a message about the features that the host lacks; empty if it can run the code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ def run_reference(
     arguments: list[tuple[tuple[int, ...], str]],
     seed: int,
     device: Any = None,
+    small: Collection[int] = (),
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Create random inputs and run the reference ``kernel`` on them.
 
@@ -58,6 +60,7 @@ def run_reference(
         arguments: Shape and dtype of each argument.
         seed: Seed of the inputs.
         device: Device of the kernel; None for the local CPU.
+        small: Indices of the arguments whose int8 numbers are within -64 and 63.
 
     Returns:
         The inputs, and the value of every argument after the run.
@@ -69,6 +72,9 @@ def run_reference(
     for positive in (False, True):
         rng = np.random.default_rng(seed)
         inputs = [random_array(rng, shape, dtype, positive) for shape, dtype in arguments]
+        for place in small:
+            if inputs[place].dtype == np.int8:
+                inputs[place] >>= 1
         tensors = [tvm.runtime.tensor(array, device) for array in inputs]
         kernel(*tensors)
         outputs = [tensor.numpy() for tensor in tensors]

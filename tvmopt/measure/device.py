@@ -43,6 +43,7 @@ class Inputs:
         weight_bytes: Size in bytes of the network's weights, including this function's.
         tolerance: Largest difference from the reference, relative to the largest reference value;
             None for that of the output's dtype. Only GPUs have others (TF32).
+        exact_pairs: Whether int8 weights have exact pairs, see :mod:`tvmopt.kernels.exact_pairs`.
     """
 
     arguments: list[list[Any]]
@@ -51,11 +52,17 @@ class Inputs:
     planted: dict[str, Any] | None = None
     weight_bytes: int = 0
     tolerance: float | None = None
+    exact_pairs: bool = False
 
     @property
     def shapes(self) -> list[tuple[tuple[int, ...], str]]:
         """Shape and dtype of each argument, as tuples."""
         return [(tuple(shape), dtype) for shape, dtype in self.arguments]
+
+    @property
+    def small(self) -> list[int]:
+        """Indices of the arguments whose integers are drawn from half of the range of int8."""
+        return self.constants if self.exact_pairs else []
 
 
 @dataclasses.dataclass(frozen=True)

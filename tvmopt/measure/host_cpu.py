@@ -135,7 +135,7 @@ class CpuChecker:
         self._modules, self._device = modules, device
         kernel = modules[0]["reference"]
         self.arrays, (*_, self._expected) = run_reference(
-            kernel, inputs.shapes, inputs.seed, device
+            kernel, inputs.shapes, inputs.seed, device, inputs.small
         )
         # More inputs with the reference's outputs: NaN must be at the same positions.
         self._cases = planted_cases(

@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tvmopt import host
 from tvmopt.device import dtypes
+from tvmopt.kernels.exact_pairs import has_exact_pairs
 from tvmopt.kernels.family import Family
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import family_of
@@ -294,6 +295,7 @@ class Measurer:
             "planted": dataclasses.replace(how, huge=huge, spreads=spreads).to_dict(),
             "weight_bytes": group.weight_bytes,
             "tolerance": tf32_tolerance(group.func),
+            "exact_pairs": has_exact_pairs(group.func),
         }
 
 

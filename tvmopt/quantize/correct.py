@@ -59,14 +59,18 @@ class HeldBack:
     Args:
         model: A prepared float32 model, ``Prepared.model``.
         batches: The calibration data.
+        scheme: Quantization scheme; by default :class:`Scheme`'s.
 
     Attributes:
+        scheme: The scheme.
         seen: The batches to determine on.
         unseen: The batches to judge on; with fewer than eight batches, all in both.
     """
 
-    def __init__(self, model: onnx.ModelProto, batches: Sequence[Inputs]) -> None:
-        self._model = model
+    def __init__(
+        self, model: onnx.ModelProto, batches: Sequence[Inputs], scheme: Scheme | None = None
+    ) -> None:
+        self._model, self.scheme = model, scheme or Scheme()
         self.seen, self.unseen = list(batches), list(batches)
         if len(batches) >= _LEAST_TO_SPLIT:
             self.seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]
@@ -85,7 +89,7 @@ class HeldBack:
         if not self._expected:
             exact = new_session(self._model)
             self._expected = [exact.run(None, inputs) for inputs in self.unseen]
-        quantised = new_session(quantize_model(self._model, ranges, Scheme()))
+        quantised = new_session(quantize_model(self._model, ranges, self.scheme))
         ratios = []
         for inputs, expected in zip(self.unseen, self._expected, strict=True):
             pairs = zip(quantised.run(None, inputs), expected, strict=True)
@@ -164,7 +168,7 @@ def correct(
         if quantizer == AUTO:
             return _measured(model, ranges, held_back, deadline)
         narrowed = _narrowed(model, ranges, held_back, deadline)
-        done = fit_layers(model, narrowed, batches, deadline=deadline)
+        done = fit_layers(model, narrowed, batches, held_back.scheme, deadline)
         return Corrected(done, quantizer, _fitted(done, ranges))
     biases = corrected_biases(model, batches, quantizer == ACCURATE, ranges.channel_scales)
     done = dataclasses.replace(ranges, biases=biases)
@@ -176,7 +180,7 @@ def _measured(
 ) -> Corrected:
     """Fit the layers on a part of the data; keep the fit where it helps on the rest."""
     narrowed = _narrowed(model, ranges, held_back, deadline)
-    done = fit_layers(model, narrowed, held_back.seen, deadline=deadline)
+    done = fit_layers(model, narrowed, held_back.seen, held_back.scheme, deadline)
     before, after = (held_back.error(one) for one in (ranges, done))
     change = f"the error of the outputs from {before:.2%} to {after:.2%}"
     if not after < before:
@@ -188,7 +192,7 @@ def _narrowed(
     model: onnx.ModelProto, ranges: Ranges, held_back: HeldBack, deadline: float
 ) -> Ranges:
     """Return narrower ranges where they lower the error on the held-back samples."""
-    done = narrow_ranges(model, ranges, held_back.seen, deadline=deadline)
+    done = narrow_ranges(model, ranges, held_back.seen, held_back.scheme, deadline)
     if done.tensors == ranges.tensors:
         return ranges
     return done if held_back.error(done) < held_back.error(ranges) else ranges

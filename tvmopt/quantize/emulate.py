@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from tvmopt.device import dtypes
+from tvmopt.quantize.exact_pairs import pair_factors, within_pairs
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import at_least_opset_13
 from tvmopt.quantize.rounding import Rounding
@@ -44,9 +45,8 @@ def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Sch
     """Return ``DQ(Q(value))`` with the scale of the range ``low`` to ``high``."""
     from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 
-    unsigned = scheme.types == "u8s8"
-    kind = onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
-    row = dtypes.dtype("uint8" if unsigned else "int8")
+    kind = onnx.TensorProto.UINT8 if scheme.unsigned else onnx.TensorProto.INT8
+    row = dtypes.dtype("uint8" if scheme.unsigned else "int8")
     qmin, qmax = get_qmin_qmax_for_qType(kind, symmetric=scheme.symmetric)
     zero, scale = compute_scale_zp(np.float32(low), np.float32(high), qmin, qmax, scheme.symmetric)
     zero, scale = float(zero), np.float32(scale)
@@ -56,7 +56,10 @@ def quantised_activation(value: np.ndarray, low: float, high: float, scheme: Sch
 
 
 def quantised_weight(
-    value: np.ndarray, axis: int | None, rounding: Rounding | None = None
+    value: np.ndarray,
+    axis: int | None,
+    rounding: Rounding | None = None,
+    along: int | None = None,
 ) -> np.ndarray:
     """Return ``DQ(Q(value))`` with symmetric 8-bit scales along ``axis``; None: per tensor.
 
@@ -64,12 +67,18 @@ def quantised_weight(
         value: The weight.
         axis: Axis of the scales.
         rounding: How the weight is rounded; None: to nearest.
+        along: Axis of K where pairs of products must stay within int16; None: they need not.
     """
     others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis)
     largest = np.abs(value).max(axis=others, keepdims=True)
     scale = (largest / np.float32(127)).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1
+    if axis is not None and along is not None:
+        factors = pair_factors(value / scale, axis, along).astype(np.float32)
+        scale = scale * factors.reshape([-1 if i == axis else 1 for i in range(value.ndim)])
     codes = np.clip(np.rint(value / scale), -127, 127)
+    if along is not None:
+        codes = within_pairs(codes, along).astype(np.float32)
     return (codes if rounding is None else rounding.codes(codes).astype(np.float32)) * scale
 
 

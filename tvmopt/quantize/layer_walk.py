@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from tvmopt.quantize.channel_means import channel_axis, constant_bias, mean_of
 from tvmopt.quantize.downstream import new_session, part_of, value_info
+from tvmopt.quantize.exact_pairs import partners
 from tvmopt.quantize.graph import Graph, attributes, reads
 from tvmopt.quantize.ranges import Inputs
 from tvmopt.quantize.rounding import Rounding, patches_of, rounded
@@ -34,10 +35,13 @@ class LayerWalk:
     Args:
         model: The quantized model.
         batches: The samples.
+        exact_pairs: Whether pairs of products must stay within int16, see :mod:`.exact_pairs`.
     """
 
-    def __init__(self, model: onnx.ModelProto, batches: Sequence[Inputs]) -> None:
-        self._model, self._graph = model, Graph(model.graph)
+    def __init__(
+        self, model: onnx.ModelProto, batches: Sequence[Inputs], exact_pairs: bool = False
+    ) -> None:
+        self._model, self._graph, self._exact_pairs = model, Graph(model.graph), exact_pairs
         self._nodes = {node.name: node for node in self._graph.nodes}
         self._values: list[dict[str, np.ndarray]] = [dict(inputs) for inputs in batches]
         self._left = {id(node): node for node in self._graph.nodes}
@@ -67,7 +71,7 @@ class LayerWalk:
         rounding = None
         patches = self._patches(node, value.shape, rng)
         if patches is not None:
-            new = _codes(node, value / scale, patches)
+            new = _codes(node, value / scale, patches, self._exact_pairs)
             rounding = Rounding.of(new, codes)
             codes = new
         return self._run(layer, node, codes.astype(np.float32) * scale, floats, mean, rounding)
@@ -199,13 +203,16 @@ class LayerWalk:
         return np.concatenate(taken, axis=1) if taken else None
 
 
-def _codes(node: onnx.NodeProto, steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
+def _codes(
+    node: onnx.NodeProto, steps: np.ndarray, patches: np.ndarray, exact_pairs: bool
+) -> np.ndarray:
     """Return the integer weights of a layer in the shape of its weight."""
     groups = len(patches)
+    others = partners(node, steps.shape) if exact_pairs else None
     if node.op_type == "Conv":
         rows = steps.reshape(groups, len(steps) // groups, -1)
-        return rounded(rows, patches).reshape(steps.shape)
+        return rounded(rows, patches, others).reshape(steps.shape)
     is_transposed = node.op_type == "Gemm" and attributes(node).get("transB", 0)
     rows = steps if is_transposed else steps.T
-    found = rounded(rows[None], patches)[0]
+    found = rounded(rows[None], patches, others)[0]
     return found if is_transposed else np.ascontiguousarray(found.T)

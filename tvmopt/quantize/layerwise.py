@@ -60,7 +60,7 @@ def fit_layers(
     if scheme.per_channel:
         scale_channels(exact, ranges.channel_scales, chosen)
     layers = [n for n in Graph(exact.graph).nodes if n.op_type in ANCHORS and n.name in chosen]
-    walk = LayerWalk(quantizer(), batches)
+    walk = LayerWalk(quantizer(), batches, scheme.exact_pairs)
     means = channel_means(exact, layers, batches)
     biases: dict[str, tuple[float, ...]] = {}
     roundings: dict[str, Rounding] = {}

@@ -29,6 +29,7 @@ from tvmopt.quantize.emulate import (
     round_weight,
     weight_axis,
 )
+from tvmopt.quantize.exact_pairs import k_axis
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.ranges import Ranges
 from tvmopt.quantize.scheme import Scheme
@@ -88,7 +89,10 @@ class Setting:
                 axis = weight_axis(node, self.scheme)
                 rounding = self.ranges.roundings.get(node.name) if self.ranges else None
                 found[weight] = quantised_weight(
-                    found[weight], axis, rounding if self.scheme.per_channel else None
+                    found[weight],
+                    axis,
+                    rounding if self.scheme.per_channel else None,
+                    k_axis(node) if self.scheme.exact_pairs else None,
                 )
         elif dtype != "float32":
             weight = node.input[1]

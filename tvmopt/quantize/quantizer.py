@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from tvmopt.errors import ConfigError
 from tvmopt.quantize.channel_scales import scalable_layers, scale_channels
 from tvmopt.quantize.checks import check_float
+from tvmopt.quantize.exact_pairs import k_axis, within_pairs
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.normalise import normalise
 from tvmopt.quantize.ranges import Ranges
@@ -80,6 +81,8 @@ class Quantizer:
         }
         self._names = {node.name for node in self._graph.nodes}
         self._weights: dict[str, IntegerWeight] = {}
+        anchors = [node for node in self._graph.nodes if node.op_type in ANCHORS]
+        self._pairs_along = {node.input[1]: k_axis(node) for node in anchors if scheme.exact_pairs}
         self._check_biases()
         self._check_channel_scales()
         self._check_roundings()
@@ -181,6 +184,8 @@ class Quantizer:
             if node.name in chosen and node.name in self._ranges.roundings:
                 name = graph.producer[node.input[1]].input[0]
                 codes = self._ranges.roundings[node.name].codes(graph.array(name))
+                if self._scheme.exact_pairs:
+                    codes = within_pairs(codes, k_axis(node))
                 graph.constants[name].CopyFrom(numpy_helper.from_array(codes, name))
 
     def _quantizer(
@@ -194,7 +199,6 @@ class Quantizer:
 
         from tvmopt.quantize.remembered_weights import RememberingQuantizer
 
-        unsigned = self._scheme.types == "u8s8"
         tensors = {
             name: TensorData(lowest=np.float32(low), highest=np.float32(high))
             for name, (low, high) in ranges.items()
@@ -214,7 +218,7 @@ class Quantizer:
             self._scheme.per_channel,
             False,
             QuantType.QInt8,
-            QuantType.QUInt8 if unsigned else QuantType.QInt8,
+            QuantType.QUInt8 if self._scheme.unsigned else QuantType.QInt8,
             tensors,
             sorted(chosen),
             [],
@@ -222,6 +226,7 @@ class Quantizer:
             options,
         )
         quantizer.remembered = self._weights
+        quantizer.pairs_along = self._pairs_along
         return quantizer
 
 

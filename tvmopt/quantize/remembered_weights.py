@@ -8,6 +8,7 @@ this file imports ONNX Runtime's quantizer.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from onnx import numpy_helper
 from onnxruntime.quantization import qdq_quantizer
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
+
+from tvmopt.quantize.exact_pairs import pair_factors, within_pairs
 
 _LARGEST = 127
 
@@ -42,9 +45,11 @@ class RememberingQuantizer(QDQQuantizer):
 
     Attributes:
         remembered: Quantized weights; more are added. Set it before the model is quantized.
+        pairs_along: Axis of K of the weights whose pairs of products must stay within int16.
     """
 
     remembered: dict[str, IntegerWeight]
+    pairs_along: Mapping[str, int]
     tensors_to_quantize: dict[str, Any]
 
     def _calc_initializer_quant_params(self) -> dict[str, Any]:
@@ -90,16 +95,22 @@ class RememberingQuantizer(QDQQuantizer):
         value = numpy_helper.to_array(tensor)
         known = self.remembered.get(tensor.name)
         if known is None or known.source != value.tobytes():
-            known = _quantised(value, axis % value.ndim)
+            known = _quantised(value, axis % value.ndim, self.pairs_along.get(tensor.name))
             self.remembered[tensor.name] = known
         return known
 
 
-def _quantised(value: np.ndarray, axis: int) -> IntegerWeight:
+def _quantised(value: np.ndarray, axis: int, pairs_along: int | None) -> IntegerWeight:
     others = tuple(i for i in range(value.ndim) if i != axis)
     largest = np.abs(value).max(axis=others).astype(np.float64)
     scale = (2 * largest / (2 * _LARGEST)).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = 1
-    along = scale.reshape([-1 if i == axis else 1 for i in range(value.ndim)])
-    codes = np.clip((value / along).round(), -_LARGEST - 1, _LARGEST).astype(np.int8)
+    shape = [-1 if i == axis else 1 for i in range(value.ndim)]
+    if pairs_along is not None:
+        factors = pair_factors(value / scale.reshape(shape), axis, pairs_along)
+        scale = (scale * factors).astype(np.float32)
+    codes = np.clip((value / scale.reshape(shape)).round(), -_LARGEST - 1, _LARGEST)
+    codes = codes.astype(np.int8)
+    if pairs_along is not None:
+        codes = within_pairs(codes, pairs_along)
     return IntegerWeight(value.tobytes(), axis, scale, codes)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tvmopt.kernels.exact_pairs import LARGEST_PAIR_SUM
 from tvmopt.quantize.graph import attributes
 
 _DAMPING = 0.01  # share of the mean variance that is added to every variance
@@ -60,12 +61,16 @@ class Rounding:
         return cls(tuple(data["shape"]), data["packed"])
 
 
-def rounded(steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
+def rounded(
+    steps: np.ndarray, patches: np.ndarray, partners: np.ndarray | None = None
+) -> np.ndarray:
     """Round weights so that the layer's result changes least.
 
     Args:
         steps: Weights in units of their scales, (groups, output channels, inputs).
         patches: Inputs of the layer, (groups, positions, inputs).
+        partners: Input whose product is added in int16, for each input, see
+            :func:`~tvmopt.quantize.exact_pairs.partners`; None: products are added in int32.
 
     Returns:
         Integers of the shape of ``steps``, from -127 to 127.
@@ -94,6 +99,10 @@ def rounded(steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
         for at in range(end - start):
             column, spread = block[:, at], upper[:, start + at, start + at : end]
             nearest = np.clip(np.rint(column), -_LARGEST, _LARGEST)
+            if partners is not None:
+                other = _codes_of_partners(found, order, partners, start + at)
+                limit = LARGEST_PAIR_SUM - np.abs(other)
+                nearest = np.where(nearest * other > 0, np.clip(nearest, -limit, limit), nearest)
             error = (column - nearest) / spread[:, :1]
             found[:, start + at], errors[:, at] = nearest, error
             block[:, at + 1 :] -= spread[:, 1:, None] * error[:, None]
@@ -102,6 +111,29 @@ def rounded(steps: np.ndarray, patches: np.ndarray) -> np.ndarray:
     codes = np.empty_like(steps)
     np.put_along_axis(codes, order[:, None, :], found.transpose(0, 2, 1), axis=2)
     return codes.astype(np.int8)
+
+
+def _codes_of_partners(
+    found: np.ndarray, order: np.ndarray, partners: np.ndarray, column: int
+) -> np.ndarray:
+    """Return the integers that are added to a column's in int16; 0 where they are not known yet.
+
+    Args:
+        found: Integers of the columns before ``column``, in the order of rounding,
+            (groups, inputs, outputs).
+        order: Input of each column, (groups, inputs).
+        partners: As in :func:`rounded`.
+        column: The column, in the order of rounding.
+
+    Returns:
+        (groups, outputs).
+    """
+    other = np.zeros(found[:, 0].shape, found.dtype)
+    for group, inputs in enumerate(order):
+        [place] = np.nonzero(inputs[:column] == partners[inputs[column]])
+        if len(place):
+            other[group] = found[group, place[0]]
+    return other
 
 
 def patches_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tvmopt.choices import CALIBRATIONS, QUANTIZATIONS
+from tvmopt.choices import CALIBRATIONS, QUANTIZATIONS, U8S8_PAIRS
 from tvmopt.errors import ConfigError
 
 
@@ -14,7 +14,9 @@ class Scheme:
     """Static post-training quantization to 8 bits.
 
     Attributes:
-        types: dtypes of activations and weights: ``"u8s8"`` or ``"s8s8"``. Weights are symmetric.
+        types: dtypes of activations and weights: ``"u8s8"`` or ``"s8s8"``; ``"u8s8-pairs"``
+            scales the weights so that pairs of products stay within int16 (:mod:`.exact_pairs`),
+            where scales are per channel. Weights are symmetric.
         method: Calibration method: ``"minmax"`` takes the full range, ``"entropy"`` minimises the
             Kullback-Leibler divergence, ``"percentile"`` takes the central ``percentile`` per
             cent.
@@ -56,6 +58,16 @@ class Scheme:
         for name in ("per_channel", "symmetric", "activation_matmul"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, but got {getattr(self, name)!r}")
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether activations are uint8."""
+        return self.types != "s8s8"
+
+    @property
+    def exact_pairs(self) -> bool:
+        """Whether pairs of products stay within int16."""
+        return self.types == U8S8_PAIRS and self.per_channel
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dictionary for :meth:`from_dict`."""

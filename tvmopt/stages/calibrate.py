@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tvmopt.choices import AUTO, ONNXRUNTIME
+from tvmopt.choices import AUTO, ONNXRUNTIME, U8S8_PAIRS
 from tvmopt.config import CalibrateConfig
 from tvmopt.evaluate.dataset import Dataset, load_dataset, random_dataset
 from tvmopt.frontend import load_onnx, prepare, shapes_for
@@ -57,11 +57,12 @@ def calibrate(
     if limit_s:
         dataset = samples_within(prepared.model, dataset, limit_s)
     batches = [batch.inputs for batch in dataset.batches()]
-    ranges = collect_ranges(prepared.model, batches, Scheme(method=config.calibration), progress)
+    scheme = Scheme(U8S8_PAIRS if config.exact_pairs else "u8s8", method=config.calibration)
+    ranges = collect_ranges(prepared.model, batches, scheme, progress)
     is_blind = data is None and config.quantizer == AUTO
     quantizer = ONNXRUNTIME if is_blind else config.quantizer
     scales_line = ""
-    held_back = HeldBack(prepared.model, batches)
+    held_back = HeldBack(prepared.model, batches, scheme)
     if data is not None and time.monotonic() < fit_until:
         ranges, scales_line = with_channel_scales(prepared.model, ranges, batches, held_back)
     if time.monotonic() >= fit_until:

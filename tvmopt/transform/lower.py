@@ -22,6 +22,7 @@ from tvmopt.transform.finish_kernels import FinishKernels
 from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
+from tvmopt.transform.mark_exact_pairs import MarkExactPairs
 from tvmopt.transform.merge_reshapes import MergeReshapes
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
@@ -93,9 +94,11 @@ def lower_passes(
         relax.transform.FuseTIR(),
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DeadCodeElimination(["main"]),
-        # 4. Mark what may round to TF32, and weights as layout-free: a schedule may prepack them.
+        # 4. Mark what may round to TF32, weights as layout-free (a schedule may prepack them), and
+        # int8 weights whose pairs of products are exact in int16.
         *([AllowTf32()] if allow_tf32 else []),
         relax.transform.AttachAttrLayoutFreeBuffers(),
+        MarkExactPairs(target),
         # 5. On a GPU, reshapes become views.
         *special.last(),
         # 6. Kernels that no schedule makes.

@@ -113,7 +113,9 @@ def test_a_byte_that_becomes_a_float_again(dtype: str, zero: float) -> None:
     low, high = RANGES[dtype]
     case = Requantise(dtype, zero, low, high, again=0.37)
     func = case.function(len(numbers()))
-    assert "Cast" not in rewrite_requantise(func).script()
+    rewritten = rewrite_requantise(func).script()
+    # TVM vectorises no loop that calls nearbyint
+    assert f'Cast("{dtype}"' not in rewritten and "nearbyint" not in rewritten
     np.testing.assert_array_equal(run(func, numbers()), case.numpy(numbers()))
 
 
@@ -198,15 +200,15 @@ def residual(a: relax.Expr, b: relax.Expr) -> relax.Expr:
 
 
 def test_the_end_of_a_residual_block() -> None:
-    """One of two roundings is left, for the stored result, and it is an addition."""
+    """Both roundings are additions; the first value stays a float32."""
     operands = [((4096,), "float32"), ((4096,), "uint8")]
     [func] = prim_funcs(lower(residual, operands)).values()
     done = schedule_function(func, ARCH).func.with_attr("global_symbol", "main")
     script = done.script()
-    # The first rounding, whose value stays a float, and the cast of the other addend.
-    assert script.count("T.nearbyint(") == 1
-    assert script.count("T.Cast(") == 2
+    assert "T.nearbyint(" not in script
+    assert script.count("T.Cast(") == 3
     assert script.count('T.Cast("uint8", T.reinterpret("uint32"') == 1
+    assert script.count('T.Cast("float32", T.reinterpret("int32"') == 1
     assert script.count('T.Cast("float32", x1[') == 1
 
     rng = np.random.default_rng(0)

@@ -14,6 +14,7 @@ from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.intrinsics import find_tile
 from tvmopt.kernels.cpu.matrix_tile.space import step_cycles
 from tvmopt.kernels.emit import hint_from_dict
+from tvmopt.kernels.exact_pairs import EXACT_PAIRS
 from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.kernels.workload import Refusal
 from tvmopt.transform.lower import lower
@@ -194,3 +195,27 @@ def test_the_intrinsic_is_a_part_of_the_configuration() -> None:
     plain = dataclasses.replace(hint, intrinsic="")
     assert plain != hint
     assert plain.config_id != hint.config_id
+
+
+def test_rows_of_split_dot_products_divide_the_pixels() -> None:
+    """A row that a bounds check guards keeps its accumulators in memory."""
+    func = matmul("znver3", rows=112 * 112, depth=16, columns=96)
+    func = func.with_attr(EXACT_PAIRS, True)
+    first = DefaultPolicy(func, ARCHS["znver3"]).emit_config(1)[0]
+    assert first.intrinsic == "tvmopt.pmaddubsw_256"
+    assert 112 * 112 % first.register_tile[0] == 0
+
+
+def test_channels_of_a_byte_window_are_not_the_outer_loop() -> None:
+    """Each pass over the image would read all its cache lines for 8 of their 64 bytes."""
+    layout = {"data_layout": "NHWC", "kernel_layout": "HWOI"}
+    func = function(
+        "znver3",
+        lambda x, w: nn.conv2d(x, w, strides=2, padding=1, groups=96, **layout, out_dtype="int32"),
+        ((1, 112, 112, 96), "uint8"),
+        ((3, 3, 96, 1), "int8"),
+    )
+    ranked = DefaultPolicy(func, ARCHS["znver3"]).ranked
+    windows = [r for r in ranked if r.hint.template == "window"]
+    assert windows
+    assert windows[0].hint.loop_order[1] != 3

@@ -83,8 +83,9 @@ class QuantizationParameters(Group):
 
     quantization: str = parameter(
         AUTO,
-        f"int8: activations and weights, {' or '.join(QUANTIZATIONS)}; auto: s8s8 for Hopper "
-        "GPUs, u8s8 for all else",
+        f"int8: activations and weights, one of {', '.join(QUANTIZATIONS)}; u8s8-pairs: weights "
+        "whose pairs of products the vpmaddubsw of x86 CPUs without VNNI adds exactly; auto: that "
+        "for those CPUs, s8s8 for Hopper GPUs, u8s8 for all else",
         choices=(AUTO, *QUANTIZATIONS),
     )
 

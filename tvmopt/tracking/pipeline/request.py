@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import onnx
 
 from tvmopt import host
-from tvmopt.choices import AUTO
+from tvmopt.choices import AUTO, U8S8_PAIRS
 from tvmopt.config import (
     BuildConfig,
     CalibrateConfig,
@@ -159,7 +159,7 @@ class Request:
         """Return the configuration of the calibrate stage."""
         asked = self.asked.calibration.values()
         asked["calibration_time"] = self._within(CALIBRATION, asked["calibration_time"])
-        return CalibrateConfig(self.input_shapes, **asked)
+        return CalibrateConfig(self.input_shapes, self.quantization == U8S8_PAIRS, **asked)
 
     @functools.cached_property
     def sensitivity(self) -> SensitivityConfig:

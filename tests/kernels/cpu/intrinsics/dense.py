@@ -164,15 +164,18 @@ class Dense:
         return result
 
     def operands(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw data, weight and initial accumulator from the whole range of their dtypes."""
+        """Draw data, weight and initial accumulator from the whole range of their dtypes.
+
+        A weight that needs exact pairs is drawn from half of the range.
+        """
         rows, columns, depth = self.shape
         rng = np.random.default_rng(seed)
-        return (
-            _numbers(rng, (rows + 1, depth + 5), self.dot.data),
-            _numbers(rng, (columns // self.dot.lanes, self.depth_tiles, self.dot.lanes,
-                           self.dot.depth), self.dot.weight),
-            _numbers(rng, (rows, columns), self.dot.accumulator),
-        )  # fmt: skip
+        data = _numbers(rng, (rows + 1, depth + 5), self.dot.data)
+        packed = (columns // self.dot.lanes, self.depth_tiles, self.dot.lanes, self.dot.depth)
+        weight = _numbers(rng, packed, self.dot.weight)
+        if self.dot.exact_pairs_only:
+            weight >>= 1
+        return data, weight, _numbers(rng, (rows, columns), self.dot.accumulator)
 
     def expected(self, data: np.ndarray, weight: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Return the NumPy result in int64, truncated to the accumulator, or in float64."""

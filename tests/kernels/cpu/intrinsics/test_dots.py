@@ -19,6 +19,7 @@ from tests.kernels.cpu.intrinsics.dense import LONGER, Dense, arch_of, cannot_ru
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot
+from tvmopt.kernels.cpu.intrinsics.choose import wants_exact_pairs
 
 EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
 NATIVE = [dot for dot in DOTS if runs_natively(dot)]
@@ -69,6 +70,8 @@ def test_ends_of_the_ranges(integer, end):
         for x, other in zip(dense.operands(), (end, "min" if end == "max" else "max", end),
                             strict=True)
     )  # fmt: skip
+    if integer.exact_pairs_only:
+        operands[1][:] = 64 if end == "min" else -64
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
@@ -77,7 +80,19 @@ def test_every_product_is_the_instructions(dot):
     dense = Dense(dot)
     assembly = dense.built(unrolled=True).inspect_source("asm")
     found = re.findall(rf"\b{re.escape(dot.instruction)}\b", assembly)
-    assert len(found) == dense.instructions * dot.multiplies
+    assert len(found) == dense.instructions * (1 if dot.exact_pairs_only else dot.multiplies)
+
+
+@pytest.mark.parametrize("weights", [(127, 2), (-64, -65)])
+def test_a_pair_beyond_int16_saturates(weights):
+    """Therefore ``find_dot`` needs to know that pairs are exact."""
+    dense = Dense(_runnable(dot_named("tvmopt.pmaddubsw_256")))
+    data, weight, sums = dense.operands()
+    data[:], weight[:] = 255, 0
+    weight[..., :2] = weights
+    operands = data, weight, sums
+    with pytest.raises(AssertionError):
+        assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
 def test_another_weight_gives_other_numbers(runnable):
@@ -140,7 +155,7 @@ def test_longer_registers_than_needed_do_no_harm():
 
 @pytest.mark.parametrize("dot", EVERY)
 def test_the_smallest_cpu_that_has_it_is_given_it(dot):
-    found = find_dot(arch_of(dot), dot.data, dot.weight)
+    found = find_dot(arch_of(dot), dot.data, dot.weight, dot.exact_pairs_only)
     assert found is not None
     assert (found.isa, found.data, found.weight) == (dot.isa, dot.data, dot.weight)
     assert DOTS.index(found) <= DOTS.index(dot)
@@ -173,6 +188,30 @@ def test_the_smallest_cpu_that_has_it_is_given_it(dot):
 def test_best_of_a_cpu(cpu, types, name):
     found = find_dot(resolve_target(cpu).arch(), *types)
     assert (found and found.name) == name
+
+
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [
+        ("haswell", "tvmopt.pmaddubsw_256"),
+        ("skylake-avx512", "tvmopt.pmaddubsw_512"),
+        ("alderlake", "tvmopt.vnni_256"),
+        ("cascadelake", "tvmopt.vnni_512"),
+    ],
+)
+def test_exact_pairs_need_no_shifts(cpu, name):
+    found = find_dot(resolve_target(cpu).arch(), "uint8", "int8", exact_pairs=True)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "cpu", ["haswell", "znver3", "znver4", "skylake-avx512", "cascadelake", "alderlake",
+            "sapphirerapids", "x86-64", "graviton3", "hexagon-v68"]
+)  # fmt: skip
+def test_the_quantiser_scales_pairs_where_kernels_want_them(cpu):
+    target = resolve_target(cpu)
+    assert (target.int8_operands == "u8s8-pairs") is wants_exact_pairs(target.to_tvm())
 
 
 def test_nothing_is_registered_before_it_is_used(run_python):

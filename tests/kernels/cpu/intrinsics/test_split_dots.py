@@ -21,6 +21,13 @@ def test_more_rows_share_the_bytes_of_a_weight() -> None:
     assert products_a_cycle(1, 2) < products_a_cycle(2, 2) < products_a_cycle(4, 2)
 
 
+def test_exact_pairs_take_less() -> None:
+    pairs = dot_named("tvmopt.pmaddubsw_256")
+    for rows, vectors in ((1, 1), (4, 2), (3, 3)):
+        exact = split_dot_step(rows, vectors, pairs, AVX2)
+        assert exact < split_dot_step(rows, vectors, DOT, AVX2)
+
+
 @pytest.mark.parametrize(("rows", "vectors"), [(5, 2), (3, 3)])
 def test_a_tile_beyond_the_registers_is_slower(rows: int, vectors: int) -> None:
     # 16 registers hold sums, the even and the odd bytes of a row of weight and of a word of data,

@@ -23,6 +23,7 @@ from tvmopt.kernels.cpu.intrinsics import (
     find_tile,
     largest_step,
 )
+from tvmopt.kernels.exact_pairs import has_exact_pairs
 from tvmopt.kernels.workload import Refusal
 
 
@@ -35,12 +36,15 @@ class ContractionForm(TiledForm):
         data: Access of the broadcast operand (A of a GEMM).
         constant: Whether the weight is a parameter that does not change between calls.
         run: Maximum tile width: steps of the vectorised axis that use the same data element.
+        exact_pairs: Whether pairs of products never saturate in int16, see
+            :mod:`tvmopt.kernels.exact_pairs`.
     """
 
     weight: Access
     data: Access
     constant: bool
     run: int
+    exact_pairs: bool = False
 
     def dot(self, arch: CpuArch) -> DotIntrinsic | None:
         """Return the dot-product instruction of ``arch`` for the operands; None if there is none.
@@ -48,7 +52,8 @@ class ContractionForm(TiledForm):
         The instruction needs a reduction axis of unit stride in the data, K divisible by its depth,
         and the data as its first operand.
         """
-        found = find_dot(arch, str(self.data.buffer.dtype), str(self.weight.buffer.dtype))
+        types = str(self.data.buffer.dtype), str(self.weight.buffer.dtype)
+        found = find_dot(arch, *types, exact_pairs=self.exact_pairs)
         if found is None or self.contiguous < 0 or not self.data_first:
             return None
         whole = self.facts.axes[self.contiguous].extent % found.depth == 0
@@ -146,6 +151,7 @@ def match_contraction(func: tirx.PrimFunc, collapse: bool = True) -> Contraction
         constant=is_constant(func, sch, weight),
         producers=tuple(sch.get(b).name_hint for b in sch.get_producers(anchor)),
         run=run,
+        exact_pairs=has_exact_pairs(func),
     )
 
 

@@ -138,13 +138,14 @@ def split_dot_step(rows: int, vectors: int, dot: DotIntrinsic, arch: CpuArch) ->
     """
     accumulators, prepared = rows * vectors, dot.preparation
     multiply = dot.multiplies * accumulators
-    others = multiply + prepared.weight * vectors + prepared.data * rows
+    others = dot.additions * accumulators
+    others += prepared.weight * vectors + prepared.data * rows
     step = max(
         multiply / arch.fma_ports,
         (multiply + others) / (_VECTOR_PORTS * arch.fma_ports),
         (rows + vectors) / arch.load_ports,
     )
-    needed = accumulators + prepared.registers * (vectors + 1) + 1
+    needed = accumulators + prepared.registers * (vectors + 1) + prepared.constants + 1
     return step + max(0.0, _SPILL_STEP * (needed - arch.vector_registers))
 
 

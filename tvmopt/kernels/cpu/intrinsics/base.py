@@ -22,11 +22,13 @@ class Preparation:
         data: Instructions for each broadcast word of the data.
         weight: Instructions for each vector of the weight.
         registers: Vector registers that each prepared word or vector takes.
+        constants: Vector registers of constants.
     """
 
     data: int = 0
     weight: int = 0
     registers: int = 1
+    constants: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +55,12 @@ class DotIntrinsic:
             scheduled function.
         llvm_name: The LLVM intrinsic that takes accumulators, data and weight as they are; empty if
             there is none.
-        multiplies: Instructions that multiply in a dot product; where there are several, each is
-            followed by an addition.
+        multiplies: Instructions that multiply in a dot product.
+        additions: Instructions that add their results to the accumulator; 0 where the instruction
+            that multiplies also adds.
         preparation: Instructions before them.
+        exact_pairs_only: Whether pairs of products saturate, unless the weight's pairs are exact:
+            see :mod:`tvmopt.kernels.exact_pairs`.
     """
 
     name: str
@@ -71,7 +76,9 @@ class DotIntrinsic:
     function: str = dataclasses.field(default="", repr=False)
     llvm_name: str = ""
     multiplies: int = 1
+    additions: int = 0
     preparation: Preparation = Preparation()
+    exact_pairs_only: bool = False
 
     @property
     def defines(self) -> set[str]:

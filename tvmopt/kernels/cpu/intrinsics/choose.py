@@ -16,6 +16,7 @@ from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic
 from tvmopt.kernels.cpu.intrinsics.calls import callees
 from tvmopt.kernels.cpu.intrinsics.depthwise import depthwise_sources, register_used_depthwise
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
+from tvmopt.kernels.cpu.intrinsics.pmaddubsw import PMADDUBSW
 from tvmopt.kernels.cpu.intrinsics.pmaddwd import PMADDWD
 from tvmopt.kernels.cpu.intrinsics.rvv import RVV
 from tvmopt.kernels.cpu.intrinsics.sdot import SDOT
@@ -28,22 +29,42 @@ _Intrinsic = TypeVar("_Intrinsic", DotIntrinsic, TileIntrinsic)
 
 #: All dot-product intrinsics; within one extension the widest first, and the fastest extension of
 #: an instruction set first.
-DOTS: tuple[DotIntrinsic, ...] = (*VNNI, *PMADDWD, *AVX512_BF16, *SDOT, *VRMPY, *RVV)
+DOTS: tuple[DotIntrinsic, ...] = (
+    *VNNI,
+    *PMADDUBSW,
+    *PMADDWD,
+    *AVX512_BF16,
+    *SDOT,
+    *VRMPY,
+    *RVV,
+)
 
 #: All tile intrinsics, each with its largest block of tiles.
 TILES: tuple[TileIntrinsic, ...] = AMX
 
 
-def find_dot(arch: CpuArch, data: str, weight: str) -> DotIntrinsic | None:
+def find_dot(
+    arch: CpuArch, data: str, weight: str, exact_pairs: bool = False
+) -> DotIntrinsic | None:
     """Return the widest dot-product intrinsic of ``arch`` for the dtypes; None if there is none.
 
     Args:
         arch: The CPU.
         data: Dtype of the broadcast operand.
         weight: Dtype of the vector operand.
+        exact_pairs: Whether no pair of products saturates in int16, see
+            :mod:`tvmopt.kernels.exact_pairs`.
     """
     usable = _usable(DOTS, arch.isa, arch.features())
-    return next((dot for dot in usable if (dot.data, dot.weight) == (data, weight)), None)
+    return next(
+        (
+            dot
+            for dot in usable
+            if (dot.data, dot.weight) == (data, weight)
+            and (exact_pairs or not dot.exact_pairs_only)
+        ),
+        None,
+    )
 
 
 def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
@@ -69,6 +90,13 @@ def multipliable(target: Target) -> frozenset[tuple[str, str]]:
 def tiled(target: Target) -> frozenset[tuple[str, str]]:
     """Return the (data, weight) dtypes that ``target`` has a tile intrinsic for."""
     return frozenset((t.data, t.weight) for t in _usable(TILES, *_isa_and_features(target)))
+
+
+def wants_exact_pairs(target: Target) -> bool:
+    """Return whether the first dot product of ``target`` for u8 x s8 needs exact pairs."""
+    usable = _usable(DOTS, *_isa_and_features(target))
+    best = next((dot for dot in usable if (dot.data, dot.weight) == ("uint8", "int8")), None)
+    return best is not None and best.exact_pairs_only
 
 
 def _isa_and_features(target: Target) -> tuple[str, set[str]]:

@@ -1,9 +1,9 @@
 """x86 dot product without VNNI: 4 int8 products per 32-bit lane by two ``vpmaddwd``.
 
 ``vpmaddwd`` multiplies pairs of int16 and adds each pair to an int32, so its sums are exact, unlike
-``vpmaddubsw``'s, which saturate. Operands of 8 bits are split into their even and their odd bytes
-by shifts and masks: of the weight once for all rows of a register tile, of the data once for all
-its columns, since LLVM computes equal expressions once.
+``vpmaddubsw``'s, which saturate for some weights (:mod:`.pmaddubsw`). Operands of 8 bits are split
+into their even and their odd bytes by shifts and masks: of the weight once for all rows of a
+register tile, of the data once for all its columns, since LLVM computes equal expressions once.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def _pmaddwd(name: str, llvm_name: str, lanes: int, feature: str) -> DotIntrinsi
         depth=4,
         emit=_products(llvm_name, lanes),
         multiplies=2,
+        additions=2,
         preparation=Preparation(data=2, weight=3, registers=2),
     )
 

@@ -4,7 +4,8 @@ Adding 1.5 * 2^23 rounds a float32 to an integer, ties to even, and the low byte
 low byte of that integer. This needs no float-to-int conversion and no rounding instruction, and it
 narrows the vector once. It is exact for magnitudes up to 2^22; the clip comes first.
 
-A quantize-dequantize pair (as before the add of a residual block) stays in float32.
+A quantize-dequantize pair (as before the add of a residual block) stays a float32: subtracting
+the number's bits gives the integer. TVM does not vectorise a loop that calls ``nearbyint``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tvmopt.device import dtypes
 from tvmopt.kernels.cpu.intrinsics.calls import called
 
 _MAGIC = float(3 << 22)
+_MAGIC_BITS = 0x4B400000  # of _MAGIC as a float32
 _LIMIT = 1 << 22
 
 
@@ -27,8 +29,9 @@ def rewrite_requantise(func: tirx.PrimFunc) -> tirx.PrimFunc:
         B[i] = Cast("uint8", max(min(round(A[i]) + 3.0, 255.0), 0.0))
         B[i] = Cast("uint8", reinterpret("uint32", max(min(A[i], 252.0), -3.0) + 12582912.0) + 3)
 
-        B[i] = Cast("float32", Cast("uint8", max(min(round(A[i]), 255.0), 0.0))) * 0.1
-        B[i] = max(min(round(A[i]), 255.0), 0.0) * 0.1
+        B[i] = Cast("float32", Cast("uint8", max(min(round(A[i]) + 3.0, 255.0), 0.0))) * 0.1
+        B[i] = Cast("float32", reinterpret("int32", max(min(A[i], 252.0), -3.0) + 12582912.0)
+                               - (1262485504 - 3)) * 0.1
 
     The clip may precede the rounding because its bounds are integers.
     """
@@ -54,9 +57,12 @@ def _still_float(narrow: tirx.Cast) -> ir.Expr | None:
         return None
     if low is None or high is None or low < row.lowest or high > row.highest:
         return None
-    if not all(number.is_integer() for number in (low, high, zero)):
+    if not all(number.is_integer() and abs(number) <= _LIMIT for number in (low, high, zero)):
         return None  # the cast would truncate a fraction
-    return narrow.value
+    rounded = _clipped(value.args[0], low - zero, high - zero) + tirx.const(_MAGIC, "float32")
+    # Not a subtraction of floats, which TVM folds into the addition.
+    integer = tirx.reinterpret("int32", rounded) - tirx.const(_MAGIC_BITS - int(zero), "int32")
+    return integer.astype("float32")
 
 
 def _to_byte(cast: tirx.Cast) -> ir.Expr:
@@ -70,14 +76,15 @@ def _to_byte(cast: tirx.Cast) -> ir.Expr:
     bounds = low - zero, high - zero
     if any(not b.is_integer() or abs(b) > _LIMIT for b in (*bounds, zero)):
         return cast
-    x = tirx.max(
-        tirx.min(value.args[0], tirx.const(bounds[1], "float32")),
-        tirx.const(bounds[0], "float32"),
-    )
+    x = _clipped(value.args[0], *bounds)
     bits = tirx.reinterpret("uint32", x + tirx.const(_MAGIC, "float32"))
     if zero:
         bits = bits + tirx.const(int(zero) % 256, "uint32")
     return bits.astype(str(cast.ty.dtype))
+
+
+def _clipped(value: ir.Expr, low: float, high: float) -> ir.Expr:
+    return tirx.max(tirx.min(value, tirx.const(high, "float32")), tirx.const(low, "float32"))
 
 
 def _clip(value: ir.Expr) -> tuple[ir.Expr, float | None, float | None]:

@@ -28,6 +28,10 @@ _MOST_REPEATS = 64
 # Fraction of L1 for a K block of the weight; fractions of L2 for a cache block of the data.
 _RESIDENT, _L2_SHARES = 0.7, (0.125, 0.25, 0.5)
 
+# Slowdown of dot products in a tile of which the last has fewer rows: the bounds check around a
+# tensor intrinsic stays in the loop, and the accumulators of the row that it guards in memory.
+_PARTIAL_DOTS = 1.5
+
 
 @dataclasses.dataclass(frozen=True)
 class _Nest:
@@ -49,21 +53,23 @@ def register_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[Reg
             blocking=CacheBlocking(
                 hint.l2_block, inner // hint.k_block if hint.loops_in_k_block else 0
             ),
-            unit=_split_dots(form.facts.reduced, hint.register_tile, dot, arch),
+            unit=_split_dots(form, hint.register_tile, dot, arch),
         )
         for hint in _hints(form, arch)
     ]
 
 
 def _split_dots(
-    reduced: int, tile: tuple[int, ...], dot: DotIntrinsic | None, arch: CpuArch
+    form: ContractionForm, tile: tuple[int, ...], dot: DotIntrinsic | None, arch: CpuArch
 ) -> ReductionSteps | None:
     """Return the reduction of a tile where a dot product takes several instructions."""
     if dot is None or dot.multiplies == 1:
         return None
     rows, vectors = math.prod(tile[:-1]), math.ceil(tile[-1] / dot.lanes)
     cycles = split_dot_step(rows, vectors, dot, arch)
-    return ReductionSteps(reduced // dot.depth, cycles)
+    if any(extent % size for extent, size in zip(form.extents[:-1], tile[:-1], strict=True)):
+        cycles *= _PARTIAL_DOTS
+    return ReductionSteps(form.facts.reduced // dot.depth, cycles)
 
 
 def _hints(form: ContractionForm, arch: CpuArch) -> Iterator[RegisterTileConfig]:

@@ -142,6 +142,8 @@ _AROUND, _CROWDED, _MOST_HELD, _TWO_WAYS, _TWO_WAYS_OF_16 = 1.05, 0.08, 8, 1.1, 
 # convolutions of seven networks on an Emerald Rapids, see
 # benchmarks/results/2026-11-28-amx-ranking.md.
 _WIDEN_UOPS, _LINE, _COPY_BFLOAT16 = 2.0, 32, COPY / 2
+# Channels of 8 bits in a cache line.
+_BYTE_LINE = 64
 # Input rows of a tile, about the window's height; one row at a time is in registers.
 _ROWS_HELD = 3
 
@@ -157,7 +159,7 @@ class WindowModel:
     def __init__(self, form: WindowForm, arch: CpuArch) -> None:
         self._form, self._arch, self._taps = form, arch, form.facts.reduced
         self._extents = form.extents
-        self._memory = _bfloat16_traffic(form, arch) if form.widens else WindowTraffic(form, arch)
+        self._memory = _traffic(form, arch)
 
     def rank(self, hint: WindowConfig) -> Ranked[WindowConfig]:
         """Return ``hint`` with predicted cycles and the cost model's intermediate values."""
@@ -208,6 +210,8 @@ class WindowModel:
         return sum(vectors), max(0.0, held - self._arch.vector_registers + 4)
 
 
-def _bfloat16_traffic(form: WindowForm, arch: CpuArch) -> WindowTraffic:
-    """Return the cost of traffic of bfloat16: a vector is half a line, yet caches read lines."""
-    return WindowTraffic(form, arch, least_channels=_LINE, copy_rate=_COPY_BFLOAT16)
+def _traffic(form: WindowForm, arch: CpuArch) -> WindowTraffic:
+    """Return the cost of traffic: caches read lines, and a vector of a narrow dtype is a part."""
+    if form.widens:
+        return WindowTraffic(form, arch, least_channels=_LINE, copy_rate=_COPY_BFLOAT16)
+    return WindowTraffic(form, arch, least_channels=_BYTE_LINE if form.multiplies_bytes else 1)
