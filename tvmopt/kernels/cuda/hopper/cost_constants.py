@@ -23,6 +23,10 @@ class HopperCosts:
             aligned to 16 bytes only, in boxes of few rows (2026-11-28).
         mn_major_2d_multicast_cycles: More for each K block where both are MN-major and their boxes
             have few of the 64 lines (one GEMM, 2026-11-28).
+        further_rows_cycles: More of the launch for each 64 rows of a tile after the first: nothing
+            overlaps their first load and last store (one-wave GEMMs, second sweep of 2026-11-28).
+        pingpong_turn_cycles: Of ping-pong for each tile of a thread block after the first (the same
+            sweep).
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
         lone_warpgroup_slowdown: Tensor-core time of a single consumer warpgroup, relative to that
             of several, whose wgmma fill the gaps between its K blocks (2026-11-28).
@@ -85,6 +89,8 @@ class HopperCosts:
 
     launch_cycles: float = 2330.0
     cluster_launch_cycles: float = 640.0
+    further_rows_cycles: float = 250.0
+    pingpong_turn_cycles: float = 100.0
     unaligned_2d_multicast_cycles: float = 400.0
     mn_major_2d_multicast_cycles: float = 25.0
     wgmma_slowdown: float = 1.09
@@ -111,7 +117,7 @@ class HopperCosts:
     reread_slowdown: float = 0.7
     workspace_rate: float = 1.6
     tma_store_cycles: float = 781.0
-    smem_store_cycles: float = 2181.0
+    smem_store_cycles: float = 1700.0
     lone_vector_cycles: float = 60.0
     tile_switch_cycles: float = 627.9
     tma_store_unaligned_slowdown: float = 1.561

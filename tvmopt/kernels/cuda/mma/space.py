@@ -211,18 +211,24 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one *= costs.mma_time_ratio
     gathers = sum(c for n, c in enumerate(copied) if problem.gathers(n))
     sharing = max(1.0, warps * tiles.concurrent / arch.partitions)  # warps of a scheduler
-    gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    instructions = costs.gather_instructions
+    if config.stages == 1 and gathers * step * size > costs.unrolled_gather_bytes:
+        instructions *= costs.rolled_gather_ratio
+    gather = costs.gather_stall_cycles + sharing * instructions
     gather *= gathers / tiles.concurrent
+    windows = sum(c for n, c in enumerate(copied) if problem.padded[n]) - gathers
+    gather += costs.window_copy_cycles * (1.0 + sharing) * windows / tiles.concurrent
     # cp.async copies are issued between the multiplications, loads into registers ahead of them.
     one = one + gather if config.async_copy else (one**8 + gather**8) ** 0.125
     # Loads into registers wait for one access; cp.async under load, but not for the first stages.
     access = _load_latency(problem, arch)
-    latency = costs.async_copy_latency_cycles if config.async_copy else access
+    latency = costs.mma_copy_latency_cycles if config.async_copy else access
     ahead = max(0, config.stages - 1)
     if config.async_copy:
         waits = max(0, steps - ahead)
     else:
-        waits = steps * math.ceil((sum(copied) - gathers) / _LOADS)
+        waits = steps
+        latency *= math.ceil((sum(copied) - gathers) / _LOADS)
     exposed = max(0.0, latency - ahead * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
     finish = spilled / arch.smem_bandwidth + access / tiles.concurrent
