@@ -41,7 +41,7 @@ def test_the_first_is_near_the_fastest(lines, arch) -> None:
 def test_gemms_and_convolutions_of_random_shapes() -> None:
     found = cuda_regret.regrets_of(SECOND_SWEEP.read_text().splitlines(), H200)
     assert len(found) == 83
-    for group, most in {"matmul": 1.10, "conv": 1.15}.items():
+    for group, most in {"matmul": 1.10, "conv": 1.12}.items():
         assert geometric_mean(r.regret for r in found if r.group == group) < most
 
 

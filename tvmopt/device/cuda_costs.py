@@ -94,6 +94,9 @@ class CudaCosts:
             with its address, from eight kernels of convolutions of 3 channels on an H200
             (2026-11-28).
         gather_stall_cycles: Stall cycles of such a copy, from the same kernels.
+        gather_load_cycles: Stall of such a load into registers where the tile is not made of whole
+            rows of the image: conditions on the row stay in the loop, and loads wait one by one.
+        gather_ahead_cycles: That stall where the loads are one stage ahead.
         unrolled_gather_bytes: Copies of a thread times bytes of a K block's row up to which nvcc
             unrolls the loop of such copies, so that their loads are in flight together.
         rolled_gather_ratio: Issue slots of such a copy in a loop that is not unrolled, relative.
@@ -176,8 +179,10 @@ class CudaCosts:
     gather_instructions: float = 25.0
     gather_stall_cycles: float = 45.0
     window_copy_cycles: float = 190.0
+    gather_load_cycles: float = 300.0
+    gather_ahead_cycles: float = 110.0
     unrolled_gather_bytes: float = 512.0
-    rolled_gather_ratio: float = 1.8
+    rolled_gather_ratio: float = 1.6
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5
     shared_access_cycles: float = 4.0

@@ -322,6 +322,7 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
         exposed = costs.lone_vector_cycles * rounds if in_flight == 1 else 0.0
     else:
         store = costs.tma_store_cycles
+        exposed = costs.tma_store_start_cycles
         buffers = c.m_atoms if c.swap_ab else ceil_div(c.tile_n * size, 128 * ranks)
         if not c.swap_ab:
             stored *= 128.0 * buffers * ranks / (c.tile_n * size)

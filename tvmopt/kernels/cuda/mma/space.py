@@ -211,10 +211,16 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one *= costs.mma_time_ratio
     gathers = sum(c for n, c in enumerate(copied) if problem.gathers(n))
     sharing = max(1.0, warps * tiles.concurrent / arch.partitions)  # warps of a scheduler
-    instructions = costs.gather_instructions
-    if config.stages == 1 and gathers * step * size > costs.unrolled_gather_bytes:
-        instructions *= costs.rolled_gather_ratio
-    gather = costs.gather_stall_cycles + sharing * instructions
+    if config.async_copy:
+        gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    else:
+        stall, instructions = costs.gather_stall_cycles, costs.gather_instructions
+        if bm % problem.image_row:
+            ahead_of_use = config.stages > 1
+            stall = costs.gather_ahead_cycles if ahead_of_use else costs.gather_load_cycles
+        if gathers * step * size > costs.unrolled_gather_bytes:
+            instructions *= costs.rolled_gather_ratio
+        gather = max(stall, sharing * instructions)
     gather *= gathers / tiles.concurrent
     windows = sum(c for n, c in enumerate(copied) if problem.padded[n]) - gathers
     gather += costs.window_copy_cycles * (1.0 + sharing) * windows / tiles.concurrent
@@ -225,7 +231,8 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
     latency = costs.mma_copy_latency_cycles if config.async_copy else access
     ahead = max(0, config.stages - 1)
     if config.async_copy:
-        waits = max(0, steps - ahead)
+        # The stages in flight arrive together, so that a wait is followed by ``ahead`` K blocks.
+        waits = math.ceil(max(0, steps - ahead) / ahead)
     else:
         waits = steps
         latency *= math.ceil((sum(copied) - gathers) / _LOADS)
