@@ -110,6 +110,8 @@ def _configs(
             ):
                 if any((stages - 1) * step % period for period in problem.periods):
                     continue
+                if ahead and step <= mma.depth:
+                    continue  # a K block of one MMA has no next fragment
                 config = MmaConfig(
                     template=NAME,
                     arch=arch,
@@ -121,7 +123,7 @@ def _configs(
                     and _is_async(problem, arch, (bm, bn), step * split, async_copy),
                     split_k=split,
                     raster_group=8,
-                    double_buffer_fragments=ahead and step > mma.depth,
+                    double_buffer_fragments=ahead,
                     pack_a=problem.packed[0],
                     pack_b=problem.packed[1],
                 )
