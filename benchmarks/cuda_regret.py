@@ -14,13 +14,15 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cuda_rows import row as row_of
 from benchmarks.interleave import geometric_mean
 from benchmarks.report import markdown
 from tvmopt.device.cuda import CudaArch
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels.emit import hint_from_dict
+from tvmopt.kernels.families import by_name
+from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
 
 
@@ -62,8 +64,7 @@ def regrets_of(lines: Iterable[str], arch: CudaArch) -> list[RowRegret]:
     found = []
     for line in lines:
         data = json.loads(line)
-        us = {hint_from_dict(p["hint"] | {"arch": arch.to_dict()}): p["us"]
-              for p in data["points"] if p["us"]}  # fmt: skip
+        us = {_hint(p["hint"], arch): p["us"] for p in data["points"] if p["us"]}
         row = row_of(data["row"])
         ranked = [r.hint for r in policy_of(row.func, arch).ranked]
         first = next((hint for hint in ranked if hint in us), None)
@@ -73,6 +74,12 @@ def regrets_of(lines: Iterable[str], arch: CudaArch) -> list[RowRegret]:
             parts = str(first), str(fastest), us[first], us[fastest]
             found.append(RowRegret(row.name, row.group, *parts, here))
     return found
+
+
+def _hint(recorded: dict[str, Any], arch: CudaArch) -> Hint:
+    """Return a recorded configuration; fields that it lacks have their defaults."""
+    config_type = by_name()[recorded["template"]].config_type
+    return config_type.from_dict(recorded | {"arch": arch.to_dict()})
 
 
 def report(regrets: Sequence[RowRegret]) -> str:

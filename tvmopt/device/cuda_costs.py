@@ -83,13 +83,25 @@ class CudaCosts:
         packing_cycles: Least cycles from the first load to the last store of a packing kernel.
         mma_sync_rate: Share of the tensor cores' rate that mma.sync reaches before Hopper.
         hopper_mma_sync_rate: The same on Hopper, where only wgmma reaches it all.
-        mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles.
+        mma_launch_cycles: Between two launches of a GEMM with mma.sync, besides its tiles. This and
+            the other constants of mma.sync that follow from short kernels (fill, latency of
+            cp.async, exposed_port_share, window_copy_cycles, rolled_gather_ratio) are from
+            ``benchmarks/results/2026-11-28-cuda-sweep-2.jsonl``, an H200.
         mma_fill_cycles: Before the first and after the last K block of a GEMM with mma.sync.
+        mma_copy_latency_cycles: Latency of cp.async in a GEMM with mma.sync.
         mma_time_ratio: Measured over predicted cycles of a K block of mma.sync kernels on Hopper.
         gather_instructions: Issue slots of a warp's copy of less than 16 bytes under a condition,
             with its address, from eight kernels of convolutions of 3 channels on an H200
             (2026-11-28).
         gather_stall_cycles: Stall cycles of such a copy, from the same kernels.
+        gather_load_cycles: Stall of such a load into registers where the tile is not made of whole
+            rows of the image: conditions on the row stay in the loop, and loads wait one by one.
+        gather_ahead_cycles: That stall where the loads are one stage ahead.
+        unrolled_gather_bytes: Copies of a thread times bytes of a K block's row up to which nvcc
+            unrolls the loop of such copies, so that their loads are in flight together.
+        rolled_gather_ratio: Issue slots of such a copy in a loop that is not unrolled, relative.
+        window_copy_cycles: Stall cycles of a 16-byte copy under a condition (a padded convolution),
+            and issue slots of its warp: quotients and remainders of its address.
         shared_line_cycles: For which a 128-byte line from L2 keeps the shared-memory port busy.
         register_copy_ratio: How many times as long where the line goes through registers.
         shared_access_cycles: Of that port for a load and a store of a warp, of any width.
@@ -160,15 +172,21 @@ class CudaCosts:
     packing_cycles: float = 500.0
     mma_sync_rate: float = 0.9
     hopper_mma_sync_rate: float = 0.62
-    mma_launch_cycles: float = 1500.0
-    mma_fill_cycles: float = 600.0
+    mma_launch_cycles: float = 1100.0
+    mma_fill_cycles: float = 300.0
+    mma_copy_latency_cycles: float = 800.0
     mma_time_ratio: float = 1.3
     gather_instructions: float = 25.0
     gather_stall_cycles: float = 45.0
+    window_copy_cycles: float = 190.0
+    gather_load_cycles: float = 300.0
+    gather_ahead_cycles: float = 110.0
+    unrolled_gather_bytes: float = 512.0
+    rolled_gather_ratio: float = 1.6
     shared_line_cycles: float = 3.05
     register_copy_ratio: float = 1.5
     shared_access_cycles: float = 4.0
-    exposed_port_share: float = 0.3
+    exposed_port_share: float = 0.17
     staged_register_share: float = 0.75
     shared_return_cycles: float = 3.0
     lone_warp_stall_share: float = 0.9

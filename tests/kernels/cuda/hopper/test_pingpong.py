@@ -13,6 +13,7 @@ from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import H200, cuda_source, gemm_config
 from tests.kernels.cuda.hopper.test_kernels import check_conv, run_kernel
 from tvmopt.kernels.cuda.hopper.cost import gemm_cost
+from tvmopt.kernels.cuda.hopper.cost_constants import COSTS
 from tvmopt.kernels.cuda.hopper.gemm import gemm
 from tvmopt.kernels.cuda.hopper.problem import GemmProblem
 from tvmopt.kernels.cuda.hopper.ranking import gemm_configs
@@ -113,8 +114,10 @@ def test_ping_pong_hides_nothing_with_a_residual_or_for_small_tiles():
         (GemmProblem(4096, 3072, 16), large),  # the epilogue is longer than the main loop
     ):
         apart = dataclasses.replace(turns, consumer_warpgroups=1, pingpong=False)
-        one, other = gemm_cost(problem, turns), gemm_cost(problem, apart)
+        without_turns = dataclasses.replace(COSTS, pingpong_turn_cycles=0.0)
+        one, other = gemm_cost(problem, turns, without_turns), gemm_cost(problem, apart)
         assert 0 <= other.cycles - one.cycles <= other.compute - one.compute
+        assert gemm_cost(problem, turns).cycles > one.cycles
 
 
 def test_gelu_makes_ping_pong_the_first_choice():

@@ -70,7 +70,7 @@ def test_a_device_has_its_policies() -> None:
     ("name", "first", "tried"),
     [
         ("matmul_nt-100-1000-16-int8", "mma_matmul", True),
-        ("matmul_nt-200-1000-32-float16", "hopper_gemm", True),
+        ("matmul_nt-200-1000-32-float16", "mma_matmul", True),
         # wgmma has a tile of 8 columns.
         ("conv2d-8-64-160-160-32-3-3-1-1-1-float16", "hopper_conv", False),
         ("matmul_nt-1000-1000-1000-float16", "hopper_gemm", False),

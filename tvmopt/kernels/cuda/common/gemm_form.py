@@ -54,6 +54,7 @@ class GemmForm:
         epilogue_bytes: Bytes that the epilogue reads besides the accumulator.
         operand_bytes: Bytes of each operand in memory; a convolution reads its image many times.
         allow_tf32: Whether tensor cores may read float32 operands as TF32.
+        image_row: Extent of the last axis that ``i`` fuses: output columns of a convolution.
     """
 
     sch: s_tir.Schedule
@@ -67,6 +68,7 @@ class GemmForm:
     epilogue_bytes: int
     operand_bytes: tuple[int, int]
     allow_tf32: bool = False
+    image_row: int = 1
 
     def ragged(self, operand: GemmOperand, tile: int, step: int) -> bool:
         """Whether tiles of ``operand`` exceed its extents.
@@ -161,6 +163,7 @@ def normalise(func: tirx.PrimFunc) -> GemmForm | Refusal:
     if not all(isinstance(r.min, tirx.Var) for x in regions for r in x.region[1:]):
         return Refusal("TVM drops a unit axis of the GEMM, which cannot be padded")
     a, b = reversed(operands) if swapped else operands
+    last_rows = [iv.dom.extent for kind, iv in zip(kinds, iters, strict=True) if kind == "i"][-1:]
     sizes = [size_of(access.buffer) for access in facts.reads]
     return GemmForm(
         sch=sch,
@@ -174,6 +177,7 @@ def normalise(func: tirx.PrimFunc) -> GemmForm | Refusal:
         epilogue_bytes=epilogue_bytes,
         operand_bytes=(sizes[a.index], sizes[b.index]),
         allow_tf32=allows_tf32(func),
+        image_row=int(last_rows[0]) if last_rows else 1,
     )
 
 

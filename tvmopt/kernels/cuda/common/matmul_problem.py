@@ -36,6 +36,7 @@ class MatmulProblem:
         out_run: Elements of the output in one aligned vector access.
         epilogue_bytes: Bytes that the epilogue reads besides.
         packed: Whether each operand is first packed into whole, aligned tiles.
+        image_row: Output columns of a convolution, the fastest axis of ``i``.
         packs_gathers: Whether the packing kernel of each operand gathers, as in :meth:`gathers`.
     """
 
@@ -57,6 +58,7 @@ class MatmulProblem:
     epilogue_bytes: float
     packed: tuple[bool, bool] = (False, False)
     packs_gathers: tuple[bool, bool] = (False, False)
+    image_row: int = 1
 
     def gathers(self, n: int) -> bool:
         """Whether copies of operand ``n`` are narrow and under a condition.
@@ -92,6 +94,7 @@ def matmul_problem(gemm: GemmForm) -> MatmulProblem:
         output_bytes=batch * rows * columns * itemsize(gemm.out),
         out_run=gemm.out_run,
         epilogue_bytes=float(gemm.epilogue_bytes),
+        image_row=gemm.image_row,
     )
 
 

@@ -205,6 +205,9 @@ def _cost(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> HopperCost:
     if c.pingpong and main_loop >= epilogue and _pingpong_pays(c, tiled, costs):
         sms = _overlapped(c, waves, main_loop, epilogue)
     sms += costs.cluster_launch_cycles if c.cluster_size > 1 else 0.0
+    sms += costs.further_rows_cycles * (c.tile_m // 64 - 1)
+    if c.pingpong:
+        sms += costs.pingpong_turn_cycles * (waves - 1)
     if min(c.cluster_m, c.cluster_n) > 1 and all(pitch % 32 for pitch in tiled.pitches):
         sms += costs.unaligned_2d_multicast_cycles
         if isinstance(tiled.problem, GemmProblem) and not any(tiled.problem.k_major):
@@ -319,6 +322,7 @@ def _epilogue_cycles(c: HopperConfig, tiled: _Tiled, costs: HopperCosts) -> floa
         exposed = costs.lone_vector_cycles * rounds if in_flight == 1 else 0.0
     else:
         store = costs.tma_store_cycles
+        exposed = costs.tma_store_start_cycles
         buffers = c.m_atoms if c.swap_ab else ceil_div(c.tile_n * size, 128 * ranks)
         if not c.swap_ab:
             stored *= 128.0 * buffers * ranks / (c.tile_n * size)

@@ -23,6 +23,10 @@ class HopperCosts:
             aligned to 16 bytes only, in boxes of few rows (2026-11-28).
         mn_major_2d_multicast_cycles: More for each K block where both are MN-major and their boxes
             have few of the 64 lines (one GEMM, 2026-11-28).
+        further_rows_cycles: More of the launch for each 64 rows of a tile after the first: nothing
+            overlaps their first load and last store (one-wave GEMMs, second sweep of 2026-11-28).
+        pingpong_turn_cycles: Of ping-pong for each tile of a thread block after the first (the same
+            sweep).
         wgmma_slowdown: Tensor-core time over nominal: the clock falls under their power draw.
         lone_warpgroup_slowdown: Tensor-core time of a single consumer warpgroup, relative to that
             of several, whose wgmma fill the gaps between its K blocks (2026-11-28).
@@ -54,6 +58,8 @@ class HopperCosts:
         workspace_rate: Bandwidth of the partial sums in a workspace over DRAM bandwidth; 2.0 fits a
             few MB, 0.9 fits 30 MB (2026-11-28).
         tma_store_cycles: A warpgroup stores 64 x 256 16-bit elements with TMA.
+        tma_store_start_cycles: From the last wgmma to the first TMA store, over vector stores
+            (one-wave GEMMs of the second sweep of 2026-11-28).
         smem_store_cycles: The same through shared memory with vector stores.
         lone_vector_cycles: More of it for each vector of a thread that loads and stores one at a
             time: an odd number of vectors (2026-11-28).
@@ -72,6 +78,9 @@ class HopperCosts:
         block_start_cycles: From the end of a tile to the first wgmma of the next, in another block.
         extra_kernel_cycles: A packing or reduction kernel, besides its DRAM traffic.
         raster_slowdown: Relative slowdown of each rasterisation order after the first.
+        raster_group_cycles: Start of a kernel whose raster groups have some of the rows of tiles,
+            over row-major or column-major order (24 GEMMs of the second sweep of 2026-11-28).
+        raster_longer_side_cycles: The same where that order follows the longer side of the grid.
         multicast_min_l2_over_compute: Ratio of L2 to tensor-core cycles from which on multicast is
             tried.
         multicast_max_cycles_ratio: Predicted cycles over those with a smaller cluster up to which a
@@ -85,6 +94,8 @@ class HopperCosts:
 
     launch_cycles: float = 2330.0
     cluster_launch_cycles: float = 640.0
+    further_rows_cycles: float = 250.0
+    pingpong_turn_cycles: float = 250.0
     unaligned_2d_multicast_cycles: float = 400.0
     mn_major_2d_multicast_cycles: float = 25.0
     wgmma_slowdown: float = 1.09
@@ -111,6 +122,7 @@ class HopperCosts:
     reread_slowdown: float = 0.7
     workspace_rate: float = 1.6
     tma_store_cycles: float = 781.0
+    tma_store_start_cycles: float = 150.0
     smem_store_cycles: float = 2181.0
     lone_vector_cycles: float = 60.0
     tile_switch_cycles: float = 627.9
@@ -127,6 +139,8 @@ class HopperCosts:
     block_start_cycles: float = 3368.0
     extra_kernel_cycles: float = 1863.0
     raster_slowdown: float = 0.01
+    raster_group_cycles: float = 200.0
+    raster_longer_side_cycles: float = 100.0
     multicast_min_l2_over_compute: float = 0.5
     multicast_max_cycles_ratio: float = 1.03
     swap_min_padding: float = 0.06

@@ -120,12 +120,32 @@ def _in_order(
                 RASTER_GROUPS[:1] if far else ranked_raster_groups(config, rows, columns)
             )
         groups = known[tiling]
+        if len(groups) > 1:
+            tiles = ceil_div(rows, config.tile_m), ceil_div(columns, config.tile_n)
+            more = [
+                COSTS.raster_slowdown * place * cost.cycles + _raster_cycles(group, *tiles)
+                for place, group in enumerate(groups)
+            ]
+            groups = tuple(g for _, g in sorted(zip(more, groups, strict=True)))
         for place, group in enumerate(groups[: None if number < _RASTERED else 1]):
             ordered = dataclasses.replace(config, raster_group=group)
             ranked.append(
                 Ranked(ordered, cost.cycles * (1.0 + COSTS.raster_slowdown * place), cost.facts)
             )
     return sorted(ranked, key=lambda r: r.cycles)
+
+
+def _raster_cycles(group: int, down: int, across: int) -> float:
+    """Return the cycles that a raster group of some rows costs at the start of a kernel.
+
+    Plain row-major and column-major orders need no division by the height of a group. Of them, the
+    one that follows the shorter side of the grid of tiles is faster.
+    """
+    if 1 < group < down:
+        return COSTS.raster_group_cycles
+    along_rows = group < down
+    longer = across > down if along_rows else down > across
+    return COSTS.raster_longer_side_cycles if longer else 0.0
 
 
 def conv_configs(

@@ -110,6 +110,8 @@ def _configs(
             ):
                 if any((stages - 1) * step % period for period in problem.periods):
                     continue
+                if ahead and step <= mma.depth:
+                    continue  # a K block of one MMA has no next fragment
                 config = MmaConfig(
                     template=NAME,
                     arch=arch,
@@ -121,7 +123,7 @@ def _configs(
                     and _is_async(problem, arch, (bm, bn), step * split, async_copy),
                     split_k=split,
                     raster_group=8,
-                    double_buffer_fragments=ahead and step > mma.depth,
+                    double_buffer_fragments=ahead,
                     pack_a=problem.packed[0],
                     pack_b=problem.packed[1],
                 )
@@ -211,18 +213,31 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
         one *= costs.mma_time_ratio
     gathers = sum(c for n, c in enumerate(copied) if problem.gathers(n))
     sharing = max(1.0, warps * tiles.concurrent / arch.partitions)  # warps of a scheduler
-    gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    if config.async_copy:
+        gather = costs.gather_stall_cycles + sharing * costs.gather_instructions
+    else:
+        stall, instructions = costs.gather_stall_cycles, costs.gather_instructions
+        if bm % problem.image_row:
+            ahead_of_use = config.stages > 1
+            stall = costs.gather_ahead_cycles if ahead_of_use else costs.gather_load_cycles
+        if gathers * step * size > costs.unrolled_gather_bytes:
+            instructions *= costs.rolled_gather_ratio
+        gather = max(stall, sharing * instructions)
     gather *= gathers / tiles.concurrent
+    windows = sum(c for n, c in enumerate(copied) if problem.padded[n]) - gathers
+    gather += costs.window_copy_cycles * (1.0 + sharing) * windows / tiles.concurrent
     # cp.async copies are issued between the multiplications, loads into registers ahead of them.
     one = one + gather if config.async_copy else (one**8 + gather**8) ** 0.125
     # Loads into registers wait for one access; cp.async under load, but not for the first stages.
     access = _load_latency(problem, arch)
-    latency = costs.async_copy_latency_cycles if config.async_copy else access
+    latency = costs.mma_copy_latency_cycles if config.async_copy else access
     ahead = max(0, config.stages - 1)
     if config.async_copy:
-        waits = max(0, steps - ahead)
+        # The stages in flight arrive together, so that a wait is followed by ``ahead`` K blocks.
+        waits = math.ceil(max(0, steps - ahead) / ahead)
     else:
-        waits = steps * math.ceil((sum(copied) - gathers) / _LOADS)
+        waits = steps
+        latency *= math.ceil((sum(copied) - gathers) / _LOADS)
     exposed = max(0.0, latency - ahead * one * tiles.concurrent) / tiles.concurrent
     spilled = bm * bn * itemsize(problem.accumulator) * 3
     finish = spilled / arch.smem_bandwidth + access / tiles.concurrent
