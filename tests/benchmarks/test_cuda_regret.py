@@ -12,6 +12,8 @@ from benchmarks.interleave import geometric_mean
 from tvmopt.device.gpus import GPUS
 
 SWEEP = Path("benchmarks/results/2026-11-28-cuda-sweep.jsonl")
+#: GEMVs, row reductions and float32 GEMMs of few rows, most of them of random sizes.
+FEW_ROWS = Path("benchmarks/results/2026-11-28-cuda-sweep-3.jsonl")
 # Rows whose regret is more than 1.08.
 MOST = {
     "softmax-128-10-float16": 1.17,
@@ -34,6 +36,13 @@ def test_the_first_is_near_the_fastest(lines, arch) -> None:
     assert geometric_mean(r.regret for r in found) < 1.018
     over = {r.name: r.regret for r in found if r.regret >= MOST.get(r.name, 1.08)}
     assert not over
+
+
+def test_memory_bound_kernels_of_random_sizes_rank_near_the_fastest() -> None:
+    found = cuda_regret.regrets_of(FEW_ROWS.read_text().splitlines(), H200)
+    assert len(found) == 23
+    assert geometric_mean(r.regret for r in found) < 1.04
+    assert not {r.name: r.regret for r in found if r.regret >= 1.09}
 
 
 @pytest.mark.parametrize("arch", [H100, H200], ids=lambda a: a.name)

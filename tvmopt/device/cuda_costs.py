@@ -35,6 +35,21 @@ class CudaCosts:
         shuffle_instructions: Instructions of one step of a warp shuffle reduction.
         shuffle_cycles: Cycles of that step.
         cross_warp_cycles: Reduction over several warps: two barriers and shared memory.
+        overlap_exponent: Exponent of the norm that adds up overlapping resources of GEMVs and row
+            reductions; 2.9 to 3.2 in the fits of 2026-11-28 on an H200.
+        row_launch_cycles: Between two launches of a row reduction, besides its blocks. All ``row_``
+            parameters: H200, 2026-11-28, fit to six rows of a sweep and nine older ones.
+        row_block_cycles: Launch of a further block on an SM.
+        row_instructions: Instructions of a thread of a row reduction besides its elements.
+        row_issue_slots: Issue slots of an instruction of a warp, as estimated from the TIR.
+        row_instruction_cycles: Cycles of such an instruction of a warp alone.
+        row_line_cycles: Of an SM for a 128-byte line that a warp touches.
+        row_l2_wait_cycles: Exposed cycles of a dependent load from L2.
+        row_dram_wait_cycles: The same from DRAM.
+        row_l2_bandwidth_ratio: L2 bandwidth relative to ``l2_gbs``.
+        row_shuffle_cycles: Cycles of a step of a warp shuffle reduction.
+        row_cross_warp_cycles: Reduction over several warps, besides.
+        row_guard_cycles: Of a later pass over vectors that were loaded under a condition.
         reread_cycles: Until data that was read before arrives again.
         reread_line_cycles: Of an SM for a 128-byte line of a row that a later pass reads again.
         split_line_share: Share of reread_line_cycles for each further line that a warp touches
@@ -116,7 +131,8 @@ class CudaCosts:
         shared_return_cycles: In which shared memory returns 16 bytes to each lane of a warp.
         lone_warp_stall_share: Stall of a warp that is alone on its scheduler, relative to its work.
         barrier_stall_share: Barrier stall of a tile that runs alone, relative to its work.
-        simt_fill_cycles: Before the first multiply-add of a SIMT GEMM and after the last.
+        simt_fill_cycles: Before the first multiply-add of a SIMT GEMM and after the last. With
+            it, five GEMMs of 16 and 32 rows take 0.75 to 1.04 of the prediction (H200, 2026-11-28).
         clock_ratio: Measured SIMT time relative to the data sheet's clock; the clock boosts.
     """
 
@@ -138,10 +154,23 @@ class CudaCosts:
     shuffle_instructions: float = 6.0
     shuffle_cycles: float = 45.0
     cross_warp_cycles: float = 150.0
-    reread_cycles: float = 120.0
-    reread_line_cycles: float = 4.3
+    overlap_exponent: float = 3.0
+    row_launch_cycles: float = 1480.0
+    row_block_cycles: float = 116.0
+    row_instructions: float = 6.0
+    row_issue_slots: float = 0.85
+    row_instruction_cycles: float = 0.83
+    row_line_cycles: float = 0.79
+    row_l2_wait_cycles: float = 30.0
+    row_dram_wait_cycles: float = 44.0
+    row_l2_bandwidth_ratio: float = 1.4
+    row_shuffle_cycles: float = 49.0
+    row_cross_warp_cycles: float = 40.0
+    row_guard_cycles: float = 95.0
+    reread_cycles: float = 31.0
+    reread_line_cycles: float = 2.35
     split_line_share: float = 0.4
-    phase_stall_warps: float = 0.6
+    phase_stall_warps: float = 0.63
     partial_sector_lines: float = 3.0
     reduction_instructions: float = 30.0
     block_reduction_instructions: float = 40.0
@@ -207,5 +236,5 @@ class CudaCosts:
     shared_return_cycles: float = 3.0
     lone_warp_stall_share: float = 0.9
     barrier_stall_share: float = 0.04
-    simt_fill_cycles: float = 11600.0
+    simt_fill_cycles: float = 1500.0
     clock_ratio: float = 0.79

@@ -26,9 +26,6 @@ class StreamCost:
         warp_lines: 128-byte lines that the loads and stores of a warp touch, in total.
         registers: 32-bit registers of a thread.
         smem_bytes: Shared memory of a block, in bytes.
-        exposed_cycles: Cycles of the busiest SM that neither memory nor issue hides.
-        phased: Whether the warps of a block load, compute and store together, between barriers:
-            only other resident blocks then overlap memory and issue.
     """
 
     blocks: int
@@ -43,8 +40,6 @@ class StreamCost:
     warp_lines: float = 0.0
     registers: int = 32
     smem_bytes: int = 0
-    exposed_cycles: float = 0.0
-    phased: bool = False
 
     def resident(self, arch: CudaArch) -> int:
         """Return the resident blocks of an SM (occupancy)."""
@@ -99,10 +94,5 @@ class StreamCost:
         # If all threads load at once and compute afterwards, the two do not overlap.
         once = costs.single_wait_exposed_share / (waves * max(1.0, self.load_rounds))
         share = costs.exposed_share
-        if self.phased:
-            here = min(self.resident(arch), math.ceil(self.blocks / arch.sms))
-            share = max(share, 1.0 / here)
-            warps = here * math.ceil(self.threads / arch.warp)
-            issue *= 1.0 + costs.phase_stall_warps * arch.partitions / warps
-        exposed = min(share + once, 1.0) * min(memory, issue) + self.exposed_cycles
+        exposed = min(share + once, 1.0) * min(memory, issue)
         return costs.launch_cycles + max(memory, issue, cached) + exposed + tail

@@ -13,9 +13,6 @@ from tvmopt.kernels.ranked import Ranked
 
 # Bytes of the widest load of a thread.
 _WIDEST = 16
-# Exponent of the norm that adds up resources that overlap; a fit to the sweep of 2026-11-28 gave
-# 3.2 (benchmarks/results/2026-11-28-cuda-ranking.md).
-_OVERLAP = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +75,15 @@ def gemv_cost(problem: GemvProblem, config: GemvConfig) -> Ranked[GemvConfig]:
     latency = costs.gemv_l2_wait_cycles if near else costs.gemv_dram_wait_cycles
     alone = costs.gemv_integer_cycles if problem.integer else costs.gemv_instruction_cycles
     steps = math.ceil(problem.pieces / vector / share)
-    # nvcc unrolls short loops itself.
-    ahead = max(config.unroll, min(costs.gemv_unrolled_steps, steps))
+    # nvcc unrolls loops itself, unless some threads skip a step.
+    guarded = problem.pieces // vector % share != 0
+    ahead = max(config.unroll, 1 if guarded else min(costs.gemv_unrolled_steps, steps))
     warp = math.ceil(waves) * (instructions * alone + latency * math.ceil(steps / ahead))
     # Threads read x again for each row of theirs, through L1.
     x = problem.rows / each * batch * problem.pieces * problem.packed * problem.x_bytes
     cached = x / (min(blocks, arch.sms) * costs.gemv_l1_bytes_per_cycle)
-    overlapped = sum(c**_OVERLAP for c in (memory, issue, cached, warp)) ** (1 / _OVERLAP)
+    power = costs.overlap_exponent
+    overlapped = sum(c**power for c in (memory, issue, cached, warp)) ** (1 / power)
     reduction = each * batch * math.log2(share) * costs.gemv_shuffle_cycles
     if share > arch.warp:
         reduction += math.sqrt(each * batch) * costs.gemv_cross_warp_cycles
