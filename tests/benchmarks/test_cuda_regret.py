@@ -14,6 +14,8 @@ from tvmopt.device.gpus import GPUS
 SWEEP = Path("benchmarks/results/2026-11-28-cuda-sweep.jsonl")
 # GEMMs and convolutions, most of random shapes, measured after the constants were fitted to SWEEP.
 SECOND_SWEEP = Path("benchmarks/results/2026-11-28-cuda-sweep-2.jsonl")
+# GEMVs, row reductions and float32 GEMMs of few rows, most of them of random sizes.
+FEW_ROWS = Path("benchmarks/results/2026-11-28-cuda-sweep-3.jsonl")
 # Rows whose regret is more than 1.08.
 MOST = {
     "softmax-128-10-float16": 1.17,
@@ -43,6 +45,13 @@ def test_gemms_and_convolutions_of_random_shapes() -> None:
     assert len(found) == 83
     for group, most in {"matmul": 1.10, "conv": 1.12}.items():
         assert geometric_mean(r.regret for r in found if r.group == group) < most
+
+
+def test_memory_bound_kernels_of_random_sizes_rank_near_the_fastest() -> None:
+    found = cuda_regret.regrets_of(FEW_ROWS.read_text().splitlines(), H200)
+    assert len(found) == 23
+    assert geometric_mean(r.regret for r in found) < 1.04
+    assert not {r.name: r.regret for r in found if r.regret >= 1.09}
 
 
 @pytest.mark.parametrize("arch", [H100, H200], ids=lambda a: a.name)

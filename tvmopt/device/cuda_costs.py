@@ -35,6 +35,21 @@ class CudaCosts:
         shuffle_instructions: Instructions of one step of a warp shuffle reduction.
         shuffle_cycles: Cycles of that step.
         cross_warp_cycles: Reduction over several warps: two barriers and shared memory.
+        overlap_exponent: Exponent of the norm that adds up overlapping resources of GEMVs and row
+            reductions; 2.9 to 3.2 in the fits of 2026-11-28 on an H200.
+        row_launch_cycles: Between two launches of a row reduction, besides its blocks. All ``row_``
+            parameters: H200, 2026-11-28, fit to six rows of a sweep and nine older ones.
+        row_block_cycles: Launch of a further block on an SM.
+        row_instructions: Instructions of a thread of a row reduction besides its elements.
+        row_issue_slots: Issue slots of an instruction of a warp, as estimated from the TIR.
+        row_instruction_cycles: Cycles of such an instruction of a warp alone.
+        row_line_cycles: Of an SM for a 128-byte line that a warp touches.
+        row_l2_wait_cycles: Exposed cycles of a dependent load from L2.
+        row_dram_wait_cycles: The same from DRAM.
+        row_l2_bandwidth_ratio: L2 bandwidth relative to ``l2_gbs``.
+        row_shuffle_cycles: Cycles of a step of a warp shuffle reduction.
+        row_cross_warp_cycles: Reduction over several warps, besides.
+        row_guard_cycles: Of a later pass over vectors that were loaded under a condition.
         reread_cycles: Until data that was read before arrives again.
         reread_line_cycles: Of an SM for a 128-byte line of a row that a later pass reads again.
         split_line_share: Share of reread_line_cycles for each further line that a warp touches
@@ -63,16 +78,33 @@ class CudaCosts:
         bank_conflict_degree: Mean bank-conflict degree of a transpose's accesses.
         block_reduction_time_ratio: Safety factor on the model of block reductions (estimated).
         fallback_time_ratio: Time of the fallback relative to a kernel that fits (estimated).
-        gemv_instructions: Instructions of a thread of a GEMV besides its elements (estimated).
-        gemv_load_instructions: Instructions of a step for each row: a weight vector's load and
-            address (estimated).
-        gemv_step_instructions: Instructions of a step, besides: loop and load of x (estimated).
-        gemv_shuffle_cycles: Exposed cycles of a step of its warp shuffle reduction (estimated).
-        gemv_dependence_cycles: Cycles that an instruction of a warp alone waits for the one before
-            in a GEMV of one row; several rows are independent (H200, 2026-11-28).
-        gemv_time_ratio: Measured over predicted cycles of GEMV kernels beside wgmma kernels.
-        gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it: a
-            weight of 34 MB was (H200, 2026-11-28), one of 67 MB was not.
+        gemv_launch_cycles: Between two launches of a GEMV, besides its blocks. All ``gemv_``
+            parameters: H200, 2026-11-28, fit to eight rows of a sweep and ten older ones.
+        gemv_block_cycles: Launch of a further block on an SM.
+        gemv_next_block_cycles: From the end of a block to the first load of the next.
+        gemv_instructions: Instructions of a thread of a GEMV besides its elements.
+        gemv_load_instructions: Instructions of a step for each vector load.
+        gemv_step_instructions: Instructions of a step, besides.
+        gemv_guard_instructions: Instructions of a step that some threads skip.
+        gemv_wide_guard_instructions: The same with loads of 16 bytes.
+        gemv_row_guard_instructions: Instructions of a step and row where some rows are skipped.
+        gemv_convert_half_slots: Issue slots to convert a float16 or bfloat16.
+        gemv_convert_byte_slots: Issue slots to extract an int8.
+        gemv_instruction_cycles: Between two instructions of a warp alone: floating-point
+            accumulation is a dependence chain.
+        gemv_integer_cycles: The same of integers, whose additions nvcc reorders.
+        gemv_unrolled_steps: Steps that nvcc loads ahead at least.
+        gemv_l2_wait_cycles: Exposed cycles of a dependent load from L2.
+        gemv_dram_wait_cycles: The same from DRAM.
+        gemv_l1_bytes_per_cycle: L1 bandwidth of an SM (data sheet; the fit gave 109 to 126).
+        gemv_shuffle_instructions: Instructions of a step of the warp shuffle reduction (estimated).
+        gemv_shuffle_cycles: Exposed cycles of such a step.
+        gemv_cross_warp_cycles: Reduction over several warps.
+        gemv_l2_bandwidth_ratio: L2 bandwidth relative to ``l2_gbs``.
+        gemv_wave_tail_share: Relative memory time that a single wave adds, as SMs differ in speed.
+        gemv_l2_resident_share: Share of L2 up to which the operands of a GEMV are read from it:
+            weights of 50 MB were, at more than DRAM's bandwidth; one of 67 MB was not.
+        gemv_time_ratio: Measured over predicted cycles of int4 GEMV kernels beside wgmma kernels.
         int4_tile_instructions: Instructions of a warp for 16 rows of a stage of the int4 GEMV.
         int4_fine_scale_instructions: More of them for scales of less than half a stage.
         int4_stage_instructions: Instructions of a stage, besides.
@@ -111,7 +143,8 @@ class CudaCosts:
         shared_return_cycles: In which shared memory returns 16 bytes to each lane of a warp.
         lone_warp_stall_share: Stall of a warp that is alone on its scheduler, relative to its work.
         barrier_stall_share: Barrier stall of a tile that runs alone, relative to its work.
-        simt_fill_cycles: Before the first multiply-add of a SIMT GEMM and after the last.
+        simt_fill_cycles: Before the first multiply-add of a SIMT GEMM and after the last. With
+            it, five GEMMs of 16 and 32 rows take 0.75 to 1.04 of the prediction (H200, 2026-11-28).
         clock_ratio: Measured SIMT time relative to the data sheet's clock; the clock boosts.
     """
 
@@ -133,10 +166,23 @@ class CudaCosts:
     shuffle_instructions: float = 6.0
     shuffle_cycles: float = 45.0
     cross_warp_cycles: float = 150.0
-    reread_cycles: float = 120.0
-    reread_line_cycles: float = 4.3
+    overlap_exponent: float = 3.0
+    row_launch_cycles: float = 1480.0
+    row_block_cycles: float = 116.0
+    row_instructions: float = 6.0
+    row_issue_slots: float = 0.85
+    row_instruction_cycles: float = 0.83
+    row_line_cycles: float = 0.79
+    row_l2_wait_cycles: float = 30.0
+    row_dram_wait_cycles: float = 44.0
+    row_l2_bandwidth_ratio: float = 1.4
+    row_shuffle_cycles: float = 49.0
+    row_cross_warp_cycles: float = 40.0
+    row_guard_cycles: float = 95.0
+    reread_cycles: float = 31.0
+    reread_line_cycles: float = 2.35
     split_line_share: float = 0.4
-    phase_stall_warps: float = 0.6
+    phase_stall_warps: float = 0.63
     partial_sector_lines: float = 3.0
     reduction_instructions: float = 30.0
     block_reduction_instructions: float = 40.0
@@ -155,13 +201,30 @@ class CudaCosts:
     bank_conflict_degree: float = 1.5
     block_reduction_time_ratio: float = 1.25
     fallback_time_ratio: float = 3.0
-    gemv_instructions: float = 40.0
-    gemv_load_instructions: float = 3.0
-    gemv_step_instructions: float = 6.0
-    gemv_shuffle_cycles: float = 30.0
-    gemv_dependence_cycles: float = 1.5
+    gemv_launch_cycles: float = 1770.0
+    gemv_block_cycles: float = 55.0
+    gemv_next_block_cycles: float = 200.0
+    gemv_instructions: float = 17.0
+    gemv_load_instructions: float = 1.35
+    gemv_step_instructions: float = 1.95
+    gemv_guard_instructions: float = 3.3
+    gemv_wide_guard_instructions: float = 24.0
+    gemv_row_guard_instructions: float = 5.2
+    gemv_convert_half_slots: float = 0.73
+    gemv_convert_byte_slots: float = 2.8
+    gemv_instruction_cycles: float = 5.0
+    gemv_integer_cycles: float = 1.5
+    gemv_unrolled_steps: int = 4
+    gemv_l2_wait_cycles: float = 83.0
+    gemv_dram_wait_cycles: float = 480.0
+    gemv_l1_bytes_per_cycle: float = 128.0
+    gemv_shuffle_instructions: float = 3.0
+    gemv_shuffle_cycles: float = 11.8
+    gemv_cross_warp_cycles: float = 170.0
+    gemv_l2_bandwidth_ratio: float = 1.3
+    gemv_wave_tail_share: float = 0.1
+    gemv_l2_resident_share: float = 0.85
     gemv_time_ratio: float = 0.75
-    gemv_l2_resident_share: float = 0.7
     int4_tile_instructions: float = 190.0
     int4_fine_scale_instructions: float = 64.0
     int4_stage_instructions: float = 70.0
@@ -191,5 +254,5 @@ class CudaCosts:
     shared_return_cycles: float = 3.0
     lone_warp_stall_share: float = 0.9
     barrier_stall_share: float = 0.04
-    simt_fill_cycles: float = 11600.0
+    simt_fill_cycles: float = 1500.0
     clock_ratio: float = 0.79

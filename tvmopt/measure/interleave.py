@@ -39,6 +39,7 @@ def time_interleaved(
     """Time kernels in interleaved rounds; drop kernels far from the fastest early.
 
     A kernel's latency is the lower quartile over its rounds, because interference only adds time.
+    Each round begins with another kernel.
 
     Args:
         kernels: The kernels, by index.
@@ -50,7 +51,7 @@ def time_interleaved(
     times: dict[int, list[float]] = {place: [] for place in kernels}
     alive = list(kernels)
     for number in range(rounds):
-        for place in alive:
+        for place in rotated(alive, number):  # the first kernel after a pause is slower
             times[place].append(_once(kernels[place], times[place]))
         if number < 2:
             continue

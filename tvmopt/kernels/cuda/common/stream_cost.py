@@ -26,12 +26,6 @@ class StreamCost:
         warp_lines: 128-byte lines that the loads and stores of a warp touch, in total.
         registers: 32-bit registers of a thread.
         smem_bytes: Shared memory of a block, in bytes.
-        exposed_cycles: Cycles of the busiest SM that neither memory nor issue hides.
-        phased: Whether the warps of a block load, compute and store together, between barriers:
-            only other resident blocks then overlap memory and issue.
-        instruction_cycles: Cycles of an instruction of a warp alone; None for
-            ``lone_warp_instruction_cycles``.
-        l2_share: Share of L2 that may hold the compulsory bytes; None for ``l2_resident_share``.
     """
 
     blocks: int
@@ -46,10 +40,6 @@ class StreamCost:
     warp_lines: float = 0.0
     registers: int = 32
     smem_bytes: int = 0
-    exposed_cycles: float = 0.0
-    phased: bool = False
-    instruction_cycles: float | None = None
-    l2_share: float | None = None
 
     def resident(self, arch: CudaArch) -> int:
         """Return the resident blocks of an SM (occupancy)."""
@@ -66,8 +56,7 @@ class StreamCost:
         if not resident:
             return (math.inf,)
         costs = arch.costs
-        share = costs.l2_resident_share if self.l2_share is None else self.l2_share
-        fits = self.compulsory_bytes < share * arch.l2_bytes
+        fits = self.compulsory_bytes < costs.l2_resident_share * arch.l2_bytes
         latency = costs.l2_latency_cycles if fits else costs.dram_latency_cycles
         total = arch.l2_bytes_cycle if fits else arch.dram_bytes_cycle
         total *= costs.stream_bandwidth_share
@@ -89,8 +78,7 @@ class StreamCost:
         launches = busiest * costs.small_block_launch_cycles / max(1.0, warps / 2.0)
         issue = max(issue, launches, busiest * warps * self.warp_lines)
         waves = math.ceil(self.blocks / (resident * arch.sms))
-        alone = self.instruction_cycles or costs.lone_warp_instruction_cycles
-        issue = max(issue, waves * self.instructions * alone)
+        issue = max(issue, waves * self.instructions * costs.lone_warp_instruction_cycles)
         wait = latency * self.load_rounds + self.wait_cycles
         return memory, cached, issue, wait, float(waves)
 
@@ -106,10 +94,5 @@ class StreamCost:
         # If all threads load at once and compute afterwards, the two do not overlap.
         once = costs.single_wait_exposed_share / (waves * max(1.0, self.load_rounds))
         share = costs.exposed_share
-        if self.phased:
-            here = min(self.resident(arch), math.ceil(self.blocks / arch.sms))
-            share = max(share, 1.0 / here)
-            warps = here * math.ceil(self.threads / arch.warp)
-            issue *= 1.0 + costs.phase_stall_warps * arch.partitions / warps
-        exposed = min(share + once, 1.0) * min(memory, issue) + self.exposed_cycles
+        exposed = min(share + once, 1.0) * min(memory, issue)
         return costs.launch_cycles + max(memory, issue, cached) + exposed + tail

@@ -11,7 +11,6 @@ from tvmopt.kernels.cuda.common.memory_bound import GEMV, MemoryBound, analysed
 from tvmopt.kernels.cuda.gemv.config import GemvConfig
 from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm, emit, prepare_gemv
 from tvmopt.kernels.cuda.gemv.space import gemv_hints
-from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -34,7 +33,3 @@ class Gemv(MemoryBound[GemvForm, GemvConfig]):
     def emit(self, func: tirx.PrimFunc, hint: GemvConfig) -> s_tir.Schedule | Refusal:
         """Emit the kernel of ``func``."""
         return emit(func, hint)
-
-    def weight(self, form: GemvForm, arch: CudaArch, found: Sequence[Found]) -> float:
-        """Return measured over predicted cycles where wgmma competes."""
-        return arch.costs.gemv_time_ratio if arch.has_wgmma else 1.0

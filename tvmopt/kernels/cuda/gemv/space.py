@@ -6,25 +6,17 @@ import itertools
 import math
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cuda.common.stream_cost import StreamCost
-from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.gemv.config import GemvConfig
+from tvmopt.kernels.cuda.gemv.cost import GemvProblem, gemv_cost
 from tvmopt.kernels.cuda.gemv.schedule import NAME, GemvForm
 from tvmopt.kernels.ranked import Ranked
 
 
 def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
     """Return the ``gpu_gemv`` configurations for ``form``, fastest predicted first."""
-    facts = form.facts
-    rows = math.prod(facts.axes[i].extent for i in form.rows)
-    batch = math.prod(facts.axes[i].extent for i in form.batch)
-    pieces = facts.axes[next(i for i in facts.reduction if form.weight.strides[i] == 1)].extent
-    size = int(form.weight.buffer.dtype.itemsize)
+    problem = GemvProblem.of(form)
+    rows, batch, pieces, size = problem.rows, problem.batch, problem.pieces, problem.weight_bytes
     widest = math.gcd(pieces, 16 // size)
-    moved = traffic(facts)
-    costs = arch.costs
-    convert = costs.convert_instructions
-    weight_work = costs.unpack_instructions if form.packed > 1 else convert
     ranked = []
     for vector, share, place, each, unroll in itertools.product(
         sorted({widest, max(1, widest // 2)}),
@@ -41,27 +33,5 @@ def gemv_hints(form: GemvForm, arch: CudaArch) -> list[Ranked[GemvConfig]]:
         if vector * form.packed * each * batch * unroll > (128 if form.packed > 1 else 256):
             continue
         config = GemvConfig(NAME, arch, place, each, share, vector, unroll)
-        elements = vector * form.packed
-        work = elements * (each * weight_work + each * batch)
-        x = elements * batch * (convert + 2.0 / 8.0)
-        per_step = each * costs.gemv_load_instructions + costs.gemv_step_instructions
-        shuffles = each * batch * math.log2(share)
-        stream = StreamCost(
-            blocks=math.ceil(rows / (place * each)),
-            threads=share * place,
-            compulsory_bytes=moved,
-            reread_bytes=rows / each * batch * pieces * form.packed * 2.0,
-            in_flight_bytes=float(vector * size * each * unroll),
-            instructions=costs.gemv_instructions
-            + steps * (work + x + per_step)
-            + shuffles * costs.shuffle_instructions,
-            wait_cycles=shuffles * costs.gemv_shuffle_cycles
-            + (costs.cross_warp_cycles * each * batch if share > arch.warp else 0.0),
-            load_rounds=math.ceil(steps / unroll),
-            registers=32 + (each + elements // 2) * batch + vector * size // 4 * each * unroll,
-            instruction_cycles=costs.lone_warp_instruction_cycles
-            + costs.gemv_dependence_cycles / batch,
-            l2_share=costs.gemv_l2_resident_share,
-        )
-        ranked.append(Ranked(config, stream.cycles(arch), stream.parts(arch)))
+        ranked.append(gemv_cost(problem, config))
     return sorted(ranked, key=lambda r: r.cycles)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts
-from tvmopt.kernels.cuda.common.stream_cost import StreamCost
 from tvmopt.kernels.cuda.common.traffic import traffic
 from tvmopt.kernels.cuda.common.work import float_work
 from tvmopt.kernels.cuda.row_reduction.config import CudaRowReductionConfig, RowCache
+from tvmopt.kernels.cuda.row_reduction.cost import RowCost
 from tvmopt.kernels.cuda.row_reduction.form import RowForm, reads_rows
 from tvmopt.kernels.cuda.row_reduction.schedule import NAME
 from tvmopt.kernels.ranked import Ranked
@@ -120,7 +120,7 @@ class _Rows:
         few = columns // share <= _MOST_CACHED and config.unroll == 1 < share
         return divides and one_axis and few and not self.form.crosses
 
-    def stream(self, config: CudaRowReductionConfig) -> StreamCost:
+    def stream(self, config: CudaRowReductionConfig) -> RowCost:
         """Return the cost model's view of the kernel."""
         form, passes, costs = self.form, self.passes, config.arch.costs
         share, vector, unroll = config.reduce_threads, config.vector_elements, config.unroll
@@ -131,31 +131,31 @@ class _Rows:
         rows_bytes = config.threads * form.columns * size
         shuffles = math.log2(share) * sum(f.stores for f in self.blocks if f.reduction)
         loads = sum(4.0 + 2.0 * len(f.reads) for f in passes)
+        guarded = vector > 1 and form.columns // vector % share != 0
         rereads = 0 if kept else max(0, len(passes) - 1)
         cached = vector * min(unroll, steps)
         rounds = math.ceil(steps / unroll) * (0.5 + 0.5 * len(passes))
         if kept:
             cached, rounds = min(math.ceil(form.columns / share), _MOST_CACHED), 1.0
-        return StreamCost(
+        return RowCost(
             blocks=math.ceil(form.rows / config.threads),
             threads=share * config.threads,
             compulsory_bytes=self.moved,
             reread_bytes=float(rereads * form.rows * form.columns * size),
             block_reread_bytes=float(rows_bytes) if config.row_cache == RowCache.NONE else 0.0,
-            in_flight_bytes=float(size * cached),
-            instructions=costs.reduction_instructions
-            + steps * (vector * self.work + loads)
+            instructions=steps * (vector * self.work + loads)
             + shuffles * costs.shuffle_instructions
             + (steps * 8.0 if in_shared else 0.0),
-            wait_cycles=shuffles * costs.shuffle_cycles
-            + (costs.cross_warp_cycles * len(form.reductions) if share > config.arch.warp else 0.0)
-            + rereads * costs.reread_cycles
-            + (60.0 if in_shared else 0.0),
+            shuffles=shuffles,
+            cross_warps=len(form.reductions) if share > config.arch.warp else 0,
+            rereads=rereads,
+            in_shared=in_shared,
+            guards=len(passes) - 1 if guarded else 0,
             load_rounds=rounds,
             warp_lines=steps * self._lines(config),
             registers=32 + cached * size // 4,
             smem_bytes=rows_bytes if in_shared else 0,
-            exposed_cycles=self._exposed_lines(config, rereads) * costs.reread_line_cycles,
+            exposed_lines=self._exposed_lines(config, rereads),
             phased=len(passes) > 1,
         )
 
@@ -191,7 +191,7 @@ class _Rows:
     def _lines(self, config: CudaRowReductionConfig) -> float:
         """Return the lines that a warp touches for one vector of each thread.
 
-        Threads of a warp in different rows touch different lines.
+        Threads of a warp in different rows touch different lines, unless a line holds several rows.
         """
         form, arch, vector = self.form, config.arch, config.vector_elements
         together = min(config.reduce_threads, arch.warp)
@@ -200,7 +200,7 @@ class _Rows:
         for number, facts in enumerate(self.passes):
             size = self._row_itemsize(facts)
             if config.row_cache == RowCache.NONE or number == 0:
-                total += rows * _touched(together * vector * size, form.columns * size, arch.line)
+                total += _lines_of(rows, together * vector * size, form.columns * size, arch.line)
             elif config.row_cache == RowCache.SHARED:
                 total += arch.warp * vector * size / arch.line
             if not facts.reduction:
@@ -208,10 +208,15 @@ class _Rows:
                 piece, row = together * vector * out, form.columns * out
                 whole = piece >= (arch.sector if row % arch.sector == 0 else arch.line // 2)
                 weight = 1.0 if whole else arch.costs.partial_sector_lines
-                total += rows * _touched(piece, row, arch.line) * weight
+                total += _lines_of(rows, piece, row, arch.line) * weight
         return total
 
 
 def _touched(piece: int, row: int, line: int) -> float:
     """Return the mean number of lines that a piece of a row touches, at any alignment of rows."""
     return math.ceil(piece / line) + (piece / line % 1.0 if row % line else 0.0)
+
+
+def _lines_of(rows: float, piece: int, row: int, line: int) -> float:
+    """Return the mean number of lines that a piece of each of ``rows`` adjacent rows touches."""
+    return min(rows * _touched(piece, row, line), rows * row / line + 1.0)

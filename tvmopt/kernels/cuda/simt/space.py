@@ -36,7 +36,19 @@ def simt_matmul_hints(gemm: GemmForm, arch: CudaArch) -> list[Ranked[SimtConfig]
     """Return all configurations that may pay, fastest predicted first."""
     problem = matmul_problem(gemm)
     found = [simt_matmul_cost(problem, config) for config in _configs(problem, arch)]
-    return sorted((one for one in found if one is not None), key=lambda one: one.cycles)
+    right = (one for one in found if one is not None)
+    return sorted(right, key=lambda one: (one.cycles, _distinct(one.hint)))
+
+
+def _distinct(config: SimtConfig) -> int:
+    """Return the distinct elements of a K row that a warp reads from shared memory.
+
+    Ties of the cost model differ in it: 16 x 600 x 5120 and 16 x 2560 x 1000 are up to 10 % faster
+    with 4 x 16 threads than with 8 x 8 (H200, 2026-11-28).
+    """
+    (bm, bn), (tm, tn) = config.tile, config.threads
+    lanes = config.warp_rows
+    return bm // tm * lanes + bn // tn * (config.arch.warp // lanes)
 
 
 def _configs(problem: MatmulProblem, arch: CudaArch) -> Iterator[SimtConfig]:
