@@ -55,9 +55,9 @@ def test_losers_drop_out_early(clock: Clock) -> None:
     assert rounds[0] == rounds[1] > 8
 
 
-def test_rounds_are_interleaved(clock: Clock) -> None:
+def test_rounds_are_interleaved_and_begin_with_another_kernel_each(clock: Clock) -> None:
     time_interleaved({n: clock.kernel(str(n), 1e-3) for n in range(3)})
-    assert clock.calls[:9] == ["0", "1", "2"] * 3
+    assert clock.calls[:9] == ["0", "1", "2", "1", "2", "0", "2", "0", "1"]
 
 
 def test_rough_timing_ends_early(clock: Clock) -> None:
