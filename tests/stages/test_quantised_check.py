@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tvmopt.choices import LOW_DTYPES
 from tvmopt.compare import QUANTISED_TOLERANCE, model_tolerance
 from tvmopt.errors import AccuracyError
 from tvmopt.stages.check import Criteria, Trial, check_conversion
+from tvmopt.stages.convert_check import library_tolerance
 
 _RNG = np.random.default_rng(0)
 _FLOAT = _RNG.standard_normal((1, 1000)).astype(np.float32)
@@ -42,3 +44,8 @@ def test_nan_is_a_fault():
 def test_a_float_conversion_has_one_tolerance():
     with pytest.raises(AccuracyError, match="deviates"):
         _check(_FLOAT + 0.15 * _NOISE[0], _FLOAT + 0.15 * _NOISE[1], model_tolerance("float32"))
+
+
+@pytest.mark.parametrize("dtype", LOW_DTYPES)
+def test_the_library_of_a_rounded_model_may_round_otherwise_than_that_of_the_check(dtype):
+    assert library_tolerance(dtype).limit >= 0.01

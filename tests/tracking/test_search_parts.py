@@ -57,6 +57,8 @@ def test_finalists_hold_the_fastest_and_the_best_that_was_not_tuned(records) -> 
         assert chosen[0] == min(feasible, key=lambda r: r.values[0])
         assert min(feasible, key=lambda r: r.metrics["latency_ms_p50"]) in chosen
         assert {r.number for r in chosen} <= {r.number for r in feasible}
+        least = min(r.metrics["accuracy_drop"] for r in feasible)
+        assert least in {r.metrics["accuracy_drop"] for r in chosen}
         untuned = [r for r in feasible if r.choice.effort == DEFAULT]
         if untuned:
             assert min(untuned, key=lambda r: r.values[0]) in chosen
@@ -113,6 +115,12 @@ def test_tuned_trials_of_the_best_untuned_variant_are_measured_again() -> None:
     unlucky = record(2, Choice(variant, FAST), 9.0)
     rest = record(3, Choice(other, DEFAULT), 2.0)
     assert [r.number for r in choose_finalists([untuned, unlucky, rest])] == [1, 2]
+
+
+def test_the_most_accurate_trial_remains_where_held_out_samples_refuse_the_faster() -> None:
+    lossy = [record(n, c, 1.0 + n / 1000, 0.009) for n, c in enumerate(CHOICES[:-1], 1)]
+    exact = record(99, CHOICES[-1], 3.0, 0.0)
+    assert choose_finalists([*lossy, exact])[-1] == exact
 
 
 def _tuning(last: Final, winner: Finalist) -> str:
