@@ -67,7 +67,10 @@ def test_measured_times_come_before_the_roofline():
 
 
 def test_a_layer_is_predicted_from_timed_ones_that_the_roofline_bounds_alike():
-    """Layers 0 to 2 are bounded by compute, 3 to 5 by memory; layers 6 and 7 are not timed."""
+    """Layers 0 to 2 are bounded by compute, 3 to 5 by memory; layers 6 and 7 are not timed.
+
+    int8 is slower in layers 3 to 5, so layer 7 is predicted to take as long as in float32.
+    """
     compute, memory = LayerWork(1e9, 1.0), LayerWork(1.0, 0.25e12)  # a second in float32 each
     works = dict.fromkeys(range(3), compute) | dict.fromkeys(range(3, 6), memory)
     works |= {6: LayerWork(2e9, 1.0), 7: LayerWork(1.0, 0.5e12)}
@@ -78,7 +81,7 @@ def test_a_layer_is_predicted_from_timed_ones_that_the_roofline_bounds_alike():
     costs |= {(i, "int8"): _cost(i, "int8") for i in (6, 7)}
     *_, first, second = layer_choices(costs, works, PEAKS)
     assert first.seconds == pytest.approx((4.0, 2.0))
-    assert second.seconds == pytest.approx((6.0, 18.0))
+    assert second.seconds == pytest.approx((6.0, 6.0))
 
 
 def test_layers_of_unknown_work_cost_nothing_and_others_are_left_out():

@@ -69,7 +69,8 @@ def layer_choices(
     measured to roofline times. Times in other dtypes have the ratio to float32 that was measured,
     or that of the rooflines times the median ratio of the two over the timed layers, where the
     roofline counts like two of them. These are the timed layers that the roofline bounds alike, by
-    compute or by memory, if there are any.
+    compute or by memory, if there are any. A layer that was not timed is not predicted to be slower
+    than in float32: a few timed on a busy machine would rule a dtype out for all.
     """
     by_layer: dict[int, list[str]] = {}
     for (index, dtype), cost in costs.items():
@@ -107,7 +108,8 @@ def layer_choices(
                 ratio = cost.latency_s / cost.float_latency_s
             elif modelled[index][FLOAT]:
                 ratio = modelled[index][dtype] / modelled[index][FLOAT]
-                ratio *= _scale(scales, dtype, index, bounds)
+                # The conversion keeps float32 for layers that are slower in another dtype.
+                ratio = min(1.0, ratio * _scale(scales, dtype, index, bounds))
             else:
                 ratio = 1.0
             seconds.append(base * ratio)
