@@ -68,8 +68,10 @@ class RowCost(StreamCost):
         found = self.parts(arch)
         if len(found) == 1:
             return math.inf
-        *overlapping, warp, waits, _ = found
-        power = arch.costs.overlap_exponent
+        *overlapping, warp, waits, waves = found
+        # The phases of the only block of an SM follow each other: its barriers part them.
+        is_alone = self.phased and waves > 1 and self.resident(arch) == 1
+        power = 1.0 if is_alone else arch.costs.overlap_exponent
         overlapped = sum(c**power for c in overlapping) ** (1 / power)
         return arch.costs.row_launch_cycles + overlapped + warp + waits
 
