@@ -56,6 +56,17 @@ def test_levels_become_statements() -> None:
     ]
 
 
+def test_levels_in_a_branch_alone_stay() -> None:
+    """A pad computes its value in a branch, as where an int8 layer quantises what it reads."""
+    [x, y], i = (tirx.decl_buffer((64,), "float32", name) for name in "xy"), tirx.Var("i", "int32")
+    value = _chain(5, tirx.BufferLoad(x, [i]))
+    padded = tirx.if_then_else(i < 60, value, tirx.const(0.0, "float32"))
+    zero, extent = tirx.const(0, "int32"), tirx.const(64, "int32")
+    loop = tirx.For(i, zero, extent, tirx.ForKind.SERIAL, tirx.BufferStore(y, padded, [i]))
+    func = tirx.PrimFunc([x, y], loop)
+    tvm.ir.assert_structural_equal(flatten_lets(func).body, func.body)
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_many_levels_compile_and_compute(lanes: int) -> None:

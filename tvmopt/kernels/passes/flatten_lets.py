@@ -76,6 +76,8 @@ def _flattened(store: tirx.BufferStore) -> tirx.Stmt:
 
     tvm_ffi.structural_walk(store.value, (ir.Call, keep))
     value = tvm_ffi.structural_map(store.value, (tirx.Let, lift), order="post")
+    if not found:  # every Let is in a branch
+        return store
     statements: dict[tirx.Var, list[tirx.Stmt]] = {}
 
     def place(var: tirx.Var) -> None:
