@@ -68,12 +68,12 @@ def test_a_dtype_of_each_layer_keeps_the_own_metric(conv_model, tmp_path) -> Non
         "import numpy as np\n"
         "def same(outputs, labels):\n"
         "    pathlib.Path(__file__).with_name('was called').touch()\n"
-        "    return float(np.abs(outputs[0] - labels).max() < 1e-2)\n"
+        "    return float(np.abs(outputs - labels).max() < 1e-2)\n"
     )
     compiled = tvmopt.compile(
         conv_model, {"x": (1, 3, 8, 8)}, threads=1, data={"x": samples, "labels": labels},
         dtype="auto", metric=f"{tmp_path / 'own.py'}:same", metric_goal="larger",
-        max_accuracy_drop=0.0,
+        max_accuracy_drop=0.01,
     )  # fmt: skip
     assert (tmp_path / "was called").is_file()
     np.testing.assert_allclose(compiled(samples[:1])[0], labels[:1], atol=1e-2)

@@ -28,7 +28,7 @@ def test_functions_of_equal_structure_are_ranked_once() -> None:
 
 def test_a_ranking_is_kept_for_its_cost_parameters_only() -> None:
     gpu = GPUS["nvidia-h200"]
-    costs = dataclasses.replace(gpu.costs, launch_cycles=2 * gpu.costs.launch_cycles)
+    costs = dataclasses.replace(gpu.costs, row_launch_cycles=2 * gpu.costs.row_launch_cycles)
     changed = dataclasses.replace(gpu, costs=costs)
     assert changed == gpu  # hints and tuning records of both name the same GPU
     func = lowered(lambda x: relax.op.nn.softmax(x, -1), ((64, 1000), "float16"))
