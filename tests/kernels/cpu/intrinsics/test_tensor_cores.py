@@ -22,6 +22,6 @@ from tvmopt.kernels.first_choice import schedule_function
     ],
 )
 def test_kernels_of_products(gpu: str, dtype: str, used: tuple[str, ...]) -> None:
-    made = schedule_function(row(f"matmul_nt-256-256-256-{dtype}").func, GPUS[gpu])
+    made = schedule_function(row(f"matmul_nt-1024-1024-1024-{dtype}").func, GPUS[gpu])
     assert made.hint is not None, made.rule
     assert instructions_used(made.func) == used

@@ -98,9 +98,9 @@ def test_the_main_loop_hides_the_epilogue():
     one, other = gemm_cost(problem, turns), gemm_cost(problem, apart)
     tiles = math.ceil(64 * 12 / 132)
     assert one.epilogue == other.epilogue
-    # All epilogues but the last; and a warpgroup that has the tensor cores alone is slower.
+    # All epilogues but the last, less the turns; a warpgroup alone is slower.
     hidden = one.epilogue * (tiles - 1) / tiles + other.compute - one.compute
-    assert other.cycles - one.cycles == pytest.approx(hidden, rel=0.1)
+    assert other.cycles - one.cycles == pytest.approx(hidden, rel=0.15)
 
 
 def test_ping_pong_hides_nothing_with_a_residual_or_for_small_tiles():
