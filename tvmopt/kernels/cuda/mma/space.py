@@ -224,8 +224,9 @@ def mma_cost(problem: MatmulProblem, config: MmaConfig) -> Ranked[MmaConfig] | N
             instructions *= costs.rolled_gather_ratio
         gather = max(stall, sharing * instructions)
     gather *= gathers / tiles.concurrent
-    windows = sum(c for n, c in enumerate(copied) if problem.padded[n]) - gathers
-    gather += costs.window_copy_cycles * (1.0 + sharing) * windows / tiles.concurrent
+    if arch.has_wgmma:  # fitted there, to the small convolutions that wgmma leaves to mma.sync
+        windows = sum(c for n, c in enumerate(copied) if problem.padded[n]) - gathers
+        gather += costs.window_copy_cycles * (1.0 + sharing) * windows / tiles.concurrent
     # cp.async copies are issued between the multiplications, loads into registers ahead of them.
     one = one + gather if config.async_copy else (one**8 + gather**8) ** 0.125
     # Loads into registers wait for one access; cp.async under load, but not for the first stages.
