@@ -68,7 +68,6 @@ class CudaCosts:
         transform_access_instructions: Instructions of a load or store of a Winograd transform,
             with address and bounds check (estimated).
         unpack_instructions: Instructions to unpack an element of a packed weight.
-        convert_instructions: Instructions to convert an element.
         accumulator_time_share: Relative memory time that each further column of a thread adds.
         vector_dram_share: Relative DRAM time that a doubling of a thread's bytes beyond 16 adds.
         small_block_dram_share: Relative DRAM time that blocks of fewer than the most threads add.
@@ -92,7 +91,7 @@ class CudaCosts:
         gemv_convert_byte_slots: Issue slots to extract an int8.
         gemv_instruction_cycles: Between two instructions of a warp alone: floating-point
             accumulation is a dependence chain.
-        gemv_integer_cycles: The same of integers, whose additions nvcc reorders.
+        gemv_integer_cycles: Exposed cycles of an integer instruction; nvcc reorders its additions.
         gemv_unrolled_steps: Steps that nvcc loads ahead at least.
         gemv_l2_wait_cycles: Exposed cycles of a dependent load from L2.
         gemv_dram_wait_cycles: The same from DRAM.
@@ -192,7 +191,6 @@ class CudaCosts:
     window_load_instructions: float = 2.0
     transform_access_instructions: float = 4.0
     unpack_instructions: float = 5.0
-    convert_instructions: float = 1.0
     accumulator_time_share: float = 0.03
     vector_dram_share: float = 0.03
     small_block_dram_share: float = 0.004

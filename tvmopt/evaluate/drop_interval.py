@@ -17,9 +17,8 @@ _PERCENTILES = (100 * (1 - _CONFIDENCE) / 2, 100 * (1 + _CONFIDENCE) / 2)
 _RESAMPLES, _BYTES = 2000, 1 << 26
 # Of a metric that is computed anew for each resample.
 _MOST_METRIC, _LEAST_METRIC, _METRIC_S = 400, 50, 2.0
-_PATIENCE = (
-    10  # times the limit, until there are the least resamples: without them nothing is known
-)
+# Multiple of the time limit until there are the least resamples: without them nothing is known.
+_PATIENCE = 10
 _SEED = 20261127
 
 
