@@ -109,6 +109,15 @@ def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypat
         assert f"chosen: {timed[0][faster]};" in " ".join(result.changed)
 
 
+def test_a_spent_time_leaves_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tune_layers, "measured_seconds", pytest.fail)
+    config = TuneConfig(SPEC.to_dict(), time_budget=1e-3)
+    result = tune(config, converted[0], tmp_path, lambda *_: None)
+    assert read_plan(tmp_path / PLAN_FILE) == {}
+    assert "layers stay as converted: the time was spent" in " ".join(result.changed)
+    assert {row["source"].partition(":")[0] for row in rows(tmp_path / TASKS_FILE)} == {"default"}
+
+
 def test_by_operator_the_converted_layout_stays(converted, tmp_path) -> None:
     config = TuneConfig(SPEC.to_dict(), topk=1, granularity="operator")
     result = tune(config, converted[0], tmp_path, lambda *_: None)

@@ -12,15 +12,14 @@ import tvm
 from tvmopt import host
 from tvmopt.device import cuda_runtime
 from tvmopt.device.target import TargetSpec
-from tvmopt.errors import BuildError, ConfigError, EnvironmentSetupError
+from tvmopt.errors import ConfigError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain import compiler, modules
 from tvmopt.search.declared import Declared
 from tvmopt.search.limits import Limits
 from tvmopt.search.records import REFERENCE_MS
 from tvmopt.stages.launch import UNLIMITED
-from tvmopt.tracking.pipeline import entry, workflow
+from tvmopt.tracking.pipeline import entry
 from tvmopt.tracking.pipeline.request import Request, make_request
-from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.workflow import _check_tools
 from tvmopt.tracking.search import device_rules
 from tvmopt.tracking.search.entry_points import search
@@ -174,18 +173,3 @@ def test_the_compilers_version_is_part_of_a_build(monkeypatch) -> None:
         assert compiler.version().split()[0] == compiler.compiler()
     except EnvironmentSetupError:
         pytest.skip("neither nvcc nor nvrtc is installed")
-
-
-def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys) -> None:
-    def fail(*_: object) -> None:
-        raise BuildError("nvcc refused a kernel")
-
-    logged: dict[str, str] = {}
-    monkeypatch.setattr(StagePipeline, "run", fail)
-    monkeypatch.setattr(workflow, "log_tags", lambda client, run, tags: logged.update(tags))
-    session = types.SimpleNamespace(client=None, run_id="r")
-    workflow._compare_untuned(StagePipeline(session, request()))
-    assert "build-untuned_tvm  failed: nvcc refused" in capsys.readouterr().out
-    assert logged == {"tvmopt.unmeasured.untuned_latency_ms_p50": "nvcc refused a kernel"}
-    with pytest.raises(BuildError):
-        workflow._compare_untuned(StagePipeline(session, request("host")))

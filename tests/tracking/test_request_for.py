@@ -85,14 +85,17 @@ def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) 
     ("asked", "limits"),
     [
         # without a budget nothing is divided
-        ({"dtype": "auto"}, (0.0, 120.0, 0.0)),
-        ({"dtype": "auto", "time_budget": 150.0}, (22.5, 37.5, 45.0)),
-        ({"dtype": "int8", "time_budget": 150.0}, (22.5, 37.5, 45.0)),
+        ({"dtype": "auto"}, (0.0, 120.0, 0.0, 0.0, 10.0)),
+        ({"dtype": "auto", "time_budget": 150.0}, (18.0, 33.0, 37.5, 9.0, 1.5)),
+        ({"dtype": "int8", "time_budget": 150.0}, (18.0, 33.0, 37.5, 9.0, 1.5)),
         # the user's own limits hold
-        ({"dtype": "auto", "time_budget": 600.0, "calibration_time": 9.0}, (9.0, 120.0, 180.0)),
-        ({"dtype": "auto", "time_budget": 10.0}, (15.0, 20.0, 10.0)),
+        (
+            {"dtype": "auto", "time_budget": 600.0, "calibration_time": 9.0},
+            (9.0, 120.0, 150.0, 36.0, 6.0),
+        ),
+        ({"dtype": "auto", "time_budget": 10.0}, (10.0, 15.0, 10.0, 2.0, 1.0)),
         # all of it is for tuning where nothing is quantised
-        ({"dtype": "float32", "time_budget": 150.0}, (0.0, 120.0, 150.0)),
+        ({"dtype": "float32", "time_budget": 150.0}, (0.0, 120.0, 150.0, 0.0, 10.0)),
     ],
     ids=str,
 )
@@ -104,6 +107,8 @@ def test_a_time_budget_is_divided_where_layers_may_become_int8(asked, limits, mo
         request.calibrate.calibration_time,
         request.sensitivity.sensitivity_time,
         request.tune.time_budget,
+        request.evaluate.accuracy_time_s,
+        request.evaluate.time_limit_s,
     )
     assert found == pytest.approx(limits)
 

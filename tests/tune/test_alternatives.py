@@ -70,6 +70,18 @@ def test_task_groups_are_the_ways_of_each_layer(found) -> None:
     }
 
 
+def test_without_latencies_every_layer_stays_as_converted(found) -> None:
+    [only] = found.contenders({})
+    assert only.plan == {}
+
+
+def test_equal_plans_are_listed_once(found) -> None:
+    """Of layouts that were not measured, no plan can be made: it would be the converted one."""
+    latency_us = {of(found, layer, DIRECT): 1.0 for layer in range(4)}
+    plans = [c.plan for c in found.contenders(latency_us)]
+    assert plans == [dict.fromkeys(range(4), DIRECT)]
+
+
 def test_hopeless_ways_are_listed_and_not_measured(mod, found) -> None:
     cheapest = min(w.cycles for w in found.implementations if w.layer == 0)
     dearest = max((w for w in found.implementations if w.layer == 0), key=lambda w: w.cycles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,11 +249,21 @@ def test_a_spent_budget_leaves_a_usable_database(net, tmp_path: Path) -> None:
     np.testing.assert_allclose(run(library.path), expected(), rtol=1e-4, atol=1e-4)
 
 
+def test_the_first_functions_are_few_so_that_a_short_time_leaves_results() -> None:
+    from tvmopt.tune.fast_search import _groups
+
+    states: list[Any] = list(range(25))
+    groups = list(_groups(states))
+    assert [len(group) for group in groups] == [2, 4, 8, 8, 3]
+    assert [state for group in groups for state in group] == states
+    assert list(_groups([])) == []
+
+
 @pytest.mark.alone
 def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -> None:
     from tvmopt.tune import fast_search
 
-    monkeypatch.setattr(fast_search, "_GROUP", 1)
+    monkeypatch.setattr(fast_search, "_FIRST_GROUPS", (1,))
 
     def stop(done: int, total: int, text: str) -> None:
         raise KeyboardInterrupt

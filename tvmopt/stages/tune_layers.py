@@ -4,7 +4,7 @@
 2. choose the plan with the lowest sum of latencies (:mod:`tvmopt.tune.alternatives`),
 3. lower the network under that plan and measure its new functions, where layouts change,
 4. compile this plan, the best plans with a single layout and the plan of the cost model, time them,
-   and keep the fastest.
+   and keep the fastest; where the time is spent before, keep the plan with the lowest sum.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation
 from tvmopt.tune.alternatives import MODELLED, Alternatives, Contender, find_alternatives
 from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.budget import Deadline
 from tvmopt.tune.tasks import Task, extract_tasks
 
-# Share of trials and time for the alternatives; the rest is for what the chosen plan adds.
-_FIRST = 0.8
+# Share of trials for the alternatives; the rest is for what the chosen plan adds.
+_FIRST_TRIALS = 0.8
+# Shares of time for the alternatives, and for what the plans add; the rest is for whole networks.
+_FIRST_TIME, _REST_TIME = 0.65, 0.15
 # A plan with a single layout is timed, too, if its predicted latency is at most this many times
 # that of the best plan.
 _NEAR = 1.1
@@ -78,7 +81,7 @@ def tune_layers(
         work_dir: Directory for the database.
         progress: Called while the strategy works.
     """
-    start = time.perf_counter()
+    start, deadline = time.perf_counter(), Deadline(options.time_budget_s)
     llvm, arch = target.to_tvm(), target.arch()
     alternatives = find_alternatives(mod, llvm, arch)
     if alternatives is None:
@@ -108,7 +111,7 @@ def tune_layers(
         latency_us |= _latencies(*measured[-1])
     measured_ms: dict[str, float] = {}
     chosen = best.name
-    can_time = options.board is None and not target.missing_on_host()
+    can_time = options.board is None and not target.missing_on_host() and not deadline.expired
     if len(timed) > 1 and can_time:
         seconds = measured_seconds(lowered, target, first.database_dir)
         measured_ms = {name: 1e3 * value for name, value in seconds.items()}
@@ -137,13 +140,13 @@ def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> l
 
 
 def _shares(options: TuneOptions) -> tuple[TuneOptions, TuneOptions]:
-    """Return the options for the alternatives, and those for the chosen plan."""
-    trials = max(1, round(options.trials * _FIRST)) if options.trials else 0
+    """Return the options for the alternatives, and those for what the plans add."""
+    trials = max(1, round(options.trials * _FIRST_TRIALS)) if options.trials else 0
     budget = options.time_budget_s
     return (
-        dataclasses.replace(options, trials=trials, time_budget_s=budget * _FIRST),
+        dataclasses.replace(options, trials=trials, time_budget_s=budget * _FIRST_TIME),
         dataclasses.replace(
-            options, trials=options.trials - trials, time_budget_s=budget * (1 - _FIRST),
+            options, trials=options.trials - trials, time_budget_s=budget * _REST_TIME,
             warm_start=None, earlier=(),
         ),
     )  # fmt: skip
@@ -231,6 +234,8 @@ def in_words(tuning: LayerTuning) -> list[str]:
     """Return the predicted and measured latency of each plan, and the choice, as sentences."""
     if tuning.alternatives is None:
         return []
+    if not tuning.latency_us:
+        return ["layers stay as converted: the time was spent before any was measured"]
     lines = []
     for contender in tuning.contenders:
         ms = tuning.measured_ms.get(contender.name)

@@ -128,7 +128,8 @@ class Alternatives:
             latency_us: Measured latency in microseconds by workload hash.
 
         Returns:
-            The plans, ordered by predicted latency.
+            The plans, each once, ordered by predicted latency. A layer without a measured latency
+            is in none of them, and stays as converted.
         """
         layouts = sorted({one.implementation.layout for one in self.implementations})
         problem = _Problem(self, latency_us)
@@ -146,7 +147,8 @@ class Alternatives:
             found[found.index(same[0])] = dataclasses.replace(same[0], exact=combined.exact)
         else:
             found.append(combined)
-        return sorted(found, key=lambda c: c.predicted_us)
+        distinct = [c for n, c in enumerate(found) if all(c.plan != d.plan for d in found[:n])]
+        return sorted(distinct, key=lambda c: c.predicted_us)
 
 
 def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives | None:

@@ -13,10 +13,11 @@ configurations.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -33,8 +34,8 @@ from tvmopt.measure.measurer import Candidates, Measured, Measurer, best_of, wei
 _FIRST = 0.6
 # Candidates that the learned ranker scores for each measured one.
 _POOL = 30
-# Functions that are built together.
-_GROUP = 8
+# Functions that are built together: few at first, so that a short time leaves results of these.
+_FIRST_GROUPS, _GROUP = (2, 4), 8
 # Timing rounds of the first round, and how many of its results the second round repeats.
 _ROUGH, _AGAIN = 10, 3
 # The top-1 candidate is kept unless another one is faster by more than this fraction: two
@@ -220,8 +221,11 @@ def _leaders_and_followers(states: Sequence[Tuned]) -> tuple[list[Tuned], list[T
     return leaders, followers
 
 
-def _groups(states: Sequence[Tuned]) -> list[Sequence[Tuned]]:
-    return [states[at : at + _GROUP] for at in range(0, len(states), _GROUP)]
+def _groups(states: Sequence[Tuned]) -> Iterator[Sequence[Tuned]]:
+    sizes = itertools.chain(_FIRST_GROUPS, itertools.repeat(_GROUP))
+    left = iter(states)
+    while group := list(itertools.islice(left, next(sizes))):
+        yield group
 
 
 def _first_round(state: Tuned) -> _Batch:

@@ -35,8 +35,8 @@ class TuningParameters(Group):
     time_budget: float = parameter(
         0.0,
         "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost "
-        "or lightgbm, and for one of pytorch below 1 MB; with dtype int8 or auto tuning takes 30% "
-        "of it, calibration 15% and the sensitivity analysis 25%",
+        "or lightgbm, and for one of pytorch below 1 MB; with dtype int8 or auto what the whole "
+        "command may take: tuning 25% of it, the sensitivity analysis 22%, calibration 12%",
         least=0,
         used_by=MEASURING,
     )

@@ -45,7 +45,14 @@ from tvmopt.stages.proposed_shapes import proposed_shapes
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.gpu_rules import check_gpu_request
-from tvmopt.tracking.pipeline.time_shares import ANALYSIS, CALIBRATION, TUNING, within
+from tvmopt.tracking.pipeline.time_shares import (
+    ACCURACY,
+    ANALYSIS,
+    CALIBRATION,
+    LATENCY,
+    TUNING,
+    within,
+)
 from tvmopt.tracking.registry.versions import check_name
 
 _G = TypeVar("_G", bound=Group)
@@ -196,9 +203,8 @@ class Request:
         return TuneConfig(self.target.to_dict(), **asked)
 
     def _within(self, share: Share, limit_s: float) -> float:
-        """Return a time limit, within a share of the budget where layers may become int8."""
-        is_divided = self.convert.may_quantise and not self.quantised
-        return within(share, self.asked.tuning.time_budget if is_divided else 0.0, limit_s)
+        """Return a time limit, within a share of the budget where that is divided."""
+        return within(share, self.divided_budget_s, limit_s)
 
     @functools.cached_property
     def build(self) -> BuildConfig:
@@ -237,8 +243,8 @@ class Request:
         return EvaluateConfig(
             threads,
             metric_sha256=self._metric_sha256,
-            accuracy_time_s=self.accuracy_time_s,
-            time_limit_s=self.latency_time_s,
+            accuracy_time_s=self._within(ACCURACY, self.accuracy_time_s),
+            time_limit_s=self._within(LATENCY, self.latency_time_s),
             starts_reference=self.starts_reference,
             **asked,
         )
@@ -254,6 +260,16 @@ class Request:
     def max_accuracy_drop(self) -> float:
         """Return the largest accuracy drop that may be promoted."""
         return self.asked.accuracy.max_accuracy_drop
+
+    @property
+    def divided_budget_s(self) -> float:
+        """Return the seconds that the stages of the command share; 0 where tuning alone has them.
+
+        They share them where layers may become int8, since calibration and analysis take longer
+        than tuning.
+        """
+        is_divided = self.convert.may_quantise and not self.quantised
+        return self.asked.tuning.time_budget if is_divided else 0.0
 
     @functools.cached_property
     def quantization(self) -> str:

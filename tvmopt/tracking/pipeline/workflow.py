@@ -9,12 +9,9 @@ from pathlib import Path
 
 from tvmopt.choices import MEASURING
 from tvmopt.errors import (
-    AccuracyError,
     ArtifactError,
-    BuildError,
     ConfigError,
     PromotionRefusedError,
-    StageFailedError,
 )
 from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
@@ -28,13 +25,13 @@ from tvmopt.tracking.pipeline.dry_run import say_plan
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
+from tvmopt.tracking.pipeline.untuned import compare_untuned
 from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
 from tvmopt.tracking.registry.versions import Registered
 from tvmopt.tracking.report import sentences
 from tvmopt.tracking.report.tables import as_text, comparison
 from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.console import say
-from tvmopt.tracking.store.runs import log_tags
 from tvmopt.tracking.store.stage_run import Session, StageOutput
 from tvmopt.tracking.store.trust import checked_artifacts
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
@@ -105,7 +102,7 @@ def main(command: commands.MainCommand) -> MainResult:
         session, request = pipeline.session, pipeline.request
         built = pipeline.run("build")
         if request.is_measurable:
-            _compare_untuned(pipeline)
+            compare_untuned(pipeline)
         measured = pipeline.run("evaluate")
         names = {
             CANDIDATE: report.variant_of(request),
@@ -214,19 +211,6 @@ def evaluate(command: commands.EvaluateCommand) -> StageOutput:
         say()
         say(as_text(comparison(read_table(measured.folder), names)))
         return measured
-
-
-def _compare_untuned(pipeline: StagePipeline) -> None:
-    """Let evaluation measure untuned TVM, too; not where TVM's GPU rules fail."""
-    session = pipeline.session
-    try:
-        pipeline.compare(pipeline.run(BASELINE))
-    except (BuildError, AccuracyError, StageFailedError) as error:
-        if pipeline.request.target.gpu is None:
-            raise
-        say(f"{BASELINE:<18} failed: {error}")
-        tags = {"tvmopt.unmeasured.untuned_latency_ms_p50": str(error)[:250]}
-        log_tags(session.client, session.run_id, tags)
 
 
 def _check_tools(request: Request) -> None:

@@ -16,16 +16,16 @@ from tvmopt.errors import (
     TrialTakenError,
     TvmoptError,
 )
+from tvmopt.search import shares
 from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import ADJUSTED, REFERENCE_MS, Record
-from tvmopt.search.shares import BASELINE_MEASUREMENT, TRIAL_ACCURACY
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
+from tvmopt.tracking.pipeline.untuned import check_can_end
 from tvmopt.tracking.report.sentences import trial_words
-from tvmopt.tracking.search.baseline import check_can_end
 from tvmopt.tracking.store.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.store.earlier import earlier_databases
 from tvmopt.tracking.store.runs import log_metrics, log_tags, open_run
@@ -81,14 +81,14 @@ def request_for(request: Request, choice: Choice, budget_s: float = 0.0) -> Requ
     # torch.compile takes minutes: the last round alone compares with it
     found = dataclasses.replace(request.changed(**choice.settings()), torch_source=None)
     if choice != BASELINE:
-        accuracy_s = TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s
+        most_s = shares.TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s
         return dataclasses.replace(
             found,
             latency_time_s=_TRIAL_LATENCY_S,
-            accuracy_time_s=accuracy_s,
+            accuracy_time_s=most_s,
             starts_reference=False,
         )
-    most = BASELINE_MEASUREMENT.seconds(budget_s)
+    most = shares.BASELINE_MEASUREMENT.seconds(budget_s)
     return dataclasses.replace(
         found, accuracy_time_s=most, latency_time_s=most, is_only_compared=True
     )
@@ -158,7 +158,8 @@ def _run(
             start = time.perf_counter()
             try:
                 if choice == BASELINE and trial_limits.budget_s:
-                    check_can_end(request, trial_limits.budget_s, trial_limits.allow())
+                    allowed, budget_s = trial_limits.allow(), trial_limits.budget_s
+                    check_can_end(request, shares.BASELINE, budget_s, allowed, "search")
                 stages = _stages(within, request_for(request, choice, trial_limits.budget_s))
             except LimitError as error:
                 raise trial_limits.explain(error) from error
