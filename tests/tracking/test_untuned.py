@@ -51,7 +51,7 @@ def test_a_baseline_that_cannot_end_is_refused_in_one_line(check):
         check(10e9, 600.0)
     assert refused.value.failure_class == "timeout"
     assert str(refused.value) == (
-        "untuned TVM is not measured: it would take about 51 s, but may take 36 s of the "
+        "untuned TVM would take about 51 s, but may take 36 s of the "
         "time_budget of 600 s; the search goes on without a baseline"
     )
     check(10e9, 1800.0)
@@ -119,7 +119,7 @@ def test_a_command_with_a_divided_budget_goes_on_without_it(monkeypatch, capsys,
     monkeypatch.setattr(untuned, "model_layers", lambda *_: _layers(50, 5e9))
     untuned.compare_untuned(_pipeline(_request(dtype="auto", time_budget=150.0)))
     expected = (
-        "untuned TVM is not measured: it would take about 29 s, but may take 10 s of the "
+        "untuned TVM would take about 29 s, but may take 10 s of the "
         "time_budget of 150 s; the command goes on without a baseline"
     )
     assert f"build-untuned_tvm  not measured: {expected}" in capsys.readouterr().out

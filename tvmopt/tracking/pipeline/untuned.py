@@ -91,7 +91,7 @@ def check_can_end(
     seconds, share_s = predicted_s(layers), share.seconds(budget_s)
     if seconds > share_s:
         raise LimitError(
-            f"untuned TVM is not measured: it would take about {seconds:.0f} s, but may take "
+            f"untuned TVM would take about {seconds:.0f} s, but may take "
             f"{share_s:.0f} s of the time_budget of {budget_s:.0f} s; the {command} goes on "
             "without a baseline",
             "timeout",
