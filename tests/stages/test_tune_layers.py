@@ -109,8 +109,17 @@ def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypat
         assert f"chosen: {timed[0][faster]};" in " ".join(result.changed)
 
 
+def test_a_short_time_is_for_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tune_layers, "find_alternatives", pytest.fail)
+    config = TuneConfig(SPEC.to_dict(), topk=1, time_budget=4.0)  # 10 implementations
+    result = tune(config, converted[0], tmp_path, lambda *_: None)
+    assert not (tmp_path / PLAN_FILE).exists()
+    assert "layers stay as converted: the time is too short" in " ".join(result.changed)
+
+
 def test_a_spent_time_leaves_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tune_layers, "measured_seconds", pytest.fail)
+    monkeypatch.setattr(tune_layers, "_S_AN_IMPLEMENTATION", 0.0)
     config = TuneConfig(SPEC.to_dict(), time_budget=1e-3)
     result = tune(config, converted[0], tmp_path, lambda *_: None)
     assert read_plan(tmp_path / PLAN_FILE) == {}

@@ -23,7 +23,7 @@ from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
 from tvmopt.transform.lower import lower
-from tvmopt.transform.plan import Implementation
+from tvmopt.transform.plan import Implementation, implementations
 from tvmopt.tune.alternatives import MODELLED, Alternatives, Contender, find_alternatives
 from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline
@@ -33,6 +33,9 @@ from tvmopt.tune.tasks import Task, extract_tasks
 _FIRST_TRIALS = 0.8
 # Shares of time for the alternatives, and for what the plans add; the rest is for whole networks.
 _FIRST_TIME, _REST_TIME = 0.65, 0.15
+# Seconds to build and measure the candidates of one implementation of a layer: a network of 49
+# convolutions, in two layouts each, takes about a minute on 2 cores.
+_S_AN_IMPLEMENTATION = 0.5
 # A plan with a single layout is timed, too, if its predicted latency is at most this many times
 # that of the best plan.
 _NEAR = 1.1
@@ -51,6 +54,8 @@ class LayerTuning:
         chosen: Name of the chosen plan.
         alternatives: The alternative implementations; None when no layer has any.
         latency_us: Measured latency in microseconds by workload hash.
+        time_is_short: Whether the layers have alternatives, but the time is too short to measure
+            them.
     """
 
     result: TuneResult
@@ -61,6 +66,7 @@ class LayerTuning:
     chosen: str = ""
     alternatives: Alternatives | None = None
     latency_us: dict[str, float] = dataclasses.field(default_factory=dict)
+    time_is_short: bool = False
 
 
 def tune_layers(
@@ -83,12 +89,13 @@ def tune_layers(
     """
     start, deadline = time.perf_counter(), Deadline(options.time_budget_s)
     llvm, arch = target.to_tvm(), target.arch()
-    alternatives = find_alternatives(mod, llvm, arch)
+    time_is_short = _is_too_short(options.time_budget_s, mod)
+    alternatives = None if time_is_short else find_alternatives(mod, llvm, arch)
     if alternatives is None:
         lowered = lower(mod, llvm)
         tasks = extract_tasks(lowered, llvm)
         result = strategy.tune(tasks, llvm, arch, options, work_dir, progress)
-        return LayerTuning(result, {}, lowered)
+        return LayerTuning(result, {}, lowered, time_is_short=time_is_short)
     options = dataclasses.replace(options, network_bytes=alternatives.network_bytes)
     first_options, rest = _shares(options)
     first_options = dataclasses.replace(first_options, alternatives=alternatives.task_groups)
@@ -122,6 +129,19 @@ def tune_layers(
         result, kept.plan, lowered[chosen], tuple(contenders), measured_ms, chosen, alternatives,
         latency_us,
     )  # fmt: skip
+
+
+def _is_too_short(budget_s: float, mod: tvm.IRModule) -> bool:
+    """Return whether a time limit is too short to measure the alternatives of all layers.
+
+    A part of them would say little: a layout pays where neighbouring layers have it, too.
+
+    Args:
+        budget_s: Seconds; 0 means no limit.
+        mod: A converted module.
+    """
+    several = implementations(mod).values()
+    return 0 < budget_s < _S_AN_IMPLEMENTATION * sum(map(len, several))
 
 
 def _unknown(tasks_of: Mapping[str, Sequence[Task]], known: Sequence[Task]) -> list[Task]:
@@ -232,6 +252,8 @@ def write_alternatives(tuning: LayerTuning, path: Path) -> None:
 
 def in_words(tuning: LayerTuning) -> list[str]:
     """Return the predicted and measured latency of each plan, and the choice, as sentences."""
+    if tuning.time_is_short:
+        return ["layers stay as converted: the time is too short to measure alternatives"]
     if tuning.alternatives is None:
         return []
     if not tuning.latency_us:
