@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tvmopt.errors import LimitError, ModelError, StageFailedError, TvmoptError, in_one_line
+from tvmopt.errors import (
+    BuildError,
+    LimitError,
+    ModelError,
+    StageFailedError,
+    TvmoptError,
+    after_retry,
+    in_one_line,
+)
 from tvmopt.printable import is_printable, one_line, shown
 
 
@@ -19,6 +27,15 @@ def test_what_libraries_say_is_one_line():
     assert in_one_line(ValueError("a\n\tb\x00")) == "a b\\x00"
     assert in_one_line(KeyError()) == "KeyError"
     assert len(in_one_line(ValueError("x" * 1000))) == 300
+
+
+def test_an_error_of_a_retry_is_behind_the_first_error():
+    both = after_retry(BuildError("x" * 5000), "another way", ModelError("y" * 5000))
+    assert type(both) is BuildError
+    assert "x; tried next: another way, but y" in str(both)
+    assert str(both).endswith("y")
+    again = after_retry(BuildError("no space"), "another way", ModelError("it says: no space"))
+    assert (type(again), str(again)) == (BuildError, "it says: no space")
 
 
 @pytest.mark.parametrize("text", ["größe 层", "a  b", "", "\\x1b"])

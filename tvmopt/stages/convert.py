@@ -260,7 +260,7 @@ def _checked(
         return made, check, check(made.run, convert_tapped, import_.checked_on)
     except AccuracyError as error:
         if config.dtype != "float32" or not import_.leave_out_more(source, error):
-            raise
+            raise import_.with_first_error(error) from error.__cause__
     return _checked(config, import_, read, *how)
 
 
