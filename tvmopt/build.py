@@ -116,9 +116,9 @@ def build_library(
             generator,
             path,
         )
-    except EnvironmentSetupError:
+    except (EnvironmentSetupError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # of TVM, LLVM, NVRTC, the linker or the disk
         reason = last_line(error)
         raise BuildError(f"code generation for {target.device} failed: {reason}") from error
     sources = _by_size([size.sources for size in sizes])
@@ -212,9 +212,9 @@ def _compile_all(
     """
     try:
         return mod, {}, generator.compile(mod, path)
-    except EnvironmentSetupError:
+    except (EnvironmentSetupError, MemoryError):
         raise
-    except Exception:
+    except Exception:  # of whatever compiler; raised again unless a kernel is at fault
         if before is None:
             raise
         mod, others = generator.replace_failing(before, mod)

@@ -120,6 +120,19 @@ class PromotionRefusedError(TvmoptError):
     failure_class = "promotion_refused"
 
 
+#: What TVM's passes, schedules, importer and runtime raise. Its own errors are RuntimeErrors; its
+#: Python code fails where it uses what is missing. A fault of this program (NameError, ImportError)
+#: or of the machine (MemoryError, OSError) is not among them.
+TVM_ERRORS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 _First = TypeVar("_First", bound=TvmoptError)
 
 

@@ -23,6 +23,7 @@ from tvmopt.exporters.packages import require_packages
 from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.unknown_categories import accept_unknown
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
@@ -333,7 +334,7 @@ def _targets(model: onnx.ModelProto, output: int) -> int:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             inputs[value.name] = np.zeros([2, *(dim.dim_value for dim in dims[1:])], dtype)
         found = session.run([model.graph.output[output].name], inputs)[0]
-    except Exception as error:  # ONNX Runtime's errors have no common class
+    except onnxruntime_errors() as error:
         raise ModelError(
             f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
         ) from error

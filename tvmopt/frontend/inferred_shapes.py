@@ -31,7 +31,7 @@ def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) ->
     """
     register_shape_inference()
     # Nodes without shapes run in ONNX Runtime. An operator of ai.onnx.ml may lack an attribute.
-    with contextlib.suppress(*ONNX_ERRORS, LookupError):
+    with contextlib.suppress(*ONNX_ERRORS):
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         model = with_ml_shapes(model)
     if all(is_default(node) for node in model.graph.node):

@@ -9,32 +9,23 @@ from __future__ import annotations
 import onnx
 from google.protobuf.message import Error as ProtobufError
 
-from tvmopt.errors import TvmoptError
+from tvmopt.errors import TVM_ERRORS, TvmoptError
 
-#: What ``onnx.checker``, ``onnx.shape_inference``, ``onnx.version_converter`` and
-#: ``onnx.inliner`` raise. RuntimeError and ValueError come from their C++ code.
+# What pybind11 makes of exceptions of C++, and Python code of a wrong argument.
+_OF_PYTHON = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
+#: What ``onnx.checker``, ``onnx.shape_inference``, ``onnx.version_converter``, ``onnx.inliner`` and
+#: ``onnx.numpy_helper`` raise.
 ONNX_ERRORS: tuple[type[Exception], ...] = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
     onnx.version_converter.ConvertError,
     ProtobufError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *_OF_PYTHON,
 )
 
-#: What TVM's importer and the converters of operators raise on a node that they cannot convert:
-#: TVM's own errors are RuntimeErrors, and a missing input or attribute fails where it is used.
-CONVERTER_ERRORS: tuple[type[Exception], ...] = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TvmoptError,
-    TypeError,
-    ValueError,
-)
+#: What TVM's importer and our converters of operators raise on a node that they cannot convert.
+CONVERTER_ERRORS: tuple[type[Exception], ...] = (*TVM_ERRORS, TvmoptError)
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
@@ -49,4 +40,4 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
         for kind in vars(state).values()
         if isinstance(kind, type) and issubclass(kind, Exception)
     ]
-    return (*own, RuntimeError, TypeError, ValueError)
+    return (*own, *_OF_PYTHON)

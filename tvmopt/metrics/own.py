@@ -85,7 +85,7 @@ def load_own(text: str) -> Callable[[Any, Any], Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # the user's file
         raise ConfigError(
             f"metric must name a file that runs, but '{path}' says: {type(error).__name__}: "
             f"{in_one_line(error)}"

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.quantize.channel_scales import ChannelScales
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
@@ -273,7 +274,7 @@ def _quiet() -> Iterator[None]:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except onnxruntime_errors() as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(
             f"the float model must run on the calibration data, but ONNX Runtime says: {reason}"

@@ -103,6 +103,7 @@ def _request(board: Board, session_s: float, wait_s: float) -> Any:
 
 def _close(session: Any) -> None:
     """Release the board now, not at garbage collection."""
+    # The board may be gone, or answer anything: the session ends either way.
     with contextlib.suppress(Exception), limited(_ANSWER_S, "the board does not answer"):
         session.get_function("CloseRPCConnection")()
 

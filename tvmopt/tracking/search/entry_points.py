@@ -61,6 +61,7 @@ from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.command import looking
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.exclusive import alone
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.mlflow_store import tracking_uri
 from tvmopt.tracking.store.runs import log_tags
 from tvmopt.tracking.store.stage_run import Session
@@ -282,8 +283,10 @@ def _stands(job: SearchWork) -> bool:
     """Whether the run that the trials belong to came to its end: it may have been killed there."""
     try:
         run = job.session.client.get_run(job.study.parent_run)
-    except MlflowException:  # deleted by somebody
-        return False
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        return False  # deleted by somebody
     return run.info.status in ("FINISHED", "FAILED")
 
 

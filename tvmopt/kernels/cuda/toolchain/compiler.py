@@ -74,7 +74,7 @@ def _has_nvrtc() -> bool:
         from tvm.support.nvcc import find_cuda_path
 
         find_cuda_path()  # NVRTC comes without headers
-    except Exception:  # TVM raises RuntimeError, or lets other errors through
+    except (RuntimeError, OSError):  # no path, or no ``which`` to look for nvcc
         return False
     return True
 
