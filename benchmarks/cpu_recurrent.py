@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="time of each row")
-    parser.add_argument("--dtype", default="float32", help="dtype of the products' weights")
+    parser.add_argument("--dtype", default="float32", help="dtype of the GEMMs' weights")
     given = begin_table(parser, arguments)
     print("| layer | hidden | ours, ms | ONNX Runtime, ms | ours / ONNX Runtime | deviation |")
     print("| --- | --- | --- | --- | --- | --- |")

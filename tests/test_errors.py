@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+import tvmopt
 from tvmopt.errors import (
     BuildError,
     LimitError,
@@ -48,3 +53,22 @@ def test_values_are_shown_short():
     assert len(shown(list(range(10_000)))) < 110
     assert shown(10**5000) == "a number of too many digits"
     assert is_printable(shown("\ud800"))
+
+
+def test_an_error_that_quotes_a_library_says_what_to_do_next() -> None:
+    """The rule and the value are not enough where a library says what is wrong, in its terms."""
+    kinds = {kind.__name__ for kind in _subclasses(TvmoptError)}
+    silent = []
+    for path in sorted(Path(tvmopt.__file__).parent.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            name, message = getattr(call.func, "id", ""), ast.unparse(call.args[0])
+            quotes = re.search(r"\b(?:in_one_line|last_line)\(", message)
+            if name in kinds and quotes and not re.search(r"; |cure|unknown\}", message):
+                silent.append(f"{path.name}:{call.lineno}: {message[:120]}")
+    assert not silent, "\n".join(silent)
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))

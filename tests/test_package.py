@@ -112,7 +112,7 @@ def test_no_two_classes_have_one_name():
 
 
 def test_whoever_catches_every_exception_says_why():
-    """A refusal has a class: ``TVM_ERRORS``, and those of ``frontend/library_errors.py``."""
+    """A refusal has a class: ``TVM_ERRORS``, and the tuples of ``frontend/library_errors.py``."""
     broad = re.compile(r"except:|(?:except|suppress)\b.*\b(?:Base)?Exception\b(?!s)")
     silent = []
     for path, _ in _modules():

@@ -120,7 +120,10 @@ def build_library(
         raise
     except Exception as error:  # of TVM, LLVM, NVRTC, the linker or the disk
         reason = last_line(error)
-        raise BuildError(f"code generation for {target.device} failed: {reason}") from error
+        raise BuildError(
+            f"code generation for {target.device} failed: {reason}"
+            "; run tvmopt doctor, and report the model if it finds nothing"
+        ) from error
     sources = _by_size([size.sources for size in sizes])
     sources.update({name: f"default:{how}" for name, how in others.items()})
     records = _by_size([size.records for size in sizes])

@@ -39,6 +39,7 @@ class ExportedSession:
         except onnxruntime_errors() as error:
             raise ModelError(
                 f"ONNX Runtime must load the exported model, but says: {in_one_line(error)}"
+                "; report the model as a bug"
             ) from error
         self.dtypes = input_dtypes(model)
         self._names = [output.name for output in model.graph.output]
@@ -54,6 +55,7 @@ class ExportedSession:
         except onnxruntime_errors() as error:
             raise ModelError(
                 f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+                "; report the model as a bug"
             ) from error
         return dict(zip(self._names, found, strict=True))
 

@@ -111,7 +111,10 @@ def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
     from sklearn.base import is_classifier, is_regressor
 
     if not hasattr(model, "predict"):
-        raise ModelError(f"the model must have predict, but {type(model).__name__} has none")
+        raise ModelError(
+            f"the model must have predict, but {type(model).__name__} has none"
+            "; log an estimator that has it"
+        )
     model = getattr(model, "best_estimator_", model)
     known = _categories(source, model)
     if not dtype:
@@ -200,6 +203,7 @@ def _matrix(source: SourceModel) -> Any:
         raise ConfigError(
             f"the signature of model {source.uri!r} must have columns, or one tensor of shape "
             "(-1, columns)"
+            "; log the model with such a signature"
         )
     return source.tensors
 
@@ -311,6 +315,7 @@ def _not_converted(model: Any, error: Exception) -> ModelError:
     return ModelError(
         f"skl2onnx must convert {type(model).__name__}, but says: "
         f"{type(error).__name__}: {in_one_line(error)}"
+        "; export the model to ONNX yourself, and give that file as model"
     )
 
 
@@ -337,5 +342,6 @@ def _targets(model: onnx.ModelProto, output: int) -> int:
     except onnxruntime_errors() as error:
         raise ModelError(
             f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+            "; report the model as a bug"
         ) from error
     return int(np.asarray(found).size // 2)

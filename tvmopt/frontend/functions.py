@@ -49,6 +49,7 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
     except ONNX_ERRORS as error:
         raise ModelError(
             f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
+            "; export the model without functions"
         ) from error
     return model
 

@@ -1,4 +1,4 @@
-"""Errors by which ONNX, ONNX Runtime and TVM's importer refuse a model or its inputs.
+"""Errors that ONNX, ONNX Runtime and TVM's importer raise on a model or inputs they refuse.
 
 None of them has a common class for its errors. A fault of this program (NameError, ImportError) or
 of the machine (MemoryError, OSError) is in no group here, so that it is not taken for a refusal.

@@ -64,6 +64,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
         raise ModelError(
             "model must be under 2 GiB with its weights, "
             f"but got {reference.ByteSize() / 2**30:.1f} GiB"
+            "; export it with weights of 16 bits or fewer"
         )
     for output in model.graph.output:
         kind = output.type.WhichOneof("value")
@@ -290,5 +291,6 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
             raise ModelError(
                 "model must load in ONNX Runtime, the reference, but it does not: "
                 f"{in_one_line(error, 400)}"
+                "; export it again"
             ) from error
         return onnx.load_model(str(path))

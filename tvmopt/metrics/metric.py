@@ -140,6 +140,7 @@ def _called(name: str, call: Callable[[], _T]) -> _T:
         raise ConfigError(
             f"metric {name} must take the outputs and labels of the data, but it says"
             f"{_line_of(name, error)}: {type(error).__name__}: {in_one_line(error)}"
+            "; correct the function, or choose another metric"
         ) from error
 
 

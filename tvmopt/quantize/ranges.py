@@ -157,7 +157,9 @@ def _extremes(
             with _explained():
                 calibrater.collect_data(OneBatch(inputs))
     if not report.done:
-        raise ConfigError("calibration needs at least one batch of data, but got none")
+        raise ConfigError(
+            "calibration needs at least one batch of data, but got none; give data with a sample"
+        )
     found = calibrater.calibrate_tensors_range if wanted else {}
     tensors = {
         name: (float(np.min(found[name].lowest)), float(np.max(found[name].highest)))
@@ -278,6 +280,7 @@ def _explained() -> Iterator[None]:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(
             f"the float model must run on the calibration data, but ONNX Runtime says: {reason}"
+            "; give data that it takes"
         ) from error
 
 

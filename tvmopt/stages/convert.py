@@ -301,6 +301,7 @@ def _sources(
             if calibrate_dir is None:
                 raise ConfigError(
                     "dtype=int8 needs the ranges of the calibrate stage, but got none"
+                    "; run calibrate first"
                 )
             ranges = read_ranges(calibrate_dir)
             if chosen_in is not None:

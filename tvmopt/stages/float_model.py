@@ -124,6 +124,7 @@ def _trials(
                 raise ModelError(
                     f"the reference must run on the given data, but ONNX Runtime says: "
                     f"{in_one_line(error)}"
+                    "; give data that the model takes"
                 ) from error
     return kind, trials
 

@@ -39,6 +39,7 @@ def check_codes(
     except onnxruntime_errors() as error:
         raise ModelError(
             f"the model must run on strings in ONNX Runtime, but it says: {in_one_line(error)}"
+            "; export the model for numbers"
         ) from error
     for name, codes, want in zip(reference.output_names, expected, outputs, strict=True):
         if not _same(codes, want, tables.outputs.get(name), tables.columns.get(name)):

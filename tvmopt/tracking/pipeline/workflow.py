@@ -260,6 +260,7 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
         raise ConfigError(
             "warm_start must be intact, and signed where there is a key, but "
             f"{run_id!r} is not: {error}"
+            "; tune again without it"
         ) from error
     if not (folder / DATABASE_DIR).is_dir():
         raise no_database

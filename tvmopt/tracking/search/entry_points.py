@@ -115,7 +115,10 @@ class _Question:
         )
         budget = Budget(command.budget.trials, command.budget.time_budget, command.budget.patience)
         if not budget.trials and not budget.time_s and not budget.patience:
-            raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
+            raise ConfigError(
+                "one of trials, time_budget and patience must be above 0, all are 0"
+                "; set one of them"
+            )
         space, trial = command.space, command.trial_limits
         given = {key: value for key, value in space.values().items() if key in KEYS}
         declared = read_declared(space.space, **given)

@@ -39,7 +39,7 @@ def test_places_are_those_of_the_instruction(mma) -> None:
         row = group + 8 * (register % 2)
         k = within * word + part + half * (register // 2)
         assert mma.place_a(row, k) == (lane, register * word + part)
-        # Two instructions along N: registers of the second B fragment follow those of the first.
+        # Two instructions along N: the second B fragment's registers follow the first one's.
         column = group + 8 * (register // 2)
         k = within * word + part + half * (register % 2)
         assert mma.place_b(column, k) == (lane, register * word + part)

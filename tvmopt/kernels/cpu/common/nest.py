@@ -236,7 +236,7 @@ def misfit(
     if loops <= 0:
         return Refusal(f"{loops_in_k_block} loops in a K block leave none of {count} around it")
     if any(loop >= len(extents) for loop in hint.loop_order[loops:]):
-        # TVM computes too small a region of the partial sums, and so wrong ones.
+        # TVM then allocates too small a region for the accumulators, and the results are wrong.
         return Refusal("a loop over cache blocks cannot be inside the K-block loop")
     if not 0 <= hint.parallel_loops <= loops:
         return Refusal(f"{hint.parallel_loops} of {loops} loops cannot be parallel")

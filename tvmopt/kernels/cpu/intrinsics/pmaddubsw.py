@@ -1,8 +1,8 @@
 """x86 dot product without VNNI: 4 int8 products per 32-bit lane by ``vpmaddubsw``.
 
 ``vpmaddubsw`` multiplies uint8 data by int8 weights and adds pairs of products in int16, with
-saturation; ``vpmaddwd`` by ones then adds pairs of int16 in int32. The sums are exact where no pair
-of neighbouring weights can saturate: see :mod:`tvmopt.kernels.exact_pairs`.
+saturation; ``vpmaddwd`` by ones then adds pairs of int16 in int32. The results are exact where no
+pair of neighbouring weights can saturate: see :mod:`tvmopt.kernels.exact_pairs`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """x86 dot product without VNNI: 4 int8 products per 32-bit lane by two ``vpmaddwd``.
 
-``vpmaddwd`` multiplies pairs of int16 and adds each pair to an int32, so its sums are exact, unlike
+``vpmaddwd`` multiplies pairs of int16 and adds each pair to an int32. Its results are exact, unlike
 ``vpmaddubsw``'s, which saturate for some weights (:mod:`.pmaddubsw`). Operands of 8 bits are split
 into their even and their odd bytes by shifts and masks: of the weight once for all rows of a
 register tile, of the data once for all its columns, since LLVM computes equal expressions once.

@@ -111,7 +111,10 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
                 compiler=which,
             )
     except RuntimeError as error:
-        raise BuildError(f"{which} refused a kernel: {first_complaint(str(error))}") from error
+        raise BuildError(
+            f"{which} refused a kernel: {first_complaint(str(error))}"
+            "; run tvmopt doctor, and report the kernel if it finds nothing"
+        ) from error
     return bytes(code)
 
 
