@@ -111,6 +111,12 @@ def test_no_two_classes_have_one_name():
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
+def test_no_file_is_long():
+    """A file holds one idea; 300 lines are usual, and where one needs more, 400 are enough."""
+    lengths = {path: path.read_text().count("\n") for path, _ in _modules()}
+    assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > 400}
+
+
 def test_whoever_catches_every_exception_says_why():
     """A refusal has a class: ``TVM_ERRORS``, and the tuples of ``frontend/library_errors.py``."""
     broad = re.compile(r"except:|(?:except|suppress)\b.*\b(?:Base)?Exception\b(?!s)")

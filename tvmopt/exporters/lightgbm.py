@@ -17,7 +17,7 @@ from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
 from tvmopt.exporters.exported import ROWS, Exported
 from tvmopt.exporters.packages import require_packages
-from tvmopt.exporters.sklearn import load_object
+from tvmopt.exporters.saved_object import load_object
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 

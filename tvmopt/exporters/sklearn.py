@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tvmopt.exporters.exported import (
 )
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
+from tvmopt.exporters.saved_object import load_object
 from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.unknown_categories import accept_unknown
@@ -55,55 +55,6 @@ def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
         )
     model = load_object(source, folder)
     return export_estimator(source, model, dtype)
-
-
-def load_object(source: SourceModel, folder: Path) -> Any:
-    """Return the object in the file of a source.
-
-    A skops file needs no trust where it holds only types that skops and this function know.
-
-    Raises:
-        ConfigError: When the file is not trusted.
-        ModelError: When it cannot be read.
-    """
-    path = source.path(folder)
-    if source.format == "skops":
-        import skops.io
-
-        trusted = skops.io.get_untrusted_types(file=path)
-        unknown = [one for one in trusted if one not in _KNOWN]
-        if unknown:
-            source.require_trust(f"its file holds objects of {', '.join(unknown[:3])}")
-        return _loaded(source, lambda: skops.io.load(path, trusted=trusted))
-    source.require_trust(f"its file is a {source.format or 'pickle'}")
-    if source.format == "cloudpickle":
-        import cloudpickle
-
-        return _loaded(source, lambda: cloudpickle.loads(path.read_bytes()))
-    return _loaded(source, lambda: pickle.loads(path.read_bytes()))
-
-
-# Types that hold data alone; skops leaves them to its callers.
-_KNOWN = frozenset(
-    {
-        "collections.OrderedDict",
-        "lightgbm.basic.Booster",
-        "lightgbm.sklearn.LGBMClassifier",
-        "lightgbm.sklearn.LGBMRegressor",
-        "numpy.dtype",
-    }
-)
-
-
-def _loaded(source: SourceModel, load: Any) -> Any:
-    try:
-        return load()
-    except Exception as error:  # what a file of another version raises has no common class
-        raise ModelError(
-            f"model {source.uri!r} must be readable with the packages installed here, but: "
-            f"{type(error).__name__}: {in_one_line(error)}; install the versions of its "
-            "requirements.txt"
-        ) from error
 
 
 def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:

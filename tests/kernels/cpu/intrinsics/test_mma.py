@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
+from tvmopt.kernels.cuda.intrinsics.mma import MmaIntrinsic
+from tvmopt.kernels.cuda.intrinsics.mma_functions import COLUMNS, LANES, ROWS
 
 KINDS = [
     MmaIntrinsic("float16", "float32"),
