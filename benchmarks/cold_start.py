@@ -6,14 +6,13 @@ of modules does not count. Medians over processes; a ratio below 1 means that ou
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks import peers, zoo
-from benchmarks.report import environment, print_environment
+from benchmarks import zoo
+from benchmarks.options import begin_table, table_parser
 from tvmopt.evaluate.fresh_process import measure_fresh_process
 
 _MODELS = "resnet50,efficientnet_lite0,minilm_16"
@@ -23,13 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
     import tvmopt
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--processes", type=int, default=9, help="processes of each model")
     parser.add_argument("--models", default=_MODELS, help="names, separated by commas")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     print("| model | library, MB | ours, ms | ONNX Runtime, ms | ratio |")
     print("| --- | --- | --- | --- | --- |")
     for name in given.models.split(","):

@@ -6,7 +6,6 @@ first. Calls are interleaved; a ratio below 1 means that ours is faster.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.interleave import interleave
+from benchmarks.options import begin_table, table_parser
 from benchmarks.recurrent_layers import layers, model
-from benchmarks.report import environment, print_environment
 
 HIDDEN = (128, 256, 512)
 
@@ -24,13 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
     import tvmopt
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="time of each row")
-    parser.add_argument("--dtype", default="float32", help="dtype of the products' weights")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    parser.add_argument("--dtype", default="float32", help="dtype of the GEMMs' weights")
+    given = begin_table(parser, arguments)
     print("| layer | hidden | ours, ms | ONNX Runtime, ms | ours / ONNX Runtime | deviation |")
     print("| --- | --- | --- | --- | --- | --- |")
     for layer in layers(HIDDEN):

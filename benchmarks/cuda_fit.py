@@ -1,7 +1,7 @@
 """Fit constants of a CUDA family's cost model to a sweep, and report how well it ranks.
 
 ``python -m benchmarks.cuda_fit FILE.jsonl [--family NAME] [--constants NAMES]`` reads a sweep of
-:mod:`.cuda_sweep`. Only the order within a row counts, so each row has a scale of its own, which is
+:mod:`.cuda_sweep`. Only the order within a row counts, so each row has its own scale, which is
 drawn to 1; points near a row's best weigh most. The script prints the regret before and after, and
 the fitted constants. A person writes them into
 :class:`tvmopt.kernels.cuda.hopper.cost_constants.HopperCosts`; constants of any other family are in

@@ -239,7 +239,7 @@ def cores_of(gpu: int, gpus: int, visible: str) -> list[int]:
     """Return the cores for a GPU: an equal part for each of those that this machine uses.
 
     Args:
-        gpu: Number of the GPU among those of this process.
+        gpu: Number of the GPU among this process's GPUs.
         gpus: Number of GPUs that this process uses.
         visible: ``CUDA_VISIBLE_DEVICES`` of the GPU's process. Where this process uses one GPU of
             several and may run on all cores, others are taken to use the other GPUs.

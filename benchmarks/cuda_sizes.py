@@ -1,7 +1,7 @@
 """Several batch sizes in one GPU library: ``python -m benchmarks.cuda_sizes [--network NAME]``.
 
 Each size is checked against PyTorch in float32, and timed in turns with a library of that size
-alone. The bytes of the library are compared with those of its largest size alone.
+alone. The bytes of the library are compared with a library of its largest size alone.
 """
 
 from __future__ import annotations

@@ -6,30 +6,26 @@ a ratio below 1 means that native code is faster.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import peers, zoo
+from benchmarks import zoo
 from benchmarks.cpu_models import MODELS
 from benchmarks.interleave import interleave
 from benchmarks.library import arrays_of, library_call
+from benchmarks.options import begin_table, table_parser
 from benchmarks.peers import Call
-from benchmarks.report import environment, print_environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="time of each row")
     parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     print("| model | native, ms | virtual machine, ms | ratio | largest difference |")
     print("| --- | --- | --- | --- | --- |")
     for name in given.models.split(","):

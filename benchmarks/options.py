@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import peers
+from benchmarks.report import environment, print_environment
 from tvmopt.errors import TvmoptError
 
 _SHOWN = 12  # names in an error
@@ -38,6 +39,27 @@ def make_parser(
     )
     parser.add_argument("--json", default="", help="file to write the rows to")
     return parser
+
+
+def table_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Create the parser of a benchmark that prints one table: ``--threads``, and what it adds.
+
+    Args:
+        doc: Docstring of the module; the first line is the description.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=2, help="per contender, default 2")
+    return parser
+
+
+def begin_table(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """Parse the options, set the threads of all contenders, and print the environment."""
+    given = parser.parse_args(arguments)
+    peers.set_threads(given.threads)
+    print_environment(environment(given.threads), needed=())
+    return given
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -9,7 +9,6 @@ for the other threads. :mod:`benchmarks.cpu_recurrent` has the same layers and c
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks import peers
 from benchmarks.cpu_recurrent import HIDDEN
 from benchmarks.interleave import interleave
+from benchmarks.options import begin_table, table_parser
 from benchmarks.recurrent_layers import STEPS, layers, model
-from benchmarks.report import environment, print_environment
 
 # float32 values that one iteration of the reading loop sums: eight vectors of AVX-512.
 _WIDTH = 128
@@ -82,12 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
     import tvmopt
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="time of each row")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     print(
         "| layer | hidden | ours, ms | ONNX Runtime, ms | matmul, ms | reads, ms | reads, GB/s "
         "| ours / bound | bound / ONNX Runtime |"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,28 +111,40 @@ def mlp() -> FittedSource:
     return _sklearn(make, pyfunc_predict_fn="predict_proba")
 
 
+def households(count: int, **more: Sequence[str]) -> tuple[Any, np.ndarray]:
+    """Return a table of ``count`` rows with numbers, NaN and texts, and a label of each row.
+
+    Args:
+        count: Number of rows.
+        more: Further columns, drawn from texts.
+    """
+    import pandas
+
+    random = np.random.default_rng(0)
+    texts = {"city": ("Bern", "Graz", "Lyon", "Turin"), **more}
+    table = pandas.DataFrame(
+        {
+            "age": random.integers(18, 90, count).astype(float),
+            "income": random.lognormal(10, 1, count),
+            "rooms": random.integers(1, 6, count),
+            **{name: random.choice(np.array(choices), count) for name, choices in texts.items()},
+        }
+    )
+    score = table["age"] / 90 + (table["city"] == "Bern") + (table["rooms"] > 3)
+    labels = np.where(score + random.normal(0, 0.5, count) > 1.2, "yes", "no")
+    table.loc[random.random(count) < 0.1, "age"] = np.nan
+    return table, labels
+
+
 def pipeline() -> FittedSource:
     """Return a pipeline of imputer, scaler and one-hot encoders of numbers and of texts."""
-    import pandas
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    random = np.random.default_rng(0)
-    count = _TRAIN + _ROWS
-    table = pandas.DataFrame(
-        {
-            "age": random.integers(18, 90, count).astype(float),
-            "income": random.lognormal(10, 1, count),
-            "rooms": random.integers(1, 6, count),
-            "city": random.choice(np.array(["Bern", "Graz", "Lyon", "Turin"]), count),
-        }
-    )
-    score = table["age"] / 90 + (table["city"] == "Bern") + (table["rooms"] > 3)
-    labels = np.where(score + random.normal(0, 0.5, count) > 1.2, "yes", "no")
-    table.loc[random.random(count) < 0.1, "age"] = np.nan
+    table, labels = households(_TRAIN + _ROWS)
     numbers = Pipeline([("fill", SimpleImputer()), ("scale", StandardScaler())])
     encode = ColumnTransformer(
         [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.registry_sources import FittedSource
+from benchmarks.registry_sources import FittedSource, households
 
 _TRAIN, _ROWS, _COLUMNS, _EXAMPLE = 500, 3000, 12, 20
 _SHARES = {"pyfunc_predict_fn": "predict_proba"}
@@ -43,23 +43,7 @@ def _positive() -> Data:
 
 
 def _texts() -> Data:
-    import pandas
-
-    random = np.random.default_rng(0)
-    count = _TRAIN + _ROWS
-    table = pandas.DataFrame(
-        {
-            "age": random.integers(18, 90, count).astype(float),
-            "income": random.lognormal(10, 1, count),
-            "rooms": random.integers(1, 6, count),
-            "city": random.choice(np.array(["Bern", "Graz", "Lyon", "Turin"]), count),
-            "size": random.choice(np.array(["S", "M", "L"]), count),
-        }
-    )
-    score = table["age"] / 90 + (table["city"] == "Bern") + (table["rooms"] > 3)
-    labels = np.where(score + random.normal(0, 0.5, count) > 1.2, "yes", "no")
-    table.loc[random.random(count) < 0.1, "age"] = np.nan
-    return table, labels
+    return households(_TRAIN + _ROWS, size=("S", "M", "L"))
 
 
 def _wide() -> Data:

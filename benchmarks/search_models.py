@@ -7,8 +7,8 @@ For each model: ``tvmopt search`` with ``time_budget=S`` on drawn samples; then 
 ``dtype=auto`` and ``time_budget=S/4``, which reuses no stage of the search and whose wall time is
 printed beside S/4; then :mod:`benchmarks.quantise_contenders`, and
 :mod:`benchmarks.search_champion`, which times both interleaved and prints the ratio. Each model has
-a tracking store and logs of its own under ``--out``. Several processes with distinct ``--only``,
-each bound to cores of its own, may run side by side; so may the steps ``search``, ``auto`` and
+its own tracking store and logs under ``--out``. Several processes with distinct ``--only``,
+each bound to its own cores, may run side by side; so may the steps ``search``, ``auto`` and
 ``quantise`` of one model, with the same ``--out`` and distinct cores, once the first has made the
 tracking store. A comparison that fails with ``auto`` is made without it.
 """

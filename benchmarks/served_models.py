@@ -2,7 +2,7 @@
 
 Usage: ``python -m benchmarks.served_models FILE.onnx[=SHAPES] ... [--threads N] [--strategy S]``
 
-For each file, in a store of its own: the entry point ``main``, then ``serve``. The champion, loaded
+For each file, in its own store: the entry point ``main``, then ``serve``. The champion, loaded
 by MLflow, and the server get the same random inputs; the table has the largest deviation of both
 from ONNX Runtime, relative to the largest output. The exit code is 1 when one exceeds 1e-3 or a
 command fails.

@@ -8,7 +8,6 @@ connections of one process that wait for nothing but the answers.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,8 +24,8 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks import peers, zoo
-from benchmarks.report import environment, print_environment
+from benchmarks import zoo
+from benchmarks.options import begin_table, table_parser
 
 _OWN, _OURS, _THEIRS = "serve", "mlflow models serve", "mlflow.onnx"
 _EXAMPLE = "digits_cnn"
@@ -35,15 +34,12 @@ _TOLERANCE = 1e-3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the number of wrong answers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="time of each turn")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--clients", default="1,8,32", help="numbers, separated by commas")
     parser.add_argument("--model", default=_EXAMPLE, help=f"{_EXAMPLE}, or a name of the zoo")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
         body, expected = _prepare(Path(folder), given.model, given.threads)

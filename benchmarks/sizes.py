@@ -10,7 +10,6 @@ Runtime; calls are interleaved. ``--calls`` adds sizes that the library must div
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import onnx
 import tvmopt
 from benchmarks import peers
 from benchmarks.interleave import geometric_mean, interleave
-from benchmarks.report import environment, print_environment
+from benchmarks.options import begin_table, table_parser
 from tvmopt.frontend.given_shapes import shapes_for
 from tvmopt.frontend.given_sizes import parse_given_sizes
 from tvmopt.random_inputs import random_arrays
@@ -33,17 +32,14 @@ from tvmopt.runtime.metadata import LIBRARY_FILE, TensorSpec
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = table_parser(__doc__)
     parser.add_argument("--model", required=True, help="an ONNX file with free dimensions")
     parser.add_argument("--input_shapes", required=True, help="sets of sizes")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--topk", type=int, default=0, help="0: the default strategy")
     parser.add_argument("--seconds", type=float, default=4.0, help="time of each row")
     parser.add_argument("--calls", action="append", default=[], help="a size to call besides")
     parser.add_argument("--kind", default="", help="kind of random inputs")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     tuning = {"strategy": "fast", "topk": given.topk} if given.topk else {}
     build = partial(tvmopt.compile, given.model, threads=given.threads, **tuning)
     model = onnx.load(given.model)

@@ -8,7 +8,6 @@ padding counts. ONNX Runtime and OpenVINO get sessions of dynamic width, and the
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import time
@@ -23,7 +22,7 @@ import onnx
 import tvmopt
 from benchmarks import peers, zoo
 from benchmarks.interleave import interleave
-from benchmarks.report import environment, print_environment
+from benchmarks.options import begin_table, table_parser
 from tvmopt.runtime.sizes import zero_padded
 
 _HEIGHT, _CHARACTER = 48, 22
@@ -32,13 +31,10 @@ _STEP, _LEAST, _MOST = 80, 80, 960
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--lines", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=1.0, help="time of each line")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     model = onnx.load(zoo.path("ppocr_rec"))
     name = model.graph.input[0].name
     sizes = f"{name}:1x3x{_HEIGHT}x{{{_LEAST}:{_MOST}:{_STEP}}}"

@@ -8,7 +8,6 @@ that ours is faster.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -16,20 +15,17 @@ from pathlib import Path
 
 from benchmarks import peers, zoo
 from benchmarks.interleave import interleave
-from benchmarks.report import environment, print_environment
+from benchmarks.options import begin_table, table_parser
 
 EXAMPLE = "digits_cnn"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = table_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="time of each row")
     parser.add_argument("--models", default="", help="names of the zoo, separated by commas")
-    given = parser.parse_args(arguments)
-    peers.set_threads(given.threads)
-    print_environment(environment(given.threads), needed=())
+    given = begin_table(parser, arguments)
     print(
         "| model | call, us | bound, us | pyfunc, us | ONNX Runtime, us | call / ONNX Runtime "
         "| bound / ONNX Runtime |"

@@ -1,6 +1,6 @@
 """Draw the site's diagrams: ``python -m docs.make_drawings`` writes ``docs/drawings/*.svg``.
 
-Each drawing is a card with a background of its own, so that it can be read on light and on dark
+Each drawing is a card with its own background, so that it can be read on light and on dark
 pages. It is narrow, so that its text stays readable on a phone.
 """
 
@@ -147,7 +147,7 @@ def tuner() -> Drawing:
     d.box(20, 342, 440, 58, "again, side by side", "the fastest, and the cost model's top-1")
     d.arrow((240, 400), (240, 422))
     d.box(90, 422, 300, 44, "tuning record", "in the database", kind="good")
-    d.text(240, 496, "Each candidate is built and run in a process of its own, and", "small mid")
+    d.text(240, 496, "Each candidate is built and run in its own process, and", "small mid")
     d.text(240, 514, "checked against a plain schedule before it is timed.", "small mid")
     d.text(240, 540, "strategy=default stops after rank and takes the top-1.", "small mid")
     return d
@@ -175,7 +175,7 @@ def search() -> Drawing:
     return d
 
 
-#: Functions whose names are those of their files.
+#: Functions that have the names of their files.
 DRAWINGS = (pipeline, architecture, tuner, search)
 
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
-from tvmopt.errors import LimitError, ModelError, StageFailedError, TvmoptError, in_one_line
+import tvmopt
+from tvmopt.errors import (
+    BuildError,
+    LimitError,
+    ModelError,
+    StageFailedError,
+    TvmoptError,
+    after_retry,
+    in_one_line,
+)
 from tvmopt.printable import is_printable, one_line, shown
 
 
@@ -21,6 +34,15 @@ def test_what_libraries_say_is_one_line():
     assert len(in_one_line(ValueError("x" * 1000))) == 300
 
 
+def test_an_error_of_a_retry_is_behind_the_first_error():
+    both = after_retry(BuildError("x" * 5000), "another way", ModelError("y" * 5000))
+    assert type(both) is BuildError
+    assert "x; tried next: another way, but y" in str(both)
+    assert str(both).endswith("y")
+    again = after_retry(BuildError("no space"), "another way", ModelError("it says: no space"))
+    assert (type(again), str(again)) == (BuildError, "it says: no space")
+
+
 @pytest.mark.parametrize("text", ["größe 层", "a  b", "", "\\x1b"])
 def test_what_prints_stays(text):
     assert one_line(text) == text
@@ -31,3 +53,22 @@ def test_values_are_shown_short():
     assert len(shown(list(range(10_000)))) < 110
     assert shown(10**5000) == "a number of too many digits"
     assert is_printable(shown("\ud800"))
+
+
+def test_an_error_that_quotes_a_library_says_what_to_do_next() -> None:
+    """The rule and the value are not enough where a library says what is wrong, in its terms."""
+    kinds = {kind.__name__ for kind in _subclasses(TvmoptError)}
+    silent = []
+    for path in sorted(Path(tvmopt.__file__).parent.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            name, message = getattr(call.func, "id", ""), ast.unparse(call.args[0])
+            quotes = re.search(r"\b(?:in_one_line|last_line)\(", message)
+            if name in kinds and quotes and not re.search(r"; |cure|unknown\}", message):
+                silent.append(f"{path.name}:{call.lineno}: {message[:120]}")
+    assert not silent, "\n".join(silent)
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))

@@ -111,6 +111,26 @@ def test_no_two_classes_have_one_name():
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
+def test_no_file_is_long():
+    """A file holds one idea; 300 lines are usual, and where one needs more, 400 are enough."""
+    lengths = {path: path.read_text().count("\n") for path, _ in _modules()}
+    assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > 400}
+
+
+def test_whoever_catches_every_exception_says_why():
+    """A refusal has a class: ``TVM_ERRORS``, and the tuples of ``frontend/library_errors.py``."""
+    broad = re.compile(r"except:|(?:except|suppress)\b.*\b(?:Base)?Exception\b(?!s)")
+    silent = []
+    for path, _ in _modules():
+        lines = path.read_text().splitlines()
+        for at, line in enumerate(lines):
+            if broad.search(line.partition("#")[0]):
+                near = lines[at - 1].lstrip(), lines[at + 1].lstrip()
+                if "  # " not in line and not any(other.startswith("#") for other in near):
+                    silent.append(f"{path.relative_to(ROOT)}:{at + 1}: {line.strip()}")
+    assert not silent, "\n".join(silent)
+
+
 def test_whoever_loads_a_library_asks_for_amx():
     # Workers request it at start, the runtime in its checks; a board requests it by its own server.
     elsewhere = {

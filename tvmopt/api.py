@@ -252,5 +252,8 @@ def _text(input_shapes: InputShapes | None) -> str:
 def _empty_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise ConfigError(f"output must be a folder that is new or empty, but '{folder}' is not")
+        raise ConfigError(
+            f"output must be a folder that is new or empty, but '{folder}' is not"
+            "; name another one, or empty it"
+        )
     return folder

@@ -116,11 +116,14 @@ def build_library(
             generator,
             path,
         )
-    except EnvironmentSetupError:
+    except (EnvironmentSetupError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # of TVM, LLVM, NVRTC, the linker or the disk
         reason = last_line(error)
-        raise BuildError(f"code generation for {target.device} failed: {reason}") from error
+        raise BuildError(
+            f"code generation for {target.device} failed: {reason}"
+            "; run tvmopt doctor, and report the model if it finds nothing"
+        ) from error
     sources = _by_size([size.sources for size in sizes])
     sources.update({name: f"default:{how}" for name, how in others.items()})
     records = _by_size([size.records for size in sizes])
@@ -212,9 +215,9 @@ def _compile_all(
     """
     try:
         return mod, {}, generator.compile(mod, path)
-    except EnvironmentSetupError:
+    except (EnvironmentSetupError, MemoryError):
         raise
-    except Exception:
+    except Exception:  # of whatever compiler; raised again unless a kernel is at fault
         if before is None:
             raise
         mod, others = generator.replace_failing(before, mod)

@@ -1,4 +1,4 @@
-"""Digests: the identity of a stage is what it was asked, of what inputs, by which code."""
+"""Digests: a stage is identified by its configuration, its inputs and its code."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from tvmopt.printable import one_line
 
 _LONGEST = 4000
@@ -116,6 +118,38 @@ class PromotionRefusedError(TvmoptError):
     """A candidate does not meet the conditions for the alias it was proposed for."""
 
     failure_class = "promotion_refused"
+
+
+#: What TVM's passes, schedules, importer and runtime raise. Its own errors are RuntimeErrors; its
+#: Python code fails where it uses what is missing. A fault of this program (NameError, ImportError)
+#: or of the machine (MemoryError, OSError) is not among them.
+TVM_ERRORS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+_First = TypeVar("_First", bound=TvmoptError)
+
+
+def after_retry(first: _First, retry: str, second: TvmoptError) -> _First:
+    """Return an error of the class of ``first`` that names it, and how the retry ended.
+
+    Args:
+        first: What was wrong at first: what the user has to know.
+        retry: What was tried next, such as ``"float32 instead"``.
+        second: What was wrong then.
+    """
+    if str(first) in str(second):  # the retry ended the same way, or says so itself
+        return type(first)(second)
+    half = _LONGEST // 2 - len(retry) - 30
+    return type(first)(
+        f"{in_one_line(first, half)}; tried next: {retry}, but {in_one_line(second, half)}"
+    )
 
 
 def last_line(error: object, most: int | None = 300) -> str:

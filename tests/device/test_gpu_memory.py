@@ -1,4 +1,4 @@
-"""Messages by which CUDA says that memory does not suffice."""
+"""CUDA's messages that memory does not suffice."""
 
 from __future__ import annotations
 

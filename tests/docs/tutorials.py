@@ -115,7 +115,7 @@ def read_blocks(text: str) -> list[Block]:
 
 
 class Tutorial:
-    """A tutorial in a folder of its own, with its own store and its background processes.
+    """A tutorial in its own folder, with its own store and its background processes.
 
     Args:
         name: Name of the page.

@@ -49,10 +49,10 @@ def test_equal_values_and_values_that_are_not_finite() -> None:
 
 
 def test_the_axis_of_positions_may_come_before_that_of_classes() -> None:
-    turned = [np.ascontiguousarray(x.reshape(6, -1, 64).transpose(0, 2, 1)) for x in
+    transposed = [np.ascontiguousarray(x.reshape(6, -1, 64).transpose(0, 2, 1)) for x in
               (VALUES + 0.1 * NOISE, VALUES, SCORES)]  # fmt: skip
     found = WeightedR2()
-    found.add(*turned)
+    found.add(*transposed)
     assert found.value == pytest.approx(r2(VALUES + 0.1 * NOISE).value, rel=1e-6)
 
 

@@ -67,8 +67,8 @@ class _Encoder:
         )  # fmt: skip
         scores = self.add("Mul", [self.add("MatMul", [q, k], "qk"), factor], "scores")
         mixed = self.add("MatMul", [self.add("Softmax", [scores], "weights", axis=-1), v], "mixed")
-        turned = self.add("Transpose", [mixed], "turned", perm=[0, 2, 1, 3])
-        o = self.linear("o", self.add("Reshape", [turned, joined], "attention"), HIDDEN, HIDDEN)
+        transposed = self.add("Transpose", [mixed], "transposed", perm=[0, 2, 1, 3])
+        o = self.linear("o", self.add("Reshape", [transposed, joined], "attention"), HIDDEN, HIDDEN)
         x = self.norm("norm1", self.add("Add", ["x", o], "residual1"))
         up = self.add("Tanh", [self.linear("up", x, HIDDEN, 128)], "act")
         y = self.add("Add", [x, self.linear("down", up, 128, HIDDEN)], "residual2")

@@ -10,7 +10,7 @@ import pytest
 
 import tvmopt
 from tvmopt.errors import UnsupportedOperatorError
-from tvmopt.frontend import import_with_segments, prepare
+from tvmopt.frontend import import_onnx, import_with_segments, prepare
 from tvmopt.frontend.partition import OPERATOR, partition, used_values
 from tvmopt.frontend.support import unknown_operators
 from tvmopt.transform.count_segments import count_segments
@@ -124,3 +124,39 @@ def test_a_model_without_such_nodes_has_no_segment() -> None:
 def test_refused_where_the_user_asks_so() -> None:
     with pytest.raises(UnsupportedOperatorError, match="Det x1 at"):
         tvmopt.compile(_model(_MODELS["all of it"][0]), threads=1, fallback="refuse")
+
+
+def test_a_segment_that_cannot_be_made_hides_no_operator_that_has_no_converter() -> None:
+    model = _model(_MODELS["one in the middle"][0])
+    for at, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{at}"
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        import_with_segments(model)  # not prepared: no value inside has a type
+    first, second = str(caught.value).split("; tried next: 1 node(s) in ONNX Runtime, but ")
+    assert "Det x1 at Det_1 (no converter)" in first
+    assert second.startswith("values between compiled nodes and ONNX Runtime must have a known")
+
+
+def test_the_first_failure_of_the_importer_is_named(monkeypatch) -> None:
+    model = _model("g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = Relu (x) }")
+    failures = iter([ValueError("the first"), KeyError("the second")])
+
+    def fail(*_args: object) -> None:
+        raise next(failures, ValueError("the last"))
+
+    monkeypatch.setattr("tvmopt.frontend.importer._import_some_opset", fail)
+    with pytest.raises(UnsupportedOperatorError, match=r"the first.* in ONNX Runtime, but .*last"):
+        import_with_segments(prepare(model, {}).model)
+
+
+@pytest.mark.parametrize("fault", [MemoryError, NameError, ImportError])
+def test_a_fault_of_the_program_or_machine_is_no_unsupported_operator(monkeypatch, fault) -> None:
+    def fail(*_args: object) -> None:
+        raise fault("broken")
+
+    monkeypatch.setattr("tvmopt.frontend.importer.quiet_from_onnx", fail)
+    model = prepare(_model("g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = Relu (x) }"), {}).model
+    with pytest.raises(fault, match="broken"):
+        import_with_segments(model)
+    with pytest.raises(fault, match="broken"):
+        import_onnx(model)

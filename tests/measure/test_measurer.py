@@ -231,7 +231,7 @@ def test_candidates_rotate_through_the_copies_of_weights(func, tmp_path: Path) -
     assert np.ptp(read) == (min(6, 3 * places) - 1) * size
 
 
-# --- Measurer, in processes of its own --------------------------------------------------------
+# --- Measurer, in its own processes ------------------------------------------------------------
 
 
 @pytest.mark.alone

@@ -1,4 +1,4 @@
-"""Configurations of the stages, which are part of their digests, are those of version 0.1.0.
+"""Configurations of the stages, which are part of their digests, equal version 0.1.0's.
 
 But for names: since version 0.2.0, a configuration calls a parameter as the command line does
 (``calibration``, ``calibration_samples``, ``sensitivity_time``, ``time_budget``), and ``trials`` of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 
 import numpy as np
@@ -20,6 +21,7 @@ from tvmopt.frontend.reference import Reference, input_specs
 from tvmopt.metrics.metric import Metric, find_metric
 from tvmopt.quantize import sensitivity
 from tvmopt.quantize.bar import Bar, MeasuredAccuracy
+from tvmopt.quantize.joint import Judge
 from tvmopt.quantize.metric_drop import MetricDrop
 from tvmopt.stages.sensitivity import SENSITIVITY_FILE
 from tvmopt.stages.sensitivity import sensitivity as stage
@@ -76,11 +78,23 @@ def test_scores_that_keep_their_class_are_close() -> None:
     assert BAR.holds_by_metric(found, "int8", lambda: (0.0, 0.0), is_close=True)
 
 
-def test_without_an_allowed_drop_the_cosine_decides() -> None:
-    for cosine, holds in ((1.0, True), (0.9, False)):
-        found = Accuracy("r2", 0.7, 0.8, None, cosine, 0.0, 400)
-        measured = MeasuredAccuracy(found, 0)
-        assert Bar(0.0).holds_by_metric(measured, "int8", lambda: (0.0, 0.0)) is holds
+@pytest.mark.parametrize(
+    ("cosine", "drop", "interval", "holds"),
+    [
+        (1.0, 0.1, (0.0, 0.2), False),  # the evaluation refuses any drop above 0
+        (1.0, 1e-6, None, False),
+        (1.0, math.nan, None, False),
+        (1.0, 0.0, (-0.1, 0.1), True),
+        (1.0, -0.1, None, True),
+        (0.9, 0.0, (-0.1, 0.1), False),
+        (0.9, -0.1, (-0.15, -0.05), True),  # a gain that the samples show
+        (0.9, -0.1, (-0.3, 0.1), False),
+    ],
+)
+def test_without_an_allowed_drop_the_metric_must_not_lose(cosine, drop, interval, holds) -> None:
+    found = MeasuredAccuracy(Accuracy("r2", 0.8 - drop, 0.8, None, cosine, 0.0, 400), 0)
+    assert Bar(0.0).holds_by_metric(found, "int8", lambda: interval) is holds
+    assert holds <= (found.accuracy.drop <= 0), "the evaluation would refuse it"
 
 
 def test_drop_of_all_batches_in_any_order() -> None:
@@ -175,3 +189,17 @@ def test_stage_passes_the_metric(regression, tmp_path) -> None:
     saved = json.loads((out / SENSITIVITY_FILE).read_text())
     assert saved["settings"]["metric"] == "mean_absolute_error"
     assert "layers are judged by mean_absolute_error" in result.changed
+
+
+def test_far_outputs_that_the_metric_prefers_hold_without_an_allowed_drop(make_model) -> None:
+    """The cosine must not end a measurement that the metric decides."""
+    nodes = [onnx.helper.make_node("Neg", ["x"], ["y"])]
+    model = make_model(nodes, {"x": ("float32", [2, 4])}, {"y": ("float32", [2, 4])}, {})
+    rng = np.random.default_rng(0)
+    batches = [Batch({"x": (x := rng.standard_normal((2, 4), "float32"))}, -x, 2)] * 16
+    expected = [[batch.inputs["x"] + 1] for batch in batches]  # the float model's, far off
+    judge = Judge(
+        batches, expected, Bar(0.0), metric=find_metric("mean_absolute_error", "", ("y",))
+    )
+    verdict = judge(model, "int8", time.monotonic() + 30)
+    assert verdict.accuracy.drop < 0 and verdict.holds

@@ -1,4 +1,4 @@
-"""Replay of the launches of a network: recorded once, in a thread of its own."""
+"""Replay of the launches of a network: recorded once, in its own thread."""
 
 from __future__ import annotations
 

@@ -16,7 +16,13 @@ from benchmarks.tree_node_bytes import random_trees
 from tvmopt import host
 from tvmopt.config import ConvertConfig
 from tvmopt.device.target import resolve_target
-from tvmopt.errors import AccuracyError, BuildError, ConfigError, ModelError
+from tvmopt.errors import (
+    AccuracyError,
+    BuildError,
+    ConfigError,
+    ModelError,
+    UnsupportedOperatorError,
+)
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import GOLDEN_FILE
 from tvmopt.stages import convert_module, kept_library
@@ -234,6 +240,26 @@ def test_what_the_compiler_refuses_is_one_line(run, make_model):
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"compiler says: .*Divide by zero; change"):
         run(model, fallback="refuse")
+
+
+def test_a_retry_with_segments_does_not_hide_what_failed_first(run, conv_model, monkeypatch):
+    direct = convert_module.import_with_segments
+
+    def imported(model, layers, others):
+        if others:
+            raise UnsupportedOperatorError("values must have a known type, but 'v' has none")
+        return direct(model, layers, others)
+
+    def refused(*_args):
+        raise BuildError("the linker must work, but it says: no space")
+
+    monkeypatch.setattr(convert_module, "import_with_segments", imported)
+    monkeypatch.setattr(convert_module, "compile_for_check", refused)
+    with pytest.raises(BuildError) as caught:
+        run(conv_model)
+    assert str(caught.value).startswith("the linker must work, but it says: no space; tried next: ")
+    assert str(caught.value).endswith("in ONNX Runtime, but values must have a known type, but "
+                                      "'v' has none")  # fmt: skip
 
 
 @pytest.mark.parametrize("thresholds", ["float16", "int8"])

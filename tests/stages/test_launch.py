@@ -320,7 +320,7 @@ def test_other_environment_is_another_server(launched, tmp_path, monkeypatch):
 
 @_linux
 def test_stages_at_once(staged, tmp_path):
-    """One server forks one child at a time; a second stage gets a process of its own."""
+    """One server forks one child at a time; a second stage gets its own process."""
     staged(
         "import time\n(out_dir / 'here').touch()\n"
         "while len(list(out_dir.parent.glob('*/here'))) < 2: time.sleep(0.02)\n" + OK

@@ -26,7 +26,7 @@ def environment(project_env, root):
             **project_env(folder),
             "PYTHONPATH": path,
             "PRETENDED_GPU_FULL": "bfloat16",
-            "XDG_CACHE_HOME": str(folder),  # locks of its own: it need not wait for the machine
+            "XDG_CACHE_HOME": str(folder),  # its own locks: it need not wait for the machine
         }
 
     return env

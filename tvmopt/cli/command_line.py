@@ -108,7 +108,7 @@ def _run(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except Exception as error:
+    except Exception as error:  # the command's boundary: one line, and the exit code
         print_traceback(error)
         say_error(explain(error))
         sys.exit(FAILED)
@@ -118,7 +118,7 @@ def _run(
 def _call(find: Callable[[], Callable[..., object]], command: Command) -> None:
     try:
         find()(**command.values())
-    except Exception:
+    except Exception:  # raised again: a signal comes first
         raise_again()
         raise
 

@@ -199,9 +199,9 @@ class CudaCodeGenerator(CodeGenerator):
         try:
             with embed_cubins(self._arch):
                 build_kernels(kernels, self._arch)
-        except EnvironmentSetupError:
+        except (EnvironmentSetupError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # of whatever compiler: one bad kernel is replaced
             return last_line(error)
         return None
 

@@ -199,7 +199,7 @@ class _Analysis:
         for block in body.blocks:
             for binding in block.bindings:
                 if not isinstance(binding, relax.VarBinding):
-                    raise NotStaticError(f"{binding.var.name} has a shape of its own")
+                    raise NotStaticError(f"{binding.var.name} is bound to a shape, not to a value")
                 self.values[binding.var] = self._bound(binding, steps)
         return self._value(body.body)
 

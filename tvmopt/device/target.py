@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from tvmopt import host
-from tvmopt.device import cuda_runtime
+from tvmopt.device import cuda_runtime, dtypes
 from tvmopt.device.arch import Arch
 from tvmopt.device.bandwidth import with_measured_bandwidths
 from tvmopt.device.cpu import CpuArch
@@ -28,8 +28,6 @@ _X86_BY_CAPABILITY = (
     "nehalem", "x86-64",
 )  # fmt: skip
 _CACHE_LEVELS = ("l1", "l2", "l3")
-# CPU flags of x86 instructions that add the products of uint8 and int8 in int32.
-_INT32_DOTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 _RULE = (
     "target must be 'host', an LLVM CPU name such as 'skylake-avx512', "
     "another known name such as 'graviton3', 'cuda' or a GPU's name such as 'nvidia-h200', "
@@ -147,8 +145,8 @@ class TargetSpec:
         """
         if self.gpu is not None:
             return "s8s8" if self.gpu.has_wgmma else "u8s8"
-        saturates = "avx2" in self.cpu_flags and not _INT32_DOTS.intersection(self.cpu_flags)
-        return "u8s8-pairs" if saturates else "u8s8"
+        flags = (flag for flag, _ in dtypes.dtype("int8").cpu_rates if flag in self.cpu_flags)
+        return "u8s8-pairs" if next(flags, "") == "avx2" else "u8s8"
 
     def why_not_here(self) -> str:
         """Return a message about the features that the host lacks; empty if it can run the code."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zipfile
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from tvmopt import host
 from tvmopt.errors import ConfigError
+from tvmopt.evaluate.array_file import read_array_file
 from tvmopt.random_inputs import random_arrays
 from tvmopt.runtime.categories import encoded
 from tvmopt.runtime.metadata import TensorSpec
@@ -176,7 +174,7 @@ def read_arrays(
     Raises:
         ConfigError: When the file is unreadable.
     """
-    arrays = _read(path)
+    arrays = read_array_file(path)
     labels = _labels_of(path, arrays, names)
     if len(names) == 1 and len(arrays) == 1:
         arrays = {names[0]: next(iter(arrays.values()))}
@@ -186,7 +184,7 @@ def read_arrays(
 def read_labels(path: Path, names: Sequence[str]) -> np.ndarray | None:
     """Return the labels of a file alone, as :func:`read_arrays`; None without labels."""
     keys = {key for key in LABEL_KEYS if key not in names}
-    return _labels_of(path, _read(path, keys), names)
+    return _labels_of(path, read_array_file(path, keys), names)
 
 
 def _labels_of(
@@ -250,62 +248,6 @@ def choose_dataset(
     if data is not None:
         return load_dataset(data, specs).split(part)
     return random_dataset(specs, seed, random_kind)
-
-
-def _read(path: Path, only: Set[str] | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name; ``only`` some of them, where it names its arrays."""
-    if not path.is_file():
-        raise ConfigError(
-            f"data must be an existing .npz or .npy file, but there is none at '{path}'"
-        )
-    try:
-        if not zipfile.is_zipfile(path):
-            if only is not None:
-                return {}
-            with path.open("rb") as file:
-                return {"data": _array(file, path.stat().st_size)}
-        return _arrays(path, only)
-    except Exception as error:  # a damaged file makes the zip and deflate readers raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ConfigError(
-            f"data must be a .npz or .npy file of plain arrays, but '{path}' is not: {reason}"
-        ) from error
-
-
-def _arrays(path: Path, only: Set[str] | None) -> dict[str, np.ndarray]:
-    arrays = {}
-    with zipfile.ZipFile(path) as archive:
-        members = [m for m in archive.infolist() if m.filename.endswith(".npy")]
-        if not members:
-            raise ValueError("it is an archive without arrays")
-        if only is not None:
-            members = [m for m in members if m.filename.removesuffix(".npy") in only]
-        size = sum(member.file_size for member in members)
-        if size > host.memory_bytes():
-            raise ValueError(f"its arrays have {size / 1e9:.0f} GB, more than there is memory")
-        for member in members:
-            with archive.open(member) as file:
-                arrays[member.filename.removesuffix(".npy")] = _array(file, member.file_size)
-    return arrays
-
-
-def _array(file: IO[bytes], size: int) -> np.ndarray:
-    """Return the array of a ``.npy`` file of ``size`` bytes; validate its header first."""
-    version = np.lib.format.read_magic(file)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in read:
-        raise ValueError(f"version {version} of the format is not known")
-    shape, in_fortran_order, dtype = read[version](file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    count = math.prod(shape)
-    if count * dtype.itemsize > size:
-        raise ValueError(f"it is cut short: its header says {shape} {dtype}, it has {size} bytes")
-    array = np.frombuffer(file.read(count * dtype.itemsize), dtype, count)
-    return array.reshape(shape, order="F" if in_fortran_order else "C").copy()
 
 
 def _stacked(path: Path, arrays: dict[str, np.ndarray], specs: Sequence[TensorSpec]) -> bool:

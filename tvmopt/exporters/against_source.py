@@ -80,6 +80,7 @@ def _require_exact(said: SourceAgreement, where: str = "") -> None:
         raise AccuracyError(
             f"the exported ONNX model must equal the source (all labels, numbers within "
             f"{TOLERANCE:g}), but: {said.words}{where}"
+            "; report the model as a bug, or export it to ONNX yourself"
         )
 
 
@@ -108,6 +109,7 @@ def _predicted(found: Exported, rows: SourceRows, source: SourceModel) -> np.nda
         raise ConfigError(
             f"the source {source.uri!r} must predict the rows of data, but says: "
             f"{type(error).__name__}: {in_one_line(error)}"
+            "; give rows that the source takes"
         ) from error
 
 

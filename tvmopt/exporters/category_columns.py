@@ -53,6 +53,7 @@ class CategoryColumns:
                 raise ModelError(
                     "categories of histogram boosting must be texts, or numbers that float32 "
                     "holds, to be exported, but some are not"
+                    "; encode them before the model"
                 )
         code = self._nodes.add(
             "LabelEncoder",

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import SourceInterface
 
@@ -35,9 +36,10 @@ class ExportedSession:
                 session_options(model),
                 providers=["CPUExecutionProvider"],
             )
-        except Exception as error:  # ONNX Runtime's errors have no common class
+        except onnxruntime_errors() as error:
             raise ModelError(
                 f"ONNX Runtime must load the exported model, but says: {in_one_line(error)}"
+                "; report the model as a bug"
             ) from error
         self.dtypes = input_dtypes(model)
         self._names = [output.name for output in model.graph.output]
@@ -50,9 +52,10 @@ class ExportedSession:
         """
         try:
             found = self._session.run(self._names, dict(inputs))
-        except Exception as error:  # ONNX Runtime's errors have no common class
+        except onnxruntime_errors() as error:
             raise ModelError(
                 f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+                "; report the model as a bug"
             ) from error
         return dict(zip(self._names, found, strict=True))
 

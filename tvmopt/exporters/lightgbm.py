@@ -17,7 +17,7 @@ from tvmopt.errors import ConfigError, ModelError, in_one_line
 from tvmopt.exporters.boosted import classifier, matrix_columns, regressor
 from tvmopt.exporters.exported import ROWS, Exported
 from tvmopt.exporters.packages import require_packages
-from tvmopt.exporters.sklearn import load_object
+from tvmopt.exporters.saved_object import load_object
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.tree_table import Tree, ensemble_attributes
 
@@ -60,6 +60,7 @@ def export_lightgbm(source: SourceModel, folder: Path, dtype: str) -> Exported:
         except lightgbm.basic.LightGBMError as error:
             raise ModelError(
                 f"model {source.uri!r} must be a LightGBM text model, but: {in_one_line(error)}"
+                "; write it with Booster.save_model"
             ) from error
     else:
         model = load_object(source, folder)
@@ -106,6 +107,7 @@ def _objective(dumped: dict[str, Any]) -> list[str]:
         raise ModelError(
             "the objective of a LightGBM model must be one of "
             f"{', '.join((*_CLASSIFIES, *_LINKS))} to be exported, but is {found[0]!r}"
+            "; export the model to ONNX yourself, and give that file as model"
         )
     return found
 
@@ -129,7 +131,10 @@ def _tree(root: dict[str, Any], target: int) -> Tree | None:
         node, parent, is_left = pending.pop()
         place = len(rows)
         if "leaf_coeff" in node:
-            raise ModelError("leaves must hold constants to be exported, but linear_tree is on")
+            raise ModelError(
+                "leaves must hold constants to be exported, but linear_tree is on"
+                "; train with linear_tree=false"
+            )
         if "split_feature" not in node:
             rows.append((0, 0.0, 0, 0, False, True, float(node["leaf_value"])))
         else:
@@ -246,4 +251,5 @@ def _by_onnxmltools(booster: Any, name: str, width: int) -> onnx.ModelProto:
         raise ModelError(
             "onnxmltools must convert the LightGBM model, but says: "
             f"{type(error).__name__}: {in_one_line(error)}"
+            "; export the model to ONNX yourself, and give that file as model"
         ) from error

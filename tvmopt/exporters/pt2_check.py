@@ -58,6 +58,7 @@ def why_not_safe(path: Path) -> str | None:
         raise ModelError(
             f"a .pt2 file must be an archive of torch.export.save, but '{path.name}' is not: "
             f"{in_one_line(error)}"
+            "; write it with torch.export.save"
         ) from error
     return None
 

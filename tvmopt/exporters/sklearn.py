@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,11 @@ from tvmopt.exporters.exported import (
 )
 from tvmopt.exporters.outputs import WantedOutput, add_one_hot, with_outputs
 from tvmopt.exporters.packages import require_packages
+from tvmopt.exporters.saved_object import load_object
 from tvmopt.exporters.sklearn_parts import libraries_of, needs_float64, parts_of, prepared
 from tvmopt.exporters.source import SourceModel
 from tvmopt.exporters.unknown_categories import accept_unknown
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import session_options
 from tvmopt.runtime.interface import LABELS, PROBABILITIES, VALUES, SourceColumn
 
@@ -56,61 +57,15 @@ def export_sklearn(source: SourceModel, folder: Path, dtype: str) -> Exported:
     return export_estimator(source, model, dtype)
 
 
-def load_object(source: SourceModel, folder: Path) -> Any:
-    """Return the object in the file of a source.
-
-    A skops file needs no trust where it holds only types that skops and this function know.
-
-    Raises:
-        ConfigError: When the file is not trusted.
-        ModelError: When it cannot be read.
-    """
-    path = source.path(folder)
-    if source.format == "skops":
-        import skops.io
-
-        trusted = skops.io.get_untrusted_types(file=path)
-        unknown = [one for one in trusted if one not in _KNOWN]
-        if unknown:
-            source.require_trust(f"its file holds objects of {', '.join(unknown[:3])}")
-        return _loaded(source, lambda: skops.io.load(path, trusted=trusted))
-    source.require_trust(f"its file is a {source.format or 'pickle'}")
-    if source.format == "cloudpickle":
-        import cloudpickle
-
-        return _loaded(source, lambda: cloudpickle.loads(path.read_bytes()))
-    return _loaded(source, lambda: pickle.loads(path.read_bytes()))
-
-
-# Types that hold data alone; skops leaves them to its callers.
-_KNOWN = frozenset(
-    {
-        "collections.OrderedDict",
-        "lightgbm.basic.Booster",
-        "lightgbm.sklearn.LGBMClassifier",
-        "lightgbm.sklearn.LGBMRegressor",
-        "numpy.dtype",
-    }
-)
-
-
-def _loaded(source: SourceModel, load: Any) -> Any:
-    try:
-        return load()
-    except Exception as error:  # what a file of another version raises has no common class
-        raise ModelError(
-            f"model {source.uri!r} must be readable with the packages installed here, but: "
-            f"{type(error).__name__}: {in_one_line(error)}; install the versions of its "
-            "requirements.txt"
-        ) from error
-
-
 def export_estimator(source: SourceModel, model: Any, dtype: str) -> Exported:
     """Export an estimator that has been read, as :func:`export_sklearn`."""
     from sklearn.base import is_classifier, is_regressor
 
     if not hasattr(model, "predict"):
-        raise ModelError(f"the model must have predict, but {type(model).__name__} has none")
+        raise ModelError(
+            f"the model must have predict, but {type(model).__name__} has none"
+            "; log an estimator that has it"
+        )
     model = getattr(model, "best_estimator_", model)
     known = _categories(source, model)
     if not dtype:
@@ -199,6 +154,7 @@ def _matrix(source: SourceModel) -> Any:
         raise ConfigError(
             f"the signature of model {source.uri!r} must have columns, or one tensor of shape "
             "(-1, columns)"
+            "; log the model with such a signature"
         )
     return source.tensors
 
@@ -310,6 +266,7 @@ def _not_converted(model: Any, error: Exception) -> ModelError:
     return ModelError(
         f"skl2onnx must convert {type(model).__name__}, but says: "
         f"{type(error).__name__}: {in_one_line(error)}"
+        "; export the model to ONNX yourself, and give that file as model"
     )
 
 
@@ -333,8 +290,9 @@ def _targets(model: onnx.ModelProto, output: int) -> int:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             inputs[value.name] = np.zeros([2, *(dim.dim_value for dim in dims[1:])], dtype)
         found = session.run([model.graph.output[output].name], inputs)[0]
-    except Exception as error:  # ONNX Runtime's errors have no common class
+    except onnxruntime_errors() as error:
         raise ModelError(
             f"ONNX Runtime must run the exported model, but says: {in_one_line(error)}"
+            "; report the model as a bug"
         ) from error
     return int(np.asarray(found).size // 2)

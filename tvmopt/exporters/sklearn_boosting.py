@@ -43,7 +43,10 @@ def convert_histogram_regressor(scope: Any, operator: Any, container: Any) -> No
     raw, _ = _histogram_values(nodes, scope, operator, container)
     link = type(operator.raw_operator._loss.link).__name__
     if link not in ("IdentityLink", "LogLink"):
-        raise ModelError(f"the link of the loss must be identity or log, but is {link}")
+        raise ModelError(
+            f"the link of the loss must be identity or log, but is {link}"
+            "; export the model to ONNX yourself, and give that file as model"
+        )
     inverse = "Exp" if link == "LogLink" else "Identity"
     nodes.add(inverse, [raw], operator.outputs[0].full_name)
 
@@ -55,6 +58,7 @@ def _boosted_values(nodes: TreeNodes, operator: Any) -> tuple[str, int]:
         raise ModelError(
             "gradient boosting must start with init=None or 'zero' to be exported, but starts with "
             f"{type(model.init_).__name__}"
+            "; train with init='zero'"
         )
     start = np.zeros((1, model.n_features_in_))
     first = np.asarray(model._raw_predict_init(start), np.float32).reshape(1, -1)

@@ -15,7 +15,10 @@ def convert_forest(scope: Any, operator: Any, container: Any) -> None:
     """Add the leaves of a forest, divide by the number of trees, take the largest class."""
     model = operator.raw_operator
     if getattr(model, "n_outputs_", 1) != 1:
-        raise ModelError("a forest must have one output to be exported, but has several")
+        raise ModelError(
+            "a forest must have one output to be exported, but has several"
+            "; train a forest for each output"
+        )
     trees = []
     for estimator in model.estimators_:
         values = estimator.tree_.value[:, 0, :]

@@ -113,4 +113,5 @@ def _number_classes(model: Any, count: int) -> None:
     except AttributeError as error:
         raise ModelError(
             f"the classes of {type(last).__name__} must be numbered to be exported, but cannot be"
+            "; train it on labels 0, 1, 2, ..."
         ) from error

@@ -180,7 +180,10 @@ def _schema(uri: str, text: str) -> tuple[tuple[TableColumn, ...], tuple[InputTe
                 "convert it before the model"
             )
     if columns and tensors:
-        raise ConfigError(f"the signature of model {uri!r} must hold columns or tensors, not both")
+        raise ConfigError(
+            f"the signature of model {uri!r} must hold columns or tensors, not both"
+            "; log the model with one of them"
+        )
     names = [column.name for column in columns]
     if "" in names or len(set(names)) != len(names):
         raise ConfigError(

@@ -75,6 +75,7 @@ def _read_table(path: Path, source: SourceModel) -> Any:
         raise ConfigError(
             f"data must be a readable table, but '{path}' is not: {type(error).__name__}: "
             f"{in_one_line(error)}"
+            "; save it again as .csv or .parquet"
         ) from error
 
 
@@ -128,6 +129,7 @@ def _of_table(
             raise ConfigError(
                 f"column {column.name!r} of data must be {column.dtype}, as the signature says, "
                 f"but: {in_one_line(error)}"
+                "; convert the column"
             ) from error
     return SourceRows(kept, labels)
 

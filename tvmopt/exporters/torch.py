@@ -87,7 +87,10 @@ def _loaded(source: SourceModel, folder: Path) -> tuple[Any, Any]:
     if path.is_dir():
         found = [path / name for name in ("model.pt2", "model.pth") if (path / name).is_file()]
         if not found:
-            raise ModelError(f"model {source.uri!r} must hold model.pt2 or model.pth, but does not")
+            raise ModelError(
+                f"model {source.uri!r} must hold model.pt2 or model.pth, but does not"
+                "; log it with mlflow.pytorch.log_model"
+            )
         path = found[0]
     if path.suffix == ".pt2":
         return _program(source, path)
@@ -108,6 +111,7 @@ def _program(source: SourceModel, path: Path) -> tuple[Any, Any]:
         raise ModelError(
             f"model {source.uri!r} must be readable by torch.export.load, but: "
             f"{type(error).__name__}: {in_one_line(error)}"
+            "; save it with the installed PyTorch"
         ) from error
     return program, program.module()
 
@@ -124,6 +128,7 @@ def _pickled(source: SourceModel, path: Path, folder: Path) -> Any:
         raise ModelError(
             f"model {source.uri!r} must be readable by torch.load, but: "
             f"{type(error).__name__}: {in_one_line(error)}"
+            "; save it with the installed PyTorch"
         ) from error
     return module.eval() if hasattr(module, "eval") else module
 
@@ -166,6 +171,7 @@ def _converted(program: Any, module: Any, tensor: InputTensor | None) -> onnx.Mo
         raise ModelError(
             "torch.onnx.export must export the model, but says: "
             f"{type(error).__name__}: {in_one_line(error)}"
+            "; export the model to ONNX yourself, and give that file as model"
         ) from error
     graph: onnx.ModelProto = made.model_proto
     if len(graph.graph.input) != 1 or len(graph.graph.output) != 1:

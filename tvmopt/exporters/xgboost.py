@@ -45,6 +45,7 @@ def export_xgboost(source: SourceModel, folder: Path, dtype: str) -> Exported:
     except xgboost.core.XGBoostError as error:
         raise ModelError(
             f"model {source.uri!r} must be an XGBoost model (json, ubj), but: {in_one_line(error)}"
+            "; write it with Booster.save_model"
         ) from error
     columns, name, width = matrix_columns(source)
     if kind == "Booster":

@@ -101,6 +101,7 @@ def _value(graph: _Graph, objective: str) -> str:
     raise ModelError(
         f"the objective of an XGBoost model must be one of {known} to be exported, but is "
         f"{objective!r}"
+        "; export the model to ONNX yourself, and give that file as model"
     )
 
 
@@ -123,6 +124,7 @@ def _trees(learner: dict[str, Any]) -> tuple[list[Tree], int]:
     if kind not in ("gbtree", "dart"):
         raise ModelError(
             f"the booster of an XGBoost model must be gbtree or dart to be exported, but is {kind}"
+            "; train with booster=gbtree"
         )
     model = booster["gbtree"]["model"] if kind == "dart" else booster["model"]
     weights = booster.get("weight_drop") or [1.0] * len(model["trees"])

@@ -8,6 +8,7 @@ from onnx import numpy_helper
 
 from tvmopt.errors import ModelError
 from tvmopt.frontend.external import graphs
+from tvmopt.frontend.library_errors import ONNX_ERRORS
 from tvmopt.printable import shown
 
 _AT = {"Resize": (1, 2), "Upsample": (1,)}  # input positions of the scales, over all opsets
@@ -79,7 +80,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray | None:
     """Return a constant's values; None for a wrong size or type: ONNX Runtime reports it."""
     try:
         return numpy_helper.to_array(tensor)
-    except Exception:
+    except ONNX_ERRORS:
         return None
 
 

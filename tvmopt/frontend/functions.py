@@ -14,6 +14,7 @@ from onnx import inliner
 
 from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import graphs
+from tvmopt.frontend.library_errors import ONNX_ERRORS
 from tvmopt.frontend.operator_sets import is_default
 
 # TVM's converters of these know only a part of the operator; the body is all of it.
@@ -45,9 +46,10 @@ def inline_functions(model: onnx.ModelProto, known: Collection[str]) -> onnx.Mod
             _write_defaults(typed, found)
             model = inliner.inline_selected_functions(typed, ids, inline_schema_functions=True)
             del model.graph.value_info[:]
-    except Exception as error:  # the inliner's errors have no common class
+    except ONNX_ERRORS as error:
         raise ModelError(
             f"functions of the model must be inlined, but ONNX says: {in_one_line(error)}"
+            "; export the model without functions"
         ) from error
     return model
 

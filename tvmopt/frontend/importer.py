@@ -15,9 +15,10 @@ from onnx import version_converter
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from tvmopt.errors import UnsupportedOperatorError, last_line
+from tvmopt.errors import UnsupportedOperatorError, after_retry, last_line
 from tvmopt.frontend.converters import CONVERTERS
 from tvmopt.frontend.layers import Layer, layer_table
+from tvmopt.frontend.library_errors import CONVERTER_ERRORS, ONNX_ERRORS
 from tvmopt.frontend.operator_sets import ml_opset, opset
 from tvmopt.frontend.partition import Segment, dynamic_nodes, partition
 from tvmopt.frontend.support import Unsupported, describe, failing_nodes, unknown_operators
@@ -46,10 +47,10 @@ def import_onnx(model: onnx.ModelProto, layers: Sequence[Layer] | None = None) -
     try:
         numbered = layer_table(model) if layers is None else layers
         return _import_some_opset(model, {layer.name: layer.index for layer in numbered})
-    except Exception as error:
+    except CONVERTER_ERRORS as error:
         found = failing_nodes(model, _import_some_opset)
         if not found:
-            found = [Unsupported("(whole graph)", "", last_line(error))]
+            raise _whole_graph(error) from error
         raise UnsupportedOperatorError(describe(found)) from error
 
 
@@ -80,26 +81,42 @@ def import_with_segments(
 
     Raises:
         UnsupportedOperatorError: When a value between both has no static shape, or the importer
-            fails on the graph as a whole.
+            fails on the graph as a whole. Names what failed first, too.
     """
     numbered = layer_table(model) if layers is None else layers
     indices = {layer.name: layer.index for layer in numbered}
-    found = [*unknown_operators(model), *others]
+    unknown = unknown_operators(model)
+    first = UnsupportedOperatorError(describe(unknown)) if unknown else None
+    found = [*unknown, *others]
     parted, segments = model, list[Segment]()
     # Few nodes first: finding those that fail imports every node on its own.
     steps: tuple[Callable[[onnx.ModelProto], list[Unsupported]], ...]
     steps = (lambda _: [], dynamic_nodes, _failing)
-    for further in steps:
-        known = {item.node for item in found}
-        more = [item for item in further(model) if item.node not in known]
-        if found and not more and segments:
-            continue
-        found += more
-        if found:
-            parted, segments = partition(model, found)
-        with contextlib.suppress(Exception):  # the last attempt reports
-            return Imported(_import_some_opset(parted, indices), tuple(segments))
-    return Imported(import_onnx(parted, numbered), tuple(segments))
+    try:
+        for further in steps:
+            known = {item.node for item in found}
+            more = [item for item in further(model) if item.node not in known]
+            if found and not more and segments:
+                continue
+            found += more
+            if found:
+                parted, segments = partition(model, found)
+            try:
+                return Imported(_import_some_opset(parted, indices), tuple(segments))
+            except CONVERTER_ERRORS as error:
+                first = first or _whole_graph(error)
+        return Imported(import_onnx(parted, numbered), tuple(segments))
+    except UnsupportedOperatorError as error:
+        if first is None:
+            raise
+        nodes = f"{len(found)} node(s) in ONNX Runtime" if found else "each node alone"
+        raise after_retry(first, nodes, error) from error
+
+
+def _whole_graph(error: Exception) -> UnsupportedOperatorError:
+    """Return the error that the importer fails on the graph as a whole."""
+    found = Unsupported("(whole graph)", "", last_line(error))
+    return UnsupportedOperatorError(describe([found]))
 
 
 def not_compilable(
@@ -129,10 +146,11 @@ def _import_some_opset(
     """
     try:
         return quiet_from_onnx(model, indices)
-    except Exception:
+    except CONVERTER_ERRORS:
         if opset(model) >= _NEW_OPSET:
             raise
-        with contextlib.suppress(Exception):  # the reported error is the original model's
+        # The reported error is the original model's.
+        with contextlib.suppress(*CONVERTER_ERRORS, *ONNX_ERRORS):
             newer = version_converter.convert_version(model, _NEW_OPSET)
             return quiet_from_onnx(newer, indices)
         raise

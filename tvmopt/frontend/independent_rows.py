@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 
 from tvmopt.compare import FLOAT_TOLERANCE, deviation
+from tvmopt.errors import ModelError
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import with_free_rows
 from tvmopt.frontend.reference import Reference
 from tvmopt.frontend.shapes import declared_dims, graph_inputs
@@ -40,10 +42,11 @@ def rows_are_independent(
     rows = specs[0].shape[0]
     both = {spec.name: np.concatenate([batch[spec.name] for batch in batches]) for spec in specs}
     free = with_free_rows(model, specs)
+    refusals: tuple[type[Exception], ...] = (ModelError, *onnxruntime_errors())
     try:
         apart = [reference(batch) for batch in batches]
         together = Reference(free)(both)
-    except Exception:  # ONNX Runtime's errors have no common class; it may reject other sizes
+    except refusals:  # ONNX Runtime may reject other sizes
         return False
     return rows > 0 and all(
         output.shape[:1] == (len(batches) * rows,)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto, helper
 
+from tvmopt.frontend.library_errors import ONNX_ERRORS, onnxruntime_errors
 from tvmopt.frontend.matmul_nbits import register_shape_inference
 from tvmopt.frontend.ml_shapes import with_ml_shapes
 from tvmopt.frontend.operator_sets import is_default
@@ -29,14 +30,15 @@ def with_inferred_shapes(model: onnx.ModelProto, options: ort.SessionOptions) ->
         options: Options of its sessions.
     """
     register_shape_inference()
-    with contextlib.suppress(Exception):  # nodes without shapes run in ONNX Runtime
+    # Nodes without shapes run in ONNX Runtime. An operator of ai.onnx.ml may lack an attribute.
+    with contextlib.suppress(*ONNX_ERRORS):
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         model = with_ml_shapes(model)
     if all(is_default(node) for node in model.graph.node):
         return model
     hidden = _values_without_shape(model.graph)
     if hidden:
-        with contextlib.suppress(Exception):  # as above
+        with contextlib.suppress(*onnxruntime_errors()):  # as above
             _add(model, _inferred(model, hidden, options))
     return model
 
@@ -45,7 +47,7 @@ def with_onnx_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``model`` with the types that ONNX infers; as it is where ONNX refuses to infer."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # ONNX's errors have no common class; the model may have its types already
+    except ONNX_ERRORS:  # the model may have its types already
         return model
 
 

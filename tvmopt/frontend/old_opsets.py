@@ -11,6 +11,7 @@ import onnx
 from onnx import numpy_helper, version_converter
 
 from tvmopt.errors import ModelError, in_one_line
+from tvmopt.frontend.library_errors import ONNX_ERRORS
 from tvmopt.frontend.operator_sets import is_default, opset
 
 _FIRST = 7
@@ -30,7 +31,7 @@ def at_least_opset_7(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(model)
         newer = version_converter.convert_version(model, _FIRST)
-    except Exception as error:  # both raise errors of many kinds
+    except ONNX_ERRORS as error:
         raise ModelError(
             f"models must be of opset {_FIRST} or later, or be valid and convertible, but this one "
             f"has opset {opset(model)}, and ONNX says: {in_one_line(error)}; export it anew"

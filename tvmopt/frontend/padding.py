@@ -12,6 +12,7 @@ import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, deviation
 from tvmopt.errors import in_one_line
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime.metadata import TensorSpec
 from tvmopt.runtime.sizes import Axis, zero_padded
@@ -37,7 +38,7 @@ def why_padding_is_seen(
         padded = {spec.name: zero_padded(batch[spec.name], spec.shape) for spec in large_inputs}
         try:
             expected, found = small(batch), large(padded)
-        except Exception as error:  # ONNX Runtime's errors have no common class
+        except onnxruntime_errors() as error:
             return f"cannot be padded: ONNX Runtime refuses zeros there: {in_one_line(error)}"
         for number, (output, wanted) in enumerate(zip(found, expected, strict=True)):
             cut = [slice(None)] * output.ndim

@@ -21,6 +21,7 @@ from tvmopt.errors import ModelError, in_one_line
 from tvmopt.frontend.external import PROTOBUF_LIMIT, graphs
 from tvmopt.frontend.functions import inline_functions
 from tvmopt.frontend.inferred_shapes import with_inferred_shapes
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.old_opsets import at_least_opset_7
 from tvmopt.frontend.operator_sets import is_default, opset
 from tvmopt.frontend.pairwise_scan import rewrite_pairwise_scans
@@ -63,6 +64,7 @@ def prepare(model: onnx.ModelProto, shapes: Shapes) -> Prepared:
         raise ModelError(
             "model must be under 2 GiB with its weights, "
             f"but got {reference.ByteSize() / 2**30:.1f} GiB"
+            "; export it with weights of 16 bits or fewer"
         )
     for output in model.graph.output:
         kind = output.type.WhichOneof("value")
@@ -285,9 +287,10 @@ def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
             ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:
+        except onnxruntime_errors() as error:
             raise ModelError(
                 "model must load in ONNX Runtime, the reference, but it does not: "
                 f"{in_one_line(error, 400)}"
+                "; export it again"
             ) from error
         return onnx.load_model(str(path))

@@ -128,4 +128,5 @@ def _lengths(name: str, model: onnx.ModelProto, arrays: _Arrays) -> tuple[np.nda
 def _refusal(name: str, reason: str) -> ConfigError:
     return ConfigError(
         f"input_shapes must propose {name!r} from data for {name}={AUTO}, but {reason}"
+        "; give the sizes themselves"
     )

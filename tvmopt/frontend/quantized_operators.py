@@ -89,7 +89,7 @@ def _attributes(node: onnx.NodeProto, *but: str) -> dict[str, Any]:
 
 
 def _bias(r: _Rewriter, node: onnx.NodeProto, bias: str, x_scale: str, w_scale: str) -> str:
-    """Return the float form of an int32 bias, whose scale is that of the products.
+    """Return the float form of an int32 bias, whose scale is the product of both operands' scales.
 
     Raises:
         ValueError: When bias or scales are not constant.

@@ -21,6 +21,7 @@ from tvmopt.device import dtypes
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.categories import read_tables
 from tvmopt.frontend.external import graphs
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import session_options
 from tvmopt.frontend.shapes import graph_inputs
 from tvmopt.kernels.recurrence import GATES
@@ -53,7 +54,7 @@ class Reference:
         options = session_options(model, threads)
         try:
             self.session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's errors have no common class
+        except onnxruntime_errors() as error:
             raise ModelError(
                 f"ONNX Runtime must load the model, but says: {in_one_line(error)}; "
                 "export the model again"
@@ -110,7 +111,7 @@ def working_random_inputs(
         inputs = random_arrays(specs, seed, kind)
         try:
             return kind, inputs, reference(inputs)
-        except Exception as error:  # the reference may reject any input
+        except onnxruntime_errors() as error:  # the reference may reject any input
             reason = in_one_line(error)
     raise ModelError(
         "the reference must run on random inputs (N(0,1), 0 and 1, 0, or 1), but ONNX Runtime "

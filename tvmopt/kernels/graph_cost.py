@@ -8,9 +8,8 @@ import tvm
 from tvm import relax, tirx
 
 from tvmopt.device.arch import Arch
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.policies import policy_of
-
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
 def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
@@ -23,7 +22,7 @@ def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
     calls: collections.Counter[str] = collections.Counter()
 
     def count(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and expr.op == _CALL_TIR:
+        if is_call_tir(expr):
             calls[expr.args[0].name_hint] += 1
 
     for _, func in lowered.functions_items():

@@ -17,8 +17,8 @@ from tvmopt.kernels.analysis import (
     all_facts,
     block_facts,
     leaf_blocks,
-    why_not_schedulable,
 )
+from tvmopt.kernels.schedulable import why_not_schedulable
 
 _T = TypeVar("_T")
 

@@ -90,14 +90,14 @@ def _build_working(
         return
     try:
         device.build(functions, path)
-    except Exception:
+    except Exception:  # of whatever compiler
         # Build the candidates one at a time to find the failing ones.
         good = dict(shared)
         for index, named in candidates.items():
             try:
                 device.build(named, None)
                 good |= named
-            except Exception as error:
+            except Exception as error:  # any failure belongs to this candidate
                 errors[index] = f"build: {one_line(error)}"
         if good:
             device.build(good, path)
@@ -130,7 +130,7 @@ def run(device: dict[str, Any], groups: list[dict[str, Any]], rounds: int) -> li
                 result: dict[str, Any] = {"latency_us": None, "rounds": 0, "error": None}
                 try:
                     kernels[len(results)] = bench(*candidate)
-                except Exception as error:
+                except Exception as error:  # as above
                     result["error"] = f"run: {one_line(error)}"
                 results.append(result)
         for place, (latency_us, timed) in on.time(kernels, rounds).items():

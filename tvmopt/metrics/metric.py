@@ -136,10 +136,11 @@ def _called(name: str, call: Callable[[], _T]) -> _T:
         return call()
     except ConfigError:
         raise
-    except Exception as error:
+    except Exception as error:  # the user's code, or a library on the user's values
         raise ConfigError(
             f"metric {name} must take the outputs and labels of the data, but it says"
             f"{_line_of(name, error)}: {type(error).__name__}: {in_one_line(error)}"
+            "; correct the function, or choose another metric"
         ) from error
 
 

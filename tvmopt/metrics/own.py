@@ -36,6 +36,7 @@ def with_whole_path(text: str) -> str:
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
             f"metric must name a Python file, but '{path}' says: {in_one_line(error)}"
+            "; correct the path"
         ) from error
     names = _names_in(tree)
     if names.isdisjoint({found[2], "*"}):
@@ -85,10 +86,11 @@ def load_own(text: str) -> Callable[[Any, Any], Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # the user's file
         raise ConfigError(
             f"metric must name a file that runs, but '{path}' says: {type(error).__name__}: "
             f"{in_one_line(error)}"
+            "; correct the file"
         ) from error
     function = getattr(module, found[2], None)
     if not callable(function):

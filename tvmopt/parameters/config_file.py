@@ -29,7 +29,7 @@ def read_config(path: str, known: Collection[str]) -> dict[str, Any]:
         data = read_yaml(Path(path).expanduser())
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"{rule}, but {shown(path)} cannot be read: {in_one_line(error)}"
+            f"{rule}, but {shown(path)} cannot be read: {in_one_line(error)}; correct the file"
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{rule}, but {shown(path)} holds {type(data).__name__}")

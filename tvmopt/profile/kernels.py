@@ -16,13 +16,13 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.device.dtypes import dtype as row_of
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend.layers import Layer
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.cpu.intrinsics import instructions_used
 from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.plan import Plan
 
 SCALAR = "scalar"
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _PREPACKED = "_prepacked"
 # A word of a kernel's name: an operator, such as conv2d, with a number that makes the name unique.
 _NUMBERED = re.compile(r"(.*?(?:[123]d)?)\d*")
@@ -182,7 +182,7 @@ def called_kernels(lowered: tvm.IRModule) -> list[str]:
     found: list[str] = []
 
     def look(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and expr.op == _CALL_TIR:
+        if is_call_tir(expr):
             found.append(expr.args[0].name_hint)
 
     relax.analysis.post_order_visit(lowered["main"], look)

@@ -41,7 +41,8 @@ class Bar:
     """Accuracy bar that a skip set must meet.
 
     Attributes:
-        max_drop: Allowed accuracy loss (0.01: one sample in a hundred); 0 uses the cosine alone.
+        max_drop: Allowed accuracy loss (0.01: one sample in a hundred). 0 uses the cosine alone
+            where the accuracy is fidelity or top-1; a metric of the user must then not lose.
         margin: Fraction of the allowed cosine loss that the measured samples may use, because
             evaluation uses other samples.
         tail_margin: Fraction of the allowed cosine loss that one batch in a hundred may be
@@ -117,7 +118,8 @@ class Bar:
         """Return whether a metric of the user loses at most ``max_drop``.
 
         Few samples may not tell. Outputs close to the float model's then hold, unless the metric
-        clearly loses more.
+        clearly loses more. With ``max_drop=0`` a measured loss never holds: the evaluation, which
+        compares the drop with ``max_drop``, refuses any loss, however few the samples.
 
         Args:
             found: The metric's accuracy, and closeness to the float model.
@@ -127,9 +129,9 @@ class Bar:
                 of scores are expected to change their class.
         """
         near = is_close or self._is_near(found, dtype)
-        if self.max_drop == 0:
-            return near
         drop, samples = found.accuracy.drop, found.accuracy.samples
+        if self.max_drop == 0 and not drop <= 0:
+            return False
         tells = self.counts(samples, samples)
         if near and drop <= self.max_drop:
             return True

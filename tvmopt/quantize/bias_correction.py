@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmopt.errors import ModelError
+from tvmopt.errors import ModelError, TvmoptError
 from tvmopt.nncf_import import nncf_without_telemetry
 from tvmopt.quantize.channel_scales import ChannelScales, scale_channels
 from tvmopt.quantize.graph import Graph
@@ -59,8 +59,9 @@ def corrected_biases(
     normalised = normalise(model)
     if scales:
         scale_channels(normalised, scales, scales)
-    with nncf_without_telemetry() as nncf, silent(), _explained():
-        quantised = _quantised(nncf, normalised, batches, accurate)
+    with nncf_without_telemetry() as nncf, silent():
+        with _explained():
+            quantised = _quantised(nncf, normalised, batches, accurate)
         return _changed(Graph(normalised.graph), Graph(quantised.graph))
 
 
@@ -121,7 +122,9 @@ def silent() -> Iterator[None]:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except (TvmoptError, MemoryError):
+        raise
+    except Exception as error:  # NNCF raises whatever its parts raise
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ModelError(
             f"NNCF must be able to quantise the model, but it says: {reason}; use "

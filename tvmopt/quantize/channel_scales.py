@@ -1,7 +1,7 @@
 """Scale each channel of a depthwise convolution's input, so that all channels fill the 8-bit range.
 
-A depthwise convolution does not add its channels up. So each channel of its input may have a scale
-of its own, which the weights undo. One zero point serves all channels.
+A depthwise convolution does not add its channels up. So each channel of its input may have its
+own scale, which the weights undo. One zero point serves all channels.
 
 before -> after: ``y = Conv(x, w, b)`` -> ``y = Conv(x * (1 / s), w * s, b)``, s one factor for each
 channel, at most 1; ``x * (1 / s)`` is quantized with one scale.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.prepare import session_options
 from tvmopt.quantize.graph import Graph, reads
 
@@ -139,7 +140,7 @@ def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception:
+    except onnxruntime_errors():
         # Some fusions of whole transformer layers fail on a part of one.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])

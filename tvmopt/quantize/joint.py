@@ -190,7 +190,8 @@ class Judge:
         rows = sum(self._rows(at) for at in order)
         # Where closeness decides, one sample far off is enough.
         near = self._asked is None and not self._by_r2 and not self._by_scores
-        coarse = bar.max_drop == 0 or (near and not bar.counts(rows, samples))
+        by_cosine = bar.max_drop == 0 and self._asked is None
+        coarse = by_cosine or (near and not bar.counts(rows, samples))
         scored: dict[int, np.ndarray] = {}
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}

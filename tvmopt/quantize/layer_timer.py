@@ -101,7 +101,10 @@ class GpuLayerTimer(LayerTimer):
         if outcome.error is not None:
             if "CUDA" in outcome.error:
                 self._worker.close()  # the next job starts another process
-            raise TuneError(f"a layer must run to be timed, but did not: {outcome.error}")
+            raise TuneError(
+                f"a layer must run to be timed, but did not: {outcome.error}"
+                "; report the model as a bug"
+            )
         return float(outcome.value)
 
 

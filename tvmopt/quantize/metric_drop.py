@@ -33,7 +33,10 @@ class MetricDrop:
     def __init__(self, metric: Metric, batches: Sequence[Batch], expected: Sequence[Kept]) -> None:
         labels = [batch.labels for batch in batches if batch.labels is not None]
         if len(labels) < len(batches):
-            raise ConfigError(f"metric {metric.name!r} needs labels, but the data holds none")
+            raise ConfigError(
+                f"metric {metric.name!r} needs labels, but the data holds none"
+                "; add an array labels to data"
+            )
         self._metric, self._of_batches = metric, labels
         self._labels = np.concatenate(labels)
         self._expected = [self.kept(at, outputs) for at, outputs in enumerate(expected)]

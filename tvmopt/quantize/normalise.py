@@ -19,6 +19,7 @@ from onnx import numpy_helper, version_converter
 
 from tvmopt.errors import ModelError
 from tvmopt.frontend.inferred_shapes import with_onnx_shapes
+from tvmopt.frontend.library_errors import ONNX_ERRORS
 from tvmopt.frontend.operator_sets import opset
 from tvmopt.quantize.graph import Graph, attributes, reads
 from tvmopt.quantize.select import ANCHORS
@@ -51,7 +52,7 @@ def at_least_opset_13(model: onnx.ModelProto) -> onnx.ModelProto:
         return out
     try:
         out = version_converter.convert_version(model, _NEEDED_OPSET)
-    except Exception as error:
+    except ONNX_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"int8 and bfloat16 need a model of opset {_NEEDED_OPSET} or later, but this one has "

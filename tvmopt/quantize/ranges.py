@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from tvmopt.errors import ConfigError, ModelError
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.quantize.channel_scales import ChannelScales
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
@@ -156,7 +157,9 @@ def _extremes(
             with _explained():
                 calibrater.collect_data(OneBatch(inputs))
     if not report.done:
-        raise ConfigError("calibration needs at least one batch of data, but got none")
+        raise ConfigError(
+            "calibration needs at least one batch of data, but got none; give data with a sample"
+        )
     found = calibrater.calibrate_tensors_range if wanted else {}
     tensors = {
         name: (float(np.min(found[name].lowest)), float(np.max(found[name].highest)))
@@ -273,10 +276,11 @@ def _quiet() -> Iterator[None]:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except onnxruntime_errors() as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(
             f"the float model must run on the calibration data, but ONNX Runtime says: {reason}"
+            "; give data that it takes"
         ) from error
 
 

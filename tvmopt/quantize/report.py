@@ -159,6 +159,7 @@ class Sensitivity:
         if not self.dtype_maps:
             raise ConfigError(
                 "dtype=auto needs an analysis with layer_dtypes, but this one has skip sets only"
+                "; analyse with dtype=auto"
             )
         return fastest(self.dtype_maps)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmopt.errors import ArtifactError, last_line
+from tvmopt.errors import TVM_ERRORS, ArtifactError, last_line
 from tvmopt.runtime.checks import check_version, open_checked
 from tvmopt.runtime.executor import MAIN, RemoteNative, RemoteVirtualMachine
 from tvmopt.runtime.metadata import LIBRARY_FILE, ModelMetadata
@@ -86,7 +86,7 @@ def upload_library(session: Any, path: Path, name: str) -> Any:
     session.upload(str(path), name)
     try:
         return session.load_module(name)
-    except Exception as error:
+    except TVM_ERRORS as error:
         if "expired" in str(error):
             raise
         raise ArtifactError(
@@ -99,6 +99,6 @@ def describe(session: Any) -> str:
     """Return the board's CPU and platform; empty when it has only TVM's runtime, without LLVM."""
     said = []
     for name in ("target.llvm_get_system_cpu", "target.llvm_get_system_triple"):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*TVM_ERRORS):
             said.append(str(session.get_function(name)()))
     return ", ".join(said)

@@ -71,7 +71,10 @@ def check_tracker(board: Board) -> None:
             base.sendjson(connection, [base.TrackerCode.SUMMARY])
             _, summary = base.recvjson(connection)
     except TimeoutError as error:
-        raise ConfigError(f"{where} does not answer within {_ANSWER_S:g} s") from error
+        raise ConfigError(
+            f"{where} does not answer within {_ANSWER_S:g} s"
+            "; start the tracker, or correct the address"
+        ) from error
     except (OSError, ValueError, struct.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
@@ -103,6 +106,7 @@ def _request(board: Board, session_s: float, wait_s: float) -> Any:
 
 def _close(session: Any) -> None:
     """Release the board now, not at garbage collection."""
+    # The board may be gone, or answer anything: the session ends either way.
     with contextlib.suppress(Exception), limited(_ANSWER_S, "the board does not answer"):
         session.get_function("CloseRPCConnection")()
 
@@ -128,6 +132,7 @@ def _translated(board: Board, session_s: float) -> Iterator[None]:
             raise ArtifactError(
                 f"what is asked of board {board} must succeed there, but it failed: "
                 f"{last_line(error)}"
+                "; see the log of its RPC server"
             ) from error
         raise ArtifactError(
             f"board {board} must keep its session, but it ended it ({last_line(error)}): what ran "

@@ -190,7 +190,9 @@ class SourceInterface:
             found = {c.name: column_values(array[:, i], c) for i, c in enumerate(self.columns)}
         rows = {len(values) for values in found.values()}
         if rows == {0}:
-            raise ConfigError("the table must hold at least one row, but holds none")
+            raise ConfigError(
+                "the table must hold at least one row, but holds none; call it with rows"
+            )
         if len(rows) != 1:
             raise ConfigError(f"every column must have as many rows, but got {sorted(rows)}")
         return found

@@ -293,6 +293,7 @@ def read_golden(
     except (OSError, KeyError, ValueError) as error:
         raise ArtifactError(
             f"{GOLDEN_FILE} must hold every input and output, but it is damaged ({error})"
+            "; build the model again"
         ) from error
     return inputs, outputs
 

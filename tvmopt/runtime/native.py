@@ -169,6 +169,7 @@ class NativeExecutor(Executor):
             return found
         return EnvironmentSetupError(
             f"the model must get the threads and memory it needs, but: {_text(self._error)}"
+            "; set fewer threads, or free memory"
         )
 
     def empty(self, spec: Spec) -> np.ndarray:

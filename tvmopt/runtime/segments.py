@@ -140,6 +140,7 @@ def refused(error: Exception) -> ConfigError:
     return ConfigError(
         "inputs must be such that ONNX Runtime, which runs a part of the model, takes them, but it "
         f"says: {in_one_line(error)}"
+        "; correct the inputs"
     )
 
 

@@ -102,7 +102,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = read_yaml(path)
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
-        raise ConfigError(f"{rule}, but '{path}' cannot be read: {in_one_line(error)}") from error
+        raise ConfigError(
+            f"{rule}, but '{path}' cannot be read: {in_one_line(error)}; correct the file"
+        ) from error
     if not isinstance(data, dict) or not set(data) <= set(KEYS):
         got = shown(list(data)) if isinstance(data, dict) else type(data).__name__
         raise ConfigError(f"{rule}, but '{path}' holds {got}")

@@ -301,7 +301,7 @@ def open_study(
         if differing:
             raise ConfigError(
                 f"study {name!r} must be gone on with as it was begun, but got another "
-                f"{', '.join(differing)}; give another study, or none to get one of its own"
+                f"{', '.join(differing)}; give another study, or none to begin a new one"
             )
     study.set_user_attr(_BUDGET, dataclasses.asdict(budget))
     if known is None:

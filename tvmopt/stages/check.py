@@ -16,7 +16,7 @@ from tvmopt import host
 from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.compare import Tolerance, cosine, deviation
 from tvmopt.device.target import TargetSpec, set_thread_environment
-from tvmopt.errors import AccuracyError, TvmoptError
+from tvmopt.errors import TVM_ERRORS, AccuracyError, ConfigError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
 from tvmopt.runtime.library import open_library
@@ -29,6 +29,9 @@ from tvmopt.transform.lower import lower
 
 _AS_CLOSE = 1.1
 """Error of a compiled quantised model over ONNX Runtime's that chance rounding explains."""
+
+# A segment for ONNX Runtime that refuses its inputs raises ConfigError.
+_RUN_ERRORS: tuple[type[Exception], ...] = (ConfigError, *TVM_ERRORS)
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -110,7 +113,7 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec, keep_in: Path | Non
         try:
             runner = network(executor, inputs, target.gpu is not None)  # owns the outputs' memory
             result = runner()
-        except Exception as error:
+        except _RUN_ERRORS as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
         return [executor.read(tensor) for tensor in result]
 

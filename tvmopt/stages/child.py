@@ -55,7 +55,7 @@ def main(path: str) -> int:
     control = Path(path).parent
     try:
         result = run_stage(request, Path(request["out_dir"]), _report)
-    except Exception as raised:
+    except Exception as raised:  # the child's boundary: the parent reports it
         traceback.print_exc()
         error: Exception = raised
         if isinstance(raised, MemoryError):

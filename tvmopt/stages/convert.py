@@ -260,7 +260,7 @@ def _checked(
         return made, check, check(made.run, convert_tapped, import_.checked_on)
     except AccuracyError as error:
         if config.dtype != "float32" or not import_.leave_out_more(source, error):
-            raise
+            raise import_.with_first_error(error) from error.__cause__
     return _checked(config, import_, read, *how)
 
 
@@ -301,6 +301,7 @@ def _sources(
             if calibrate_dir is None:
                 raise ConfigError(
                     "dtype=int8 needs the ranges of the calibrate stage, but got none"
+                    "; run calibrate first"
                 )
             ranges = read_ranges(calibrate_dir)
             if chosen_in is not None:

@@ -12,7 +12,7 @@ import tvm
 from tvmopt.compare import QUANTISED_TOLERANCE, Tolerance, model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
-from tvmopt.errors import AccuracyError, ModelError, TvmoptError, last_line
+from tvmopt.errors import TVM_ERRORS, AccuracyError, ModelError, last_line
 from tvmopt.frontend.external import graphs
 from tvmopt.frontend.reference import Reference, in_any_order, loses_nan, tolerance_for
 from tvmopt.kernels.recurrence import GATES
@@ -130,9 +130,7 @@ def compiler_errors(what: str) -> Iterator[None]:
     """Turn an error of the compiler's passes into a :class:`ModelError` in one line."""
     try:
         yield
-    except (TvmoptError, MemoryError):
-        raise
-    except Exception as error:
+    except TVM_ERRORS as error:
         raise ModelError(
             f"the model must {what}, but the compiler says: {last_line(error)}; change the model, "
             "or export it with another opset"

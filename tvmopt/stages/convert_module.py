@@ -18,6 +18,7 @@ from tvmopt.errors import (
     ModelError,
     TvmoptError,
     UnsupportedOperatorError,
+    after_retry,
     last_line,
 )
 from tvmopt.frontend import (
@@ -156,6 +157,7 @@ class Importer:
         self._target = self.checked_on or target
         self._dtype = config.dtype
         self._others: list[Unsupported] = []
+        self._first: TvmoptError | None = None
         # Next nodes to leave out, the quickest check first: checking every node compiles it.
         self._steps = [lambda model, _: dynamic_nodes(model), self._that_fail_alone, self._all]
         self.has_segments = config.fallback == FALLBACKS[0] and target.gpu is None
@@ -180,8 +182,20 @@ class Importer:
             found = self._steps.pop(0)(model, error)
             if len(found) > len(self._others):
                 self._others = found
+                self._first = self._first or error
                 return True
         return False
+
+    def with_first_error(self, error: TvmoptError) -> TvmoptError:
+        """Return ``error``, behind the one because of which nodes were left out, if any were.
+
+        Args:
+            error: What is wrong although :meth:`leave_out_more` left out all that it could.
+        """
+        if self._first is None:
+            return error
+        nodes = f"{len(self._others)} node(s) in ONNX Runtime"
+        return after_retry(self._first, nodes, error)
 
     def _that_fail_alone(self, model: onnx.ModelProto, _: TvmoptError) -> list[Unsupported]:
         return not_compilable(model, self._check_alone)
@@ -274,7 +288,7 @@ def converted_module(
         config, skipped, find_slower = chosen, skipped.with_slower(slower), None
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if not import_.leave_out_more(source, error):
-            raise
+            raise import_.with_first_error(error) from error.__cause__
     return converted_module(
         config, import_, source_of, skipped, target, progress, keep_in, find_slower
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 from pathlib import Path
 
 from tvmopt.config import EvaluateConfig
@@ -107,7 +108,7 @@ def _fresh_process(
     reference_file = convert_dir / REFERENCE_FILE if config.starts_reference else None
     try:
         metrics = measure_fresh_process(bundle, reference_file, config.threads)
-    except Exception as error:  # the metrics are replaced by the reason
+    except (subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
         tags: dict[str, str] = {}
         for name in FRESH_PROCESS_METRICS:
             tags |= unmeasured_tag(name, str(error))

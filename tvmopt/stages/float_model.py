@@ -22,6 +22,7 @@ from tvmopt.frontend.categories import Tables, read_tables
 from tvmopt.frontend.categories.check import check_codes
 from tvmopt.frontend.class_scores import ClassScores, find_class_scores
 from tvmopt.frontend.independent_rows import rows_are_independent
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.reference import Arrays, Reference, input_specs, working_random_inputs
 from tvmopt.random_inputs import KINDS, random_arrays
 from tvmopt.runtime.metadata import TensorSpec
@@ -119,10 +120,11 @@ def _trials(
             _check_numbers(batch)
             try:
                 trials.append(Trial("given inputs", batch, reference(batch), real=True))
-            except Exception as error:
+            except onnxruntime_errors() as error:
                 raise ModelError(
                     f"the reference must run on the given data, but ONNX Runtime says: "
                     f"{in_one_line(error)}"
+                    "; give data that the model takes"
                 ) from error
     return kind, trials
 

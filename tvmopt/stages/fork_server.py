@@ -121,7 +121,7 @@ def _run(path: str, output: int) -> NoReturn:
         code = child.main(path)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
+    except BaseException:  # the fork must end here, and never run the server's code
         traceback.print_exc()
     finally:
         sys.stdout.flush()

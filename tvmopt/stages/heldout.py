@@ -123,6 +123,7 @@ def check_source(model: CompiledModel, data: Path) -> None:
         raise AccuracyError(
             f"the compiled model must equal its source {interface.source} (all labels, numbers "
             f"within {TOLERANCE:g}), but: {said.words}"
+            "; report the model as a bug"
         )
 
 

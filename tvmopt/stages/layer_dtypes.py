@@ -67,7 +67,9 @@ def resolve_layer_dtypes(
     if quantised:
         return dataclasses.replace(config, dtype="float32"), Skipped(by_user, kept)
     if sensitivity_dir is None:
-        raise ConfigError("dtype=auto needs the output of the sensitivity stage, but got none")
+        raise ConfigError(
+            "dtype=auto needs the output of the sensitivity stage, but got none; run it first"
+        )
     found = read_sensitivity(sensitivity_dir)
     left = {**by_user, **kept}
     chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in left}

@@ -61,6 +61,7 @@ def measured_seconds(
     if outcome.error is not None:
         raise TuneError(
             f"the compiled networks must run to be compared, but did not: {outcome.error}"
+            "; tune with granularity=operator, and report the model as a bug"
         )
     return {name: float(seconds) for name, seconds in outcome.value.items()}
 

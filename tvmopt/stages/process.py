@@ -154,7 +154,7 @@ class _Server:
                 self.close()
             self._server = self._server or ForkServer(environment)
             yield self._server
-        except BaseException:
+        except BaseException:  # raised again: the server may be in the middle of an answer
             self.close()
             raise
         finally:

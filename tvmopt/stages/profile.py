@@ -130,7 +130,10 @@ def _prepared(
     target = TargetSpec.from_dict(metadata.target)
     arch = target.arch()
     if not isinstance(arch, CpuArch):
-        raise ConfigError(f"a profiled model must be for a CPU, but it is for {metadata.device}")
+        raise ConfigError(
+            f"a profiled model must be for a CPU, but it is for {metadata.device}"
+            "; profile a version for a CPU"
+        )
     host.request_amx(target.cpu_flags)
     network = lowered_network(
         BuildConfig(metadata.name, metadata.target), target, convert_dir, tune_dir, 0

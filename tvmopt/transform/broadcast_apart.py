@@ -20,6 +20,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.integer.values import static_shape
 
@@ -80,7 +81,7 @@ def _broadcasts(mod: tvm.IRModule, main: relax.Function) -> set[relax.Var]:
 
 def pattern_of(mod: tvm.IRModule, value: relax.Expr) -> int | None:
     """Return the OpPatternKind of the called TensorIR function; None for other expressions."""
-    if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
+    if not is_call_tir(value):
         return None
     func = mod[value.args[0]]
     return int(func.attrs[_ATTR]) if func.attrs and _ATTR in func.attrs else None

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
+from tvmopt.kernels.call_tir import takes_tensors_only
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FusedKernel:
@@ -30,7 +32,7 @@ def fused_function(mod: tvm.IRModule, expr: relax.Expr) -> relax.Function | None
     fused = isinstance(function, relax.Function) and (function.attrs or {}).get("Primitive")
     if not fused or len(function.body.blocks) != 1:
         return None
-    plain = all(is_call_tir(b.value) for b in function.body.blocks[0].bindings)
+    plain = all(takes_tensors_only(b.value) for b in function.body.blocks[0].bindings)
     return function if plain else None
 
 
@@ -44,20 +46,9 @@ def fused_kernel(mod: tvm.IRModule, call: relax.Call) -> FusedKernel:
     return FusedKernel(tuple(params), (relax.VarBinding(relax.Var("gv", call.ty), inner),))
 
 
-def is_call_tir(expr: relax.Expr) -> bool:
-    """Return whether ``expr`` calls a TensorIR function with tensors only."""
-    return (
-        isinstance(expr, relax.Call)
-        and isinstance(expr.op, tvm.ir.Op)
-        and expr.op.name == "relax.call_tir"
-        and len(expr.args) == 2
-        and isinstance(expr.args[1], relax.Tuple)
-    )
-
-
 def tensor_args(expr: relax.Expr) -> list[relax.Expr]:
     """Return the arguments of a call without the TensorIR function; none of other expressions."""
-    if is_call_tir(expr):
+    if takes_tensors_only(expr):
         return list(expr.args[1].fields)
     return list(expr.args) if isinstance(expr, relax.Call) else []
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import tvm
 from tvm import relax, tirx
 
+from tvmopt.kernels.call_tir import called_function, is_call_tir
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.legalize import Legalize, legalize_map
@@ -91,7 +92,7 @@ class _Marks:
             out = legalize(builder, call)
             place = self._seen[op]
             self._seen[op] += 1
-            if place >= len(self._layers[op]) or not _is_call_tir(out):
+            if place >= len(self._layers[op]) or not is_call_tir(out):
                 return out
             layer = self._layers[op][place]
             var = out.args[0]
@@ -100,14 +101,6 @@ class _Marks:
             return relax.Call(out.op, [new, *out.args[1:]], out.attrs, out.ty_args)
 
         return run
-
-
-def _is_call_tir(expr: relax.Expr) -> bool:
-    return (
-        isinstance(expr, relax.Call)
-        and isinstance(expr.op, tvm.ir.Op)
-        and expr.op.name == "relax.call_tir"
-    )
 
 
 def _layers_of_groups(mod: tvm.IRModule) -> dict[str, int]:
@@ -123,7 +116,7 @@ def _layers_of_groups(mod: tvm.IRModule) -> dict[str, int]:
             continue
 
         def look(expr: relax.Expr, name: str = var.name_hint) -> None:
-            if _is_call_tir(expr) and (called := expr.args[0].name_hint) in own:
+            if (called := called_function(expr)) in own:
                 found[called if name == "main" else name] = own[called]
 
         relax.analysis.post_order_visit(func, look)

@@ -305,6 +305,7 @@ def _tiling(
     if target.kind.name != CpuArch.kind:
         raise UnsupportedOperatorError(
             f"{recurrence.cell} must be compiled for a CPU, but the target is {target.kind.name}"
+            "; choose a CPU as target"
         )
     cpu = cpu_of_target(target)
     r = recurrence

@@ -14,13 +14,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.intrinsics.choose import wants_exact_pairs
 from tvmopt.kernels.exact_pairs import EXACT_PAIRS, is_exact
 from tvmopt.kernels.scheduled import FREE_ATTR
 from tvmopt.kernels.workload import Refusal
 
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _WEIGHT = "int8"
 
 
@@ -56,7 +56,7 @@ def _calls(mod: tvm.IRModule) -> dict[str, list[list[relax.Expr]]]:
     calls: dict[str, list[list[relax.Expr]]] = defaultdict(list)
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and expr.op == _CALL_TIR:
+        if is_call_tir(expr):
             arguments = expr.args[1]
             fields = arguments.fields if isinstance(arguments, relax.Tuple) else [arguments]
             calls[expr.args[0].name_hint].append(list(fields))

@@ -23,12 +23,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import takes_tensors_only
 from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.fused_kernel import (
     FusedKernel,
     fused_function,
     fused_kernel,
-    is_call_tir,
     named,
     tensor_args,
     with_operands,
@@ -83,7 +83,7 @@ class _KernelGraph:
             )
             for block in mod["main"].body.blocks
             for binding in block.bindings
-            if fused_function(mod, binding.value) is not None or is_call_tir(binding.value)
+            if fused_function(mod, binding.value) is not None or takes_tensors_only(binding.value)
         }
         self._uses = uses_of(mod["main"])
 

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.cpu.common.nest import packing_blocks
 
 _SUFFIX = "_weight_prepack"
@@ -68,7 +69,7 @@ class _FoldWeights(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.call_tir":
+        if not is_call_tir(call):
             return call
         name = call.args[0].name_hint
         if name not in self._packers:

@@ -14,6 +14,8 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import takes_tensors_only
+
 _NUMBERED = re.compile(r"_*\d*$")
 _BINARY: dict[str, tuple[Callable[..., te.Tensor], Callable[..., relax.Expr]]] = {
     "maximum": (topi.maximum, relax.op.maximum),
@@ -34,7 +36,7 @@ class _Recognise:
 
     def __call__(self, call: relax.Call) -> relax.Call:
         """Return the operator equivalent to ``call``, or ``call`` itself."""
-        if call.op.name != "relax.call_tir" or len(call.args) != 2:
+        if not takes_tensors_only(call):
             return call
         name = call.args[0].name_hint
         if name not in self._known:

@@ -185,7 +185,7 @@ class _FuseNorms(BoundCallMutator):
 def _computed(
     epsilon: float, dtype: str, x: te.Tensor, weight: te.Tensor | None = None
 ) -> te.Tensor:
-    """Return RMSNorm of the rows of ``x`` in ``dtype``; sums are float32."""
+    """Return RMSNorm of the rows of ``x`` in ``dtype``; accumulators are float32."""
     *rows, columns = x.shape
     k = te.reduce_axis((0, columns), "k")
 

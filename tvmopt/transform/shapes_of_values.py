@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import UnsupportedOperatorError
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.transform.called_name import called_name
 from tvmopt.transform.precision.anchor_call import constant_data
 
@@ -54,5 +55,5 @@ def _is_counted(value: relax.Expr, bound: dict[relax.Var, relax.Expr]) -> bool:
     if isinstance(value, relax.TupleGetItem):
         return _is_counted(value.tuple_value, bound)
     if isinstance(value, relax.Call):
-        return getattr(value.op, "name", "") == "relax.call_tir"
+        return is_call_tir(value)
     return constant_data(value) is not None

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from tvmopt.device.arch import Arch
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.cpu.common.nest import packing_blocks
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.shared_packing import PACKED_TILE, tile_costs
@@ -129,8 +130,7 @@ def _kernel_calls(mod: tvm.IRModule) -> Iterator[_KernelCall]:
     found: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        is_call = isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
-        if is_call and expr.op.name == "relax.call_tir" and isinstance(expr.args[1], relax.Tuple):
+        if is_call_tir(expr) and isinstance(expr.args[1], relax.Tuple):
             found.append(expr)
 
     for _, func in mod.functions_items():

@@ -23,8 +23,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvmopt.kernels.analysis import substitute, why_not_schedulable
+from tvmopt.kernels.analysis import substitute
 from tvmopt.kernels.cuda.common.one_launch import DISJOINT_WRITES
+from tvmopt.kernels.schedulable import why_not_schedulable
 
 # Most of the output that may be computed; most parts of a concatenation.
 _MOST_COMPUTED_SHARE, _MOST_PARTS = 0.125, 8

@@ -22,11 +22,11 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import takes_tensors_only
 from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.fused_kernel import (
     fused_function,
     fused_kernel,
-    is_call_tir,
     named,
     tensor_args,
     with_operands,
@@ -156,7 +156,7 @@ class _NarrowStores(PyExprMutator):
 
     def _split(self, expr: relax.Expr) -> _Split | None:
         """Split the called kernel before its cheap tail, at the narrowest tensor."""
-        if fused_function(self._mod, expr) is None and not is_call_tir(expr):
+        if fused_function(self._mod, expr) is None and not takes_tensors_only(expr):
             return None
         kernel = fused_kernel(self._mod, expr)
         params, bindings = kernel.params, kernel.bindings
@@ -195,7 +195,7 @@ class _NarrowStores(PyExprMutator):
 
     def _can_widen(self, expr: relax.Expr, var: relax.Var) -> bool:
         """Return whether a user can compute the tail while reading; windows read elements twice."""
-        if is_call_tir(expr):
+        if takes_tensors_only(expr):
             return self._pattern(expr) <= _REDUCE and _reads(expr, var)
         function = fused_function(self._mod, expr)
         if function is None:

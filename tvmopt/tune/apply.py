@@ -90,9 +90,9 @@ def apply_database(
         if key.granularity == "operator":
             return _apply_operators(mod, database, compared, target, losers)
         return _apply_subgraphs(mod, database, {} if losers else compared, target)
-    except TvmoptError:
+    except (TvmoptError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # a stored record is data: what its replay raises has no limit
         raise TuneError(
             f"every record of {directory} must fit the function that it was made for, but one "
             f"does not: {last_line(error)}; tune again into a new database"

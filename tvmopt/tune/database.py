@@ -247,7 +247,9 @@ def _json_database(directory: Path) -> Any:
         register_used(records.read_text())
     try:  # loading replays every trace on its workload
         return ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
-    except Exception as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a stored record is data: what its replay raises has no limit
         raise TuneError(
             f"every record of {directory} must replay on its workload, but TVM refused one: "
             f"{in_one_line(error)}; restore the files, or tune again into a new database"

@@ -10,7 +10,14 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 from tvmopt.device.arch import Arch
-from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.base import (
+    Progress,
+    TaskResult,
+    TuneOptions,
+    TuneResult,
+    TuneStrategy,
+    without_trials,
+)
 from tvmopt.tune.tasks import Task
 
 
@@ -35,14 +42,7 @@ class DefaultStrategy(TuneStrategy):
             source = options.sources.get(task.name) or default_source(default_rule(task, arch))
             rows.append(untuned(task, source))
             progress(done, len(tasks), task.name)
-        return TuneResult(
-            strategy=self.name,
-            database_dir=None,
-            tasks=tuple(rows),
-            trials=0,
-            seconds=time.perf_counter() - start,
-            log=(),
-        )
+        return without_trials(self.name, rows, start)
 
 
 def schedule_task(task: Task, arch: Arch) -> tuple[IRModule, str]:

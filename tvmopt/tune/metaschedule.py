@@ -24,6 +24,7 @@ from tvm.target import Target
 
 from tvmopt import host
 from tvmopt.device.arch import Arch
+from tvmopt.errors import TVM_ERRORS
 from tvmopt.measure.devices import device_of
 from tvmopt.measure.host_cpu import check_cpu_target
 from tvmopt.measure.measurer import Candidates, Measured, Measurer
@@ -206,7 +207,7 @@ class _Search:
         try:
             with interrupt_deferred():
                 found = self._context(state).generate_measure_candidates()
-        except Exception as error:  # TVM's rules do not apply to every function
+        except TVM_ERRORS as error:  # its rules do not apply to every function
             lines = str(error).strip().splitlines() or [type(error).__name__]
             state.closed = f"the search failed: {lines[-1]}"
             self._logger.warning("%s: %s", state.task.name, state.closed)

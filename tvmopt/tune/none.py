@@ -9,7 +9,7 @@ from pathlib import Path
 from tvm.target import Target
 
 from tvmopt.device.arch import Arch
-from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
+from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy, without_trials
 from tvmopt.tune.default import untuned
 from tvmopt.tune.tasks import Task
 
@@ -32,11 +32,4 @@ class NoneStrategy(TuneStrategy):
         start = time.perf_counter()
         rows = tuple(untuned(task, "none:baseline") for task in tasks)
         progress(len(rows), len(rows), "left to TVM's own pipeline")
-        return TuneResult(
-            strategy=self.name,
-            database_dir=None,
-            tasks=rows,
-            trials=0,
-            seconds=time.perf_counter() - start,
-            log=(),
-        )
+        return without_trials(self.name, rows, start)

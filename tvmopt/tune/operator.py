@@ -20,7 +20,8 @@ from tvm import IRModule, s_tir, tirx
 from tvm.error import InternalError
 from tvm.s_tir import ScheduleError
 
-from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
+from tvmopt.kernels.schedulable import why_not_schedulable
 from tvmopt.kernels.scheduled import FREE_ATTR
 
 # Name prefixes of the output transform blocks that :mod:`tvmopt.transform.winograd` emits.

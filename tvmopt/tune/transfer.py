@@ -21,7 +21,7 @@ from tvm.s_tir.schedule.trace import Trace
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width
 
-from tvmopt.errors import last_line
+from tvmopt.errors import TVM_ERRORS, last_line
 from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
 from tvmopt.kernels.cpu.finish import finish
@@ -75,7 +75,7 @@ def transfer_trace(
         sch = _transferred(_named_like(func, operator), trace, target)
     except NotApplicable:
         raise
-    except Exception as error:  # TVM's checks raise errors of many types
+    except TVM_ERRORS as error:
         raise NotApplicable(f"the trace does not fit: {last_line(error, None)}") from error
     return finish(sch.mod["main"], func)
 

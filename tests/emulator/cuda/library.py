@@ -36,7 +36,7 @@ class Libraries:
         if tvm.get_global_func("device_api.cuda", allow_missing=True) is not None:
             raise EnvironmentSetupError(
                 "GPUs can only be emulated in a process that has not loaded TVM's CUDA runtime; "
-                "call tests.emulator.cuda.run, which takes one of its own"
+                "call tests.emulator.cuda.run, which takes its own"
             )
         self._folder = folder
         self._include = Path(tvm_ffi.__file__).parent / "include"

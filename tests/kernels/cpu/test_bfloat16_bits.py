@@ -325,7 +325,7 @@ VECTORS = {
 }
 
 
-@pytest.mark.skipif(not {"avx2"} <= host.cpu_flags(), reason="the mnemonics are those of AVX2")
+@pytest.mark.skipif(not {"avx2"} <= host.cpu_flags(), reason="the mnemonics are AVX2's")
 @pytest.mark.parametrize("name", VECTORS)
 def test_machine_code_is_vectors_alone(name: str) -> None:
     """No lane is extracted or inserted, and no scalar is shifted."""

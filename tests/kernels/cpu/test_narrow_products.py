@@ -234,7 +234,7 @@ ON_TILES = [
     ("blocked 3x3", "bytes"), ("matmul", "bfloat16"), ("matmul of one row", "bytes"),
     ("matmul ragged", "bytes"), ("matmul of many, each with its own", "bfloat16"),
 ]  # fmt: skip
-# One bfloat16 case per instruction; the loops equal those of int8.
+# One bfloat16 case per instruction; the loops equal int8's.
 ALSO_BFLOAT16 = [
     "7x7 of an image", "3x3 strided", "ragged channels", "grouped", "blocked 3x3", "matmul ragged",
     "matmul of an odd depth", "matmul of many, each with its own",

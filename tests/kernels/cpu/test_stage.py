@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from tvm import IRModule, relax, s_tir, tirx
 
 from tests.kernels.cpu.harness import ARCH, NARROW, default_config, lower, prim_funcs
-from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.stage import contiguous_tail, inline_injective, vector_length
 from tvmopt.kernels.cpu.contraction.schedule import choose_tile
 from tvmopt.kernels.emit import emit
+from tvmopt.kernels.schedulable import why_not_schedulable
 
 op, nn = relax.op, relax.op.nn
 

@@ -27,8 +27,8 @@ def _problems(mod: tvm.IRModule) -> list[AttentionProblem]:
 
 
 def _attend(emit, q, k, v, change=lambda emit, scores: scores, after=lambda emit, weights: weights):
-    turned = emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
-    scores = change(emit, emit(relax.op.matmul(q, turned)))
+    transposed = emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
+    scores = change(emit, emit(relax.op.matmul(q, transposed)))
     weights = after(emit, emit(relax.op.nn.softmax(scores)))
     return relax.op.matmul(weights, v)
 
@@ -150,9 +150,9 @@ def test_repeated_heads() -> None:
 
 def test_three_axes() -> None:
     def body(emit, q, k, v):
-        turned = emit(relax.op.permute_dims(k, [1, 2, 0]))
+        transposed = emit(relax.op.permute_dims(k, [1, 2, 0]))
         q = emit(relax.op.permute_dims(q, [1, 0, 2]))
-        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, turned))))
+        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, transposed))))
         out = emit(relax.op.matmul(weights, emit(relax.op.permute_dims(v, [1, 0, 2]))))
         return relax.op.permute_dims(out, [1, 0, 2])
 
@@ -182,8 +182,8 @@ def test_three_axes() -> None:
 
 def test_half_floats_with_float32_scores() -> None:
     def body(emit, q, k, v):
-        turned = emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
-        scores = emit(relax.op.matmul(q, turned, "float32"))
+        transposed = emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
+        scores = emit(relax.op.matmul(q, transposed, "float32"))
         weights = emit(relax.op.astype(emit(relax.op.nn.softmax(scores)), "float16"))
         out = emit(relax.op.matmul(weights, v, "float32"))
         return relax.op.astype(out, "float16")

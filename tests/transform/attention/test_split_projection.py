@@ -104,8 +104,8 @@ def _rows(emit: Emit, x):
     """A split of rows, not of columns."""
     packed = emit(relax.op.matmul(x, constant(_WEIGHTS[:, :32].copy())))
     parts = emit(relax.op.split(packed, 2, 1))
-    turned = emit(relax.op.permute_dims(emit(parts[1]), [0, 2, 1]))
-    return relax.op.matmul(emit(parts[0]), turned)
+    transposed = emit(relax.op.permute_dims(emit(parts[1]), [0, 2, 1]))
+    return relax.op.matmul(emit(parts[0]), transposed)
 
 
 @pytest.mark.parametrize("body", [_gated, _projected, _rows])

@@ -10,6 +10,7 @@ import onnx
 
 from tvmopt.errors import AccuracyError, ModelError, in_one_line
 from tvmopt.frontend.categories.tables import Tables
+from tvmopt.frontend.library_errors import onnxruntime_errors
 from tvmopt.frontend.reference import Arrays, Reference
 
 # A string that stands for those in no table.
@@ -35,9 +36,10 @@ def check_codes(
     given = {name: _strings(array, tables.inputs.get(name)) for name, array in inputs.items()}
     try:
         outputs = reference(given)
-    except Exception as error:  # ONNX Runtime's errors have no common class
+    except onnxruntime_errors() as error:
         raise ModelError(
             f"the model must run on strings in ONNX Runtime, but it says: {in_one_line(error)}"
+            "; export the model for numbers"
         ) from error
     for name, codes, want in zip(reference.output_names, expected, outputs, strict=True):
         if not _same(codes, want, tables.outputs.get(name), tables.columns.get(name)):

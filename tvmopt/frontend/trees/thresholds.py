@@ -49,7 +49,7 @@ def round_thresholds(model: onnx.ModelProto, thresholds: str) -> onnx.ModelProto
 
     Args:
         model: A prepared model; it is not modified.
-        thresholds: One of ``choices.THRESHOLDS``. ``float16`` rounds those of float32 to the
+        thresholds: One of ``choices.THRESHOLDS``. ``float16`` rounds float32 thresholds to the
             nearest float16; ``int8`` merges those of a feature that has more than 255 with their
             neighbours.
     """

@@ -28,7 +28,7 @@ _MAXIMUM = te.comm_reducer(
 def attention_function(problem: AttentionProblem) -> tirx.PrimFunc:
     """Return the function that computes ``problem``: parameters Q, K, V, [mask], output.
 
-    Scores, softmax and sums are float32. A query that sees no key gives zeros.
+    Scores, softmax and accumulators are float32. A query that sees no key gives zeros.
     """
     p = problem
     shapes = p.shapes()

@@ -41,7 +41,7 @@ class AttentionProblem:
         keys: Length of K and V.
         head_size: Size of a row of Q and K.
         value_size: Size of a row of V and of the output.
-        dtype: Of Q, K, V and the output. Scores and sums are float32.
+        dtype: Of Q, K, V and the output. Scores and accumulators are float32.
         scale: Factor on the scores.
         causal: Causal mask.
         mask_shape: Shape of the mask, (batch or 1, heads or 1, queries or 1, keys); None without.

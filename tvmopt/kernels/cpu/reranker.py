@@ -98,7 +98,7 @@ class Reranker:
         try:
             with np.load(path, allow_pickle=False) as file:
                 features, residuals = file["features"], file["residuals"]
-        except Exception as error:
+        except Exception as error:  # a damaged file makes the zip reader raise anything
             raise TuneError(
                 f"{path} must hold the samples of the re-ranker, but reading it gave: {error}; "
                 "delete it to start without"

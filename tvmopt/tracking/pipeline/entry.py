@@ -49,10 +49,15 @@ def with_example(given: ModelParameters) -> ModelParameters:
     if given.model:
         return given
     if given.data or given.input_shapes:
-        raise ConfigError("data and input_shapes need a model, but model is empty")
+        raise ConfigError(
+            "data and input_shapes need a model, but model is empty; give model, or neither of both"
+        )
     root = Path(tvmopt.__file__).parent
     if not (root / EXAMPLE["model"]).is_file():
-        raise ConfigError("model must be given: the bundled example is not in this installation")
+        raise ConfigError(
+            "model must be given: the bundled example is not in this installation"
+            "; give an ONNX file as model"
+        )
     return dataclasses.replace(
         given,
         model=str(root / EXAMPLE["model"]),

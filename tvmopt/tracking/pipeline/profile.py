@@ -37,6 +37,7 @@ from tvmopt.tracking.report.tables import as_text
 from tvmopt.tracking.store import command
 from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.console import say
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.mlflow_store import open_store
 from tvmopt.tracking.store.runs import log_metrics, log_tags
 from tvmopt.tracking.store.stage_run import Planned, Session, StageOutput, run_stage
@@ -152,7 +153,9 @@ def _tune_run(session: Session, version: ModelVersion) -> str:
     while run_id:
         try:
             tags = session.client.get_run(run_id).data.tags
-        except MlflowException:
+        except MlflowException as error:
+            if not is_missing(error):
+                raise
             return ""
         if "tvmopt.stage_run.tune" in tags:
             return str(tags["tvmopt.stage_run.tune"])

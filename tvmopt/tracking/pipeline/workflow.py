@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlflow.exceptions import MlflowException
+
 from tvmopt.choices import MEASURING
 from tvmopt.errors import (
     ArtifactError,
@@ -32,6 +34,7 @@ from tvmopt.tracking.report import sentences
 from tvmopt.tracking.report.tables import as_text, comparison
 from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.console import say
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.stage_run import Session, StageOutput
 from tvmopt.tracking.store.trust import checked_artifacts
 from tvmopt.tune.database import DatabaseKey, canonical_target, check_key
@@ -225,7 +228,9 @@ def _check_tools(request: Request) -> None:
 def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
     try:
         run = session.client.get_run(run_id)
-    except Exception as error:
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
         raise ConfigError(f"warm_start must be the id of a tune run, but got {run_id!r}") from error
     no_database = ConfigError(
         "warm_start must be the id of a tune run with a database (strategy=fast or "
@@ -239,6 +244,7 @@ def _tune_run(session: Session, request: Request, run_id: str) -> StageOutput:
         raise ConfigError(
             "warm_start must be intact, and signed where there is a key, but "
             f"{run_id!r} is not: {error}"
+            "; tune again without it"
         ) from error
     if not (folder / DATABASE_DIR).is_dir():
         raise no_database

@@ -29,12 +29,11 @@ from tvmopt.tracking.flavor.verify import verify_model
 from tvmopt.tracking.registry.versions import Registered, champion_alias, find_version
 from tvmopt.tracking.report import sentences
 from tvmopt.tracking.store.console import say
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.trust import checked_artifacts
 
 # Top-1 with class indices as labels, else fidelity.
 _FITTING = MetricParameters()
-# MLflow's error codes of an alias, and of a registered model, that is not there.
-_MISSING = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +184,7 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
     try:
         return client.get_model_version_by_alias(name, CHAMPION)
     except MlflowException as error:
-        if error.error_code not in _MISSING:
+        if not is_missing(error):
             raise
         return None
 
@@ -224,6 +223,7 @@ def _check(
             f"{what} is not promoted: accuracy drop must be at most {max_accuracy_drop:g} on "
             f"held-out samples, but it is {accuracy.drop:.4f} ({accuracy.metric} "
             f"{accuracy.accuracy:.4f} against {accuracy.reference:.4f}, {accuracy.samples} samples)"
+            "; raise max_accuracy_drop if that is good enough"
         )
     return accuracy
 
@@ -234,6 +234,8 @@ def _converted(client: MlflowClient, version: ModelVersion, work_dir: Path) -> P
     try:
         return checked_artifacts(client, client.get_run(run_id), "convert", work_dir)
     except MlflowException as error:
+        if not is_missing(error):
+            raise
         raise PromotionRefusedError(
             f"the float reference of the model is needed, but its convert run {run_id!r} is gone; "
             "run main again"

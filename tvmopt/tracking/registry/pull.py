@@ -87,7 +87,10 @@ def pull(command: PullCommand) -> Path:
     found = find_version(client, name, command.version.version)
     target = Path(output or f"{name}-{found.version}").expanduser().resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"output must be a folder that is new or empty, but '{target}' is not")
+        raise ConfigError(
+            f"output must be a folder that is new or empty, but '{target}' is not"
+            "; name another one, or empty it"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent, PULL_PREFIX)
     with scratch_folder(PULL_PREFIX, target.parent) as work:

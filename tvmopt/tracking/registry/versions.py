@@ -22,6 +22,7 @@ from tvmopt.runtime import ModelMetadata
 from tvmopt.search.urls import masked_url
 from tvmopt.tracking import flavor
 from tvmopt.tracking.flavor.verify import FLAVOR_NAME, REGISTERED
+from tvmopt.tracking.store.missing import is_missing
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,199}")
 
@@ -161,6 +162,11 @@ def champion_alias(target: str) -> str:
 
 
 def _is_there(version: ModelVersion) -> bool:
+    """Return whether a version has its files; somebody may have deleted them.
+
+    Raises:
+        MlflowException, OSError: When the store does not answer. The files may be there then.
+    """
     from mlflow.artifacts import list_artifacts
 
     try:
@@ -168,5 +174,7 @@ def _is_there(version: ModelVersion) -> bool:
             item.path.endswith("MLmodel")
             for item in list_artifacts(f"models:/{version.name}/{version.version}")
         )
-    except (MlflowException, OSError):
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
         return False

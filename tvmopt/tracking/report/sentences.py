@@ -309,10 +309,10 @@ def load_line(name: str, version: str, alias: str) -> str:
 
 
 def serve_line(command: str) -> str:
-    """Say by which command a model is served."""
+    """Return the sentence with the command that serves a model."""
     return f"serve           {command}"
 
 
 def pull_line(command: str) -> str:
-    """Say by which command a model is taken to the machine that it is compiled for."""
+    """Return the sentence with the command that pulls a model to its target machine."""
     return f"take it there   {command}"

@@ -61,6 +61,7 @@ from tvmopt.tracking.store.allowance import stage_allowance
 from tvmopt.tracking.store.command import looking
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.exclusive import alone
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.mlflow_store import tracking_uri
 from tvmopt.tracking.store.runs import log_tags
 from tvmopt.tracking.store.stage_run import Session
@@ -114,7 +115,10 @@ class _Question:
         )
         budget = Budget(command.budget.trials, command.budget.time_budget, command.budget.patience)
         if not budget.trials and not budget.time_s and not budget.patience:
-            raise ConfigError("one of trials, time_budget and patience must be above 0, all are 0")
+            raise ConfigError(
+                "one of trials, time_budget and patience must be above 0, all are 0"
+                "; set one of them"
+            )
         space, trial = command.space, command.trial_limits
         given = {key: value for key, value in space.values().items() if key in KEYS}
         declared = read_declared(space.space, **given)
@@ -282,8 +286,10 @@ def _stands(job: SearchWork) -> bool:
     """Whether the run that the trials belong to came to its end: it may have been killed there."""
     try:
         run = job.session.client.get_run(job.study.parent_run)
-    except MlflowException:  # deleted by somebody
-        return False
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        return False  # deleted by somebody
     return run.info.status in ("FINISHED", "FAILED")
 
 

@@ -101,4 +101,5 @@ def check_same(declared: dict[str, Any], request: Request, study: str) -> None:
             f"a worker of study {study!r} must have the model, the data, the kind of machine and "
             f"the version of tvmopt that the study was begun with, but has another "
             f"{', '.join(differing)}"
+            "; start it like the study, or begin another study"
         )

@@ -183,7 +183,7 @@ def _run(
     except TvmoptError as error:
         claimed.fail(error.failure_class, str(error))
         return f"FAILED ({error.failure_class}): {error}"
-    except BaseException:
+    except BaseException:  # raised again: the trial must not stay RUNNING
         with suppress(TrialTakenError, StudyAwayError):  # swept when this process is gone
             claimed.fail("interrupted", "its process was interrupted")
         raise

@@ -127,7 +127,7 @@ class RequestQueue:
         try:
             inputs = _joined([request.inputs for request in group])
             outputs = await loop.run_in_executor(self._threads, self._timed, inputs)
-        except Exception as error:
+        except Exception as error:  # each request of the group raises it
             for request in group:
                 if not request.outputs.done():
                     request.outputs.set_exception(error)

@@ -81,7 +81,7 @@ class ScoringServer:
             await _refuse(send, error.status, str(error), scope)
         except ConfigError as error:  # of the values, or of the model
             await _refuse(send, HTTPStatus.BAD_REQUEST, str(error), scope)
-        except Exception:
+        except Exception:  # the boundary of a request: the server goes on
             _logger.exception("the model failed on a request")
             said = "the server failed; its log says why"
             await _refuse(send, HTTPStatus.INTERNAL_SERVER_ERROR, said, scope)

@@ -67,6 +67,7 @@ def local_model(model: str, download_to: Path) -> Path | SavedSource:
         reason = without_known_secrets(" ".join(str(error).split()))[:200]
         raise ConfigError(
             f"model must be an MLflow URI that exists, but {model!r} could not be fetched: {reason}"
+            "; correct it, or MLFLOW_TRACKING_URI"
         ) from error
     if folder.is_file():
         return _file(folder)
@@ -108,7 +109,10 @@ def _local_file(model: str) -> Path | SavedSource:
 
 def _onnx_file(folder: Path, model: str) -> Path | SavedSource:
     if not (folder / "MLmodel").is_file():
-        raise ConfigError(f"model must be an MLflow model, but {model!r} holds no MLmodel file")
+        raise ConfigError(
+            f"model must be an MLflow model, but {model!r} holds no MLmodel file"
+            "; give the folder or the URI of a logged model"
+        )
     flavors = Model.load(str(folder)).flavors
     if "onnx" not in flavors and set(FLAVORS) & set(flavors):
         return _saved_source(folder, model)

@@ -69,7 +69,7 @@ def open_run(
     except (KeyboardInterrupt, SystemExit):
         client.set_terminated(run_id, "KILLED")
         raise
-    except BaseException as error:
+    except BaseException as error:  # raised again: the run must not stay RUNNING
         kind = error.failure_class if isinstance(error, TvmoptError) else "crash"
         message = without_known_secrets(" ".join(str(error).split())) or type(error).__name__
         log_tags(client, run_id, {"tvmopt.failure_class": kind, "tvmopt.error": message})

@@ -211,7 +211,7 @@ def _do(session: Session, planned: Planned, own: bool, more: Mapping[str, str]) 
                     allowance=session.allow(),
                 )
                 ended = time.perf_counter()
-        except BaseException:
+        except BaseException:  # raised again: the log of a failure is what explains it
             _log_failed(session, run_id, planned, out_dir, log)
             raise
         folder = _log(session, run_id, planned, result, out_dir, log)

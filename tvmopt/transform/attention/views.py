@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from tvmopt.kernels.attention.problem import ATTENTION_ATTR
+from tvmopt.kernels.call_tir import called_function
 from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.uses import uses_of
 
@@ -64,17 +65,10 @@ class _Views(BoundCallMutator):
         return None
 
     def _reshapes(self, call: relax.Call) -> bool:
-        name = _called(call)
+        name = called_function(call)
         if not name or len(call.args[1].fields) != 1 or len(call.args) != 2:
             return False
         return bool(relax.analysis.has_reshape_pattern(self._mod[name]))
 
     def _is_attention(self, value: relax.Expr | None) -> bool:
-        return value is not None and _called(value) in self._attention
-
-
-def _called(value: relax.Expr) -> str:
-    """Return the name of the TensorIR function that ``value`` calls; empty for others."""
-    if isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir":
-        return str(value.args[0].name_hint)
-    return ""
+        return value is not None and called_function(value) in self._attention

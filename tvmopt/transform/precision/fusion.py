@@ -15,10 +15,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.transform.legalize import legalize_map
 
 ELEMENTWISE, INJECTIVE, TUPLE, OPAQUE = 0, 2, 7, 8
-_CALL_TIR = "relax.call_tir"
 
 
 @dataclasses.dataclass
@@ -110,7 +110,7 @@ def _patterns(legal: tvm.IRModule) -> dict[str, int]:
     found = {}
     for binding in _bindings(legal["main"]):
         value = getattr(binding, "value", None)
-        if isinstance(value, relax.Call) and getattr(value.op, "name", "") == _CALL_TIR:
+        if is_call_tir(value):
             attrs = legal[value.args[0]].attrs or {}
             found[str(binding.var.name)] = int(attrs.get("op_pattern", OPAQUE))
     return found
@@ -133,7 +133,7 @@ class _Separate(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = super().visit_call_(op)
-        if getattr(call.op, "name", "") != _CALL_TIR:
+        if not is_call_tir(call):
             return call
         self._calls += 1
         func = self._legal[call.args[0]].with_attr("tvmopt.call", self._calls)

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.errors import ConfigError
+from tvmopt.kernels.call_tir import called_function, is_call_tir
 
 from .fusion import INJECTIVE
 
@@ -110,8 +111,8 @@ def op_name(value: relax.Expr | None) -> str:
     """Return the operator of a call without its prefix; for TensorIR calls, the function's name."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return ""
-    if value.op.name == "relax.call_tir":
-        return value.args[0].name_hint.rstrip("0123456789").rstrip("_")
+    if is_call_tir(value):
+        return called_function(value).rstrip("0123456789").rstrip("_")
     return value.op.name.removeprefix("relax.")
 
 

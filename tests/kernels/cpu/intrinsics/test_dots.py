@@ -6,6 +6,7 @@ only counts its instructions.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -16,10 +17,12 @@ from tvm import s_tir
 
 from tests import emulator
 from tests.kernels.cpu.intrinsics.dense import LONGER, Dense, arch_of, cannot_run, runs_natively
+from tvmopt.device import dtypes
+from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
 from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot
-from tvmopt.kernels.cpu.intrinsics.choose import wants_exact_pairs
+from tvmopt.kernels.cpu.intrinsics.choose import TILES, wants_exact_pairs
 
 EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
 NATIVE = [dot for dot in DOTS if runs_natively(dot)]
@@ -236,3 +239,18 @@ def test_names_are_unique():
     assert len({dot.name for dot in DOTS}) == len(DOTS)
     for dot in DOTS:
         assert dot_named(dot.name) is dot
+
+
+def test_the_table_of_dtypes_knows_what_each_instruction_of_x86_needs() -> None:
+    """``int8_operands`` asks the table, since ``device`` may not import the instructions."""
+    flags = [flag for flag, _ in dtypes.dtype("int8").cpu_rates]
+    exact = flags[: flags.index("avx2")]
+    for dot in [*DOTS, *TILES]:
+        if dot.isa != "x86_64" or (dot.data, dot.weight) != ("uint8", "int8"):
+            continue
+        needed = required_cpu_flags(dot.isa, dot.features)
+        target = dataclasses.replace(resolve_target("skylake"), cpu_flags=("avx2", *needed))
+        adds_in_int32 = not getattr(dot, "exact_pairs_only", False)
+        if dot.instruction != "vpmaddwd":  # exact, but slower: AVX2 alone prefers vpmaddubsw
+            assert (target.int8_operands == "u8s8") is adds_in_int32, dot.name
+            assert bool({*needed} & {*exact}) is adds_in_int32, dot.name

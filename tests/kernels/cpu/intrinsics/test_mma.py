@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tvmopt.kernels.cuda.intrinsics.mma import COLUMNS, LANES, ROWS, MmaIntrinsic
+from tvmopt.kernels.cuda.intrinsics.mma import MmaIntrinsic
+from tvmopt.kernels.cuda.intrinsics.mma_functions import COLUMNS, LANES, ROWS
 
 KINDS = [
     MmaIntrinsic("float16", "float32"),
@@ -39,7 +40,7 @@ def test_places_are_those_of_the_instruction(mma) -> None:
         row = group + 8 * (register % 2)
         k = within * word + part + half * (register // 2)
         assert mma.place_a(row, k) == (lane, register * word + part)
-        # Two instructions along N: registers of the second B fragment follow those of the first.
+        # Two instructions along N: the second B fragment's registers follow the first one's.
         column = group + 8 * (register // 2)
         k = within * word + part + half * (register % 2)
         assert mma.place_b(column, k) == (lane, register * word + part)

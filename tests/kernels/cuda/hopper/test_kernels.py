@@ -43,7 +43,7 @@ PARTLY_READ_BLOCKS = [
         dataclasses.replace(SMEM_STORE, split_k=2, swap_ab=True, whole_blocks=True),
     ),
 ]
-# Fields that differ from those of ``gemm_problem``, and the configuration.
+# Fields that differ from ``gemm_problem``'s, and the configuration.
 GEMMS = [
     ({}, SMALL),
     ({"trans_b": False}, SMALL),
@@ -188,8 +188,8 @@ def test_gemms(fields, config, device):
     wide = "int64" if p.dtype == "int8" else "float64"
     want = np.matmul(a.astype(wide), b.astype(wide))
     inputs = [
-        np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turned else x
-        for x, turned in ((a, p.trans_a), (b, p.trans_b))
+        np.ascontiguousarray(np.swapaxes(x, -1, -2)) if transposed else x
+        for x, transposed in ((a, p.trans_a), (b, p.trans_b))
     ]
     got = run_kernel(gemm(p, fitted(config, p.dtype)), inputs, want.shape, p.out, device)
     if p.dtype == "int8":

@@ -145,7 +145,7 @@ CASES = {
         [("x", (8, 8), F16)],
         lambda emit, x: emit(OP.matmul(x, x)),
     ),
-    "both turned": (
+    "both transposed": (
         [("x", (8, 16), F16), ("w", (24, 8), F16)],
         lambda emit, x, w: emit(relax.BlockBuilder.current().call_te(_turned, x, w)),
     ),

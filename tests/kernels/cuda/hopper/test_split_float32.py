@@ -154,7 +154,7 @@ def test_registers_hold_the_sums_of_k_blocks() -> None:
     assert (SMALL.block_sums, ONE_SUM.block_sums) == (2, 1)
     wide = dataclasses.replace(ONE_SUM, tile_n=256)
     refused = wide.why_not(problem_of(m=512, n=512))
-    assert refused.reason == "the sums of a K block and of all exceed a thread's registers"
+    assert refused.reason == "the accumulators of a K block and a tile exceed the registers"
 
 
 @pytest.mark.parametrize("split", [True, False])

@@ -12,7 +12,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.keep_schedule import keep_schedule
-from tvmopt.kernels.cpu.common.stage import inline_copies, inline_injective, split_vector
+from tvmopt.kernels.cpu.common.stage import (
+    inline_copies,
+    inline_injective,
+    inline_read_once,
+    split_vector,
+)
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
@@ -103,6 +108,18 @@ def only_reduction(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, SBlockRV] | Ref
     inline_injective(sch)
     inline_copies(sch, anchor)
     return sch, anchor
+
+
+def reduction_read_once(
+    func: tirx.PrimFunc,
+) -> tuple[s_tir.Schedule, SBlockRV, BlockFacts] | Refusal:
+    """Return :func:`only_reduction` with producers inlined that it reads once, and its facts."""
+    found = only_reduction(func)
+    if isinstance(found, Refusal):
+        return found
+    sch, anchor = found
+    inline_read_once(sch, anchor)
+    return sch, anchor, block_facts(sch, anchor)
 
 
 def schedule_nest(
@@ -219,7 +236,7 @@ def misfit(
     if loops <= 0:
         return Refusal(f"{loops_in_k_block} loops in a K block leave none of {count} around it")
     if any(loop >= len(extents) for loop in hint.loop_order[loops:]):
-        # TVM computes too small a region of the partial sums, and so wrong ones.
+        # TVM then allocates too small a region for the accumulators, and the results are wrong.
         return Refusal("a loop over cache blocks cannot be inside the K-block loop")
     if not 0 <= hint.parallel_loops <= loops:
         return Refusal(f"{hint.parallel_loops} of {loops} loops cannot be parallel")

@@ -8,6 +8,9 @@ from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, block_facts
+from tvmopt.kernels.cpu.common.injective import schedule_injective
+from tvmopt.kernels.cpu.common.nest import PREPROC
+from tvmopt.kernels.cpu.hint import CpuHint
 
 
 def copy_weight(
@@ -44,6 +47,21 @@ def copy_weight(
     (padded,) = sch.get_consumers(copy)
     sch.compute_inline(copy)
     return padded
+
+
+def schedule_packing(sch: s_tir.Schedule, copy: SBlockRV, hint: CpuHint, packing: str) -> None:
+    """Let the block ``copy`` run once at load time, or schedule it as a part of each call.
+
+    Args:
+        sch: The schedule.
+        copy: The packing block, whose layout is final.
+        hint: The configuration.
+        packing: ``"prepacked"``, or when the call packs.
+    """
+    if packing == "prepacked":
+        sch.annotate(copy, PREPROC, True)
+    else:
+        schedule_injective(sch, copy, hint)
 
 
 def dimension_axes(sch: s_tir.Schedule, anchor: SBlockRV, copy: SBlockRV) -> dict[int, int]:

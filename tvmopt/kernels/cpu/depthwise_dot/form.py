@@ -8,8 +8,12 @@ from tvm import tirx
 
 from tvmopt.device.dtypes import BYTE_INTEGERS
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
-from tvmopt.kernels.cpu.common.nest import TiledForm, find_epilogue, is_constant, only_reduction
-from tvmopt.kernels.cpu.common.stage import inline_read_once
+from tvmopt.kernels.cpu.common.nest import (
+    TiledForm,
+    find_epilogue,
+    is_constant,
+    reduction_read_once,
+)
 from tvmopt.kernels.workload import Refusal
 
 # Longest and widest window, in taps.
@@ -40,12 +44,10 @@ class DepthwiseForm(TiledForm):
 
 def match_depthwise(func: tirx.PrimFunc) -> DepthwiseForm | Refusal:
     """Normalise ``func`` as a depthwise convolution of 8-bit data and a constant int8 weight."""
-    found = only_reduction(func)
+    found = reduction_read_once(func)
     if isinstance(found, Refusal):
         return found
-    sch, anchor = found
-    inline_read_once(sch, anchor)
-    facts = block_facts(sch, anchor)
+    sch, anchor, facts = found
     reads = {str(read.buffer.dtype): read for read in facts.reads}
     operands = _operands(facts)
     if operands is None or str(facts.write.buffer.dtype) != "int32":

@@ -141,6 +141,35 @@ def _implementation(dot: DotIntrinsic) -> tirx.PrimFunc:
     return implementation
 
 
+def x86_byte_dot(
+    name: str,
+    instruction: str,
+    feature: str,
+    lanes: int,
+    emit: Emit,
+    *,
+    data: str = "uint8",
+    weight: str = "int8",
+    **how: Any,
+) -> DotIntrinsic:
+    """Return a dot product of x86 that adds 4 products of bytes to each of ``lanes`` int32.
+
+    Args:
+        name: Name without the prefix ``tvmopt.``.
+        instruction: Mnemonic.
+        feature: Required CPU feature, in LLVM's name.
+        lanes: Accumulators per vector register.
+        emit: Builds the expression.
+        data: Dtype of the broadcast operand.
+        weight: Dtype of the vector operand.
+        how: Further attributes of :class:`DotIntrinsic`.
+    """
+    return DotIntrinsic(
+        f"tvmopt.{name}", "x86_64", instruction, (feature,), data, weight, "int32", lanes, 4, emit,
+        **how,
+    )  # fmt: skip
+
+
 def llvm_call(name: str, dtype: str, *args: ir.Expr) -> Any:
     """Return a call of the pure LLVM intrinsic ``name``."""
     return T.call_llvm_pure_intrin(dtype, name, *args)

@@ -48,7 +48,7 @@ class DepthwiseTile:
 
     @property
     def has_lone_tap(self) -> bool:
-        """Whether the last tap has a word of its own, which holds one pixel."""
+        """Whether the last tap has its own word, which holds one pixel."""
         return self.kernel[1] % self.dot.taps == 1
 
     @property

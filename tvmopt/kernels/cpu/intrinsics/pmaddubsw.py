@@ -1,8 +1,8 @@
 """x86 dot product without VNNI: 4 int8 products per 32-bit lane by ``vpmaddubsw``.
 
 ``vpmaddubsw`` multiplies uint8 data by int8 weights and adds pairs of products in int16, with
-saturation; ``vpmaddwd`` by ones then adds pairs of int16 in int32. The sums are exact where no pair
-of neighbouring weights can saturate: see :mod:`tvmopt.kernels.exact_pairs`.
+saturation; ``vpmaddwd`` by ones then adds pairs of int16 in int32. The results are exact where no
+pair of neighbouring weights can saturate: see :mod:`tvmopt.kernels.exact_pairs`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from __future__ import annotations
 from tvm import ir
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, Preparation, llvm_call
+from tvmopt.kernels.cpu.intrinsics.base import (
+    DotIntrinsic,
+    Emit,
+    Preparation,
+    llvm_call,
+    x86_byte_dot,
+)
 
 
 def _products(pairs: str, sums: str, lanes: int) -> Emit:
@@ -25,17 +31,12 @@ def _products(pairs: str, sums: str, lanes: int) -> Emit:
 
 
 def _pmaddubsw(name: str, pairs: str, sums: str, lanes: int, feature: str) -> DotIntrinsic:
-    return DotIntrinsic(
-        name=f"tvmopt.{name}",
-        isa="x86_64",
-        instruction="vpmaddubsw",
-        features=(feature,),
-        data="uint8",
-        weight="int8",
-        accumulator="int32",
-        lanes=lanes,
-        depth=4,
-        emit=_products(pairs, sums, lanes),
+    return x86_byte_dot(
+        name,
+        "vpmaddubsw",
+        feature,
+        lanes,
+        _products(pairs, sums, lanes),
         multiplies=2,
         additions=1,
         preparation=Preparation(constants=1),

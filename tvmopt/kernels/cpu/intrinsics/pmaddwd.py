@@ -1,6 +1,6 @@
 """x86 dot product without VNNI: 4 int8 products per 32-bit lane by two ``vpmaddwd``.
 
-``vpmaddwd`` multiplies pairs of int16 and adds each pair to an int32, so its sums are exact, unlike
+``vpmaddwd`` multiplies pairs of int16 and adds each pair to an int32. Its results are exact, unlike
 ``vpmaddubsw``'s, which saturate for some weights (:mod:`.pmaddubsw`). Operands of 8 bits are split
 into their even and their odd bytes by shifts and masks: of the weight once for all rows of a
 register tile, of the data once for all its columns, since LLVM computes equal expressions once.
@@ -11,7 +11,13 @@ from __future__ import annotations
 from tvm import ir
 from tvm.script import tirx as T  # noqa: N812
 
-from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, Preparation, llvm_call
+from tvmopt.kernels.cpu.intrinsics.base import (
+    DotIntrinsic,
+    Emit,
+    Preparation,
+    llvm_call,
+    x86_byte_dot,
+)
 
 _BYTE = 8
 
@@ -36,17 +42,12 @@ def _products(llvm_name: str, lanes: int) -> Emit:
 
 
 def _pmaddwd(name: str, llvm_name: str, lanes: int, feature: str) -> DotIntrinsic:
-    return DotIntrinsic(
-        name=f"tvmopt.{name}",
-        isa="x86_64",
-        instruction="vpmaddwd",
-        features=(feature,),
-        data="uint8",
-        weight="int8",
-        accumulator="int32",
-        lanes=lanes,
-        depth=4,
-        emit=_products(llvm_name, lanes),
+    return x86_byte_dot(
+        name,
+        "vpmaddwd",
+        feature,
+        lanes,
+        _products(llvm_name, lanes),
         multiplies=2,
         additions=2,
         preparation=Preparation(data=2, weight=3, registers=2),

@@ -1,7 +1,7 @@
 """TapDot: a dot-product instruction over neighbouring taps of a depthwise convolution.
 
 The taps of one channel lie in one 32-bit lane: 4 int8 taps (VNNI, ``sdot``) or 2 int16 taps
-(``vpmaddwd``, which every CPU with AVX2 has). All sums are exact; accumulators wrap around.
+(``vpmaddwd``, which every CPU with AVX2 has). Accumulators are exact, and wrap around.
 """
 
 from __future__ import annotations

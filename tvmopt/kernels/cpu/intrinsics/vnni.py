@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tvm import ir
 
-from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, llvm_call
+from tvmopt.kernels.cpu.intrinsics.base import DotIntrinsic, Emit, llvm_call, x86_byte_dot
 
 
 def _call(name: str, lanes: int) -> Emit:
@@ -22,17 +22,14 @@ def _call(name: str, lanes: int) -> Emit:
 def _vnni(
     name: str, llvm_name: str, lanes: int, feature: str, data: str = "uint8", weight: str = "int8"
 ) -> DotIntrinsic:
-    return DotIntrinsic(
-        name=f"tvmopt.{name}",
-        isa="x86_64",
-        instruction=llvm_name.split(".")[-2],
-        features=(feature,),
+    return x86_byte_dot(
+        name,
+        llvm_name.split(".")[-2],
+        feature,
+        lanes,
+        _call(llvm_name, lanes),
         data=data,
         weight=weight,
-        accumulator="int32",
-        lanes=lanes,
-        depth=4,
-        emit=_call(llvm_name, lanes),
         llvm_name=llvm_name,
     )
 

@@ -15,9 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
-from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
-    PREPROC,
     misfit,
     parallelize_outer,
     place_producers,
@@ -25,7 +23,7 @@ from tvmopt.kernels.cpu.common.nest import (
     unit_loops,
     unroll_and_vectorize,
 )
-from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
+from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, schedule_packing
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
 from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
 from tvmopt.kernels.workload import Refusal
@@ -188,8 +186,5 @@ def _pack(
     index_map = tirx.IndexMap.from_func(tiles, ndim=rank)
     sch.transform_layout(copy, ("write", 0), index_map)
     sch.transform_block_layout(copy, index_map)
-    if hint.packing == "prepacked":
-        sch.annotate(copy, PREPROC, True)
-    else:
-        schedule_injective(sch, copy, hint)
+    schedule_packing(sch, copy, hint, hint.packing)
     return dataclasses.replace(tile, weight_axes=len(kernel))

@@ -13,9 +13,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import Access, block_facts
 from tvmopt.kernels.cpu.common.contraction_form import match_contraction
-from tvmopt.kernels.cpu.common.injective import schedule_injective
 from tvmopt.kernels.cpu.common.nest import (
-    PREPROC,
     Dot,
     NestLoops,
     misfit,
@@ -23,7 +21,7 @@ from tvmopt.kernels.cpu.common.nest import (
     schedule_rest,
     unit_loops,
 )
-from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes
+from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, schedule_packing
 from tvmopt.kernels.cpu.intrinsics import dot_named
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
@@ -177,10 +175,7 @@ def _pack(
         index_map = tirx.IndexMap.from_func(permute, ndim=len(order))
         sch.transform_layout(copy, ("write", 0), index_map)
         sch.transform_block_layout(copy, index_map)
-    if hint.packing == "prepacked":
-        sch.annotate(copy, PREPROC, True)
-    else:
-        schedule_injective(sch, copy, hint)
+    schedule_packing(sch, copy, hint, hint.packing)
 
 
 def _packed_order(

@@ -20,12 +20,11 @@ from tvmopt.kernels.cpu.common.nest import (
     TiledForm,
     find_epilogue,
     misfit,
-    only_reduction,
+    reduction_read_once,
     schedule_nest,
     schedule_rest,
     unit_loops,
 )
-from tvmopt.kernels.cpu.common.stage import inline_read_once
 from tvmopt.kernels.cpu.window.config import WindowConfig
 from tvmopt.kernels.workload import Refusal
 
@@ -83,12 +82,10 @@ class WindowForm(TiledForm):
 
 def match_window(func: tirx.PrimFunc) -> WindowForm | Refusal:
     """Normalise ``func`` as a single reduction within each channel."""
-    found = only_reduction(func)
+    found = reduction_read_once(func)
     if isinstance(found, Refusal):
         return found
-    sch, anchor = found
-    inline_read_once(sch, anchor)
-    facts = block_facts(sch, anchor)
+    sch, anchor, facts = found
     if not facts.spatial or not facts.reads or any(facts.conditional) or facts.divides:
         return Refusal("its reduction has a condition, a division of integers or no operand")
     vector = facts.spatial[-1]

@@ -23,7 +23,6 @@ from tvmopt.kernels.analysis import (
     block_facts,
     leaf_blocks,
     variables,
-    why_not_schedulable,
 )
 from tvmopt.kernels.cuda.common.gemm_operand import (
     VECTOR_BYTES,
@@ -34,6 +33,7 @@ from tvmopt.kernels.cuda.common.gemm_operand import (
     stores,
 )
 from tvmopt.kernels.cuda.common.traffic import size_of
+from tvmopt.kernels.schedulable import why_not_schedulable
 from tvmopt.kernels.tf32 import allows_tf32
 from tvmopt.kernels.workload import Refusal, Workload
 

@@ -4,7 +4,7 @@ Before -> after, for 3 filters, a 3 x 3 window and float16 (vectors of 8 channel
 
     for n, y, x, f: for r, s, c: Y[n, y, x, f] += X[n, y + r, x + s, c] * W[r, s, c, f]
 
-    for nyx in blockIdx.x, t in threadIdx.x:      # two pixels, all filters: sums in registers
+    for nyx in blockIdx.x, t in threadIdx.x:      # accumulators of two pixels and all filters
         W_shared = W
         for r, c / 8:
             load 2 + 2 vectors of 8 channels of X, and W[r, :, 8 channels, :]

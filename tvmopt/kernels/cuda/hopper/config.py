@@ -295,7 +295,7 @@ class HopperConfig(CudaHint):
             return Refusal(f"a stage holds {problem.parts} parts of an operand, not {self.parts}")
         if problem.split_float32:
             if not self.block_sums:
-                return Refusal("the sums of a K block and of all exceed a thread's registers")
+                return Refusal("the accumulators of a K block and a tile exceed the registers")
             if self.pingpong:
                 return Refusal("ping-pong overlaps no additions between the K blocks")
         _, right = self.k_major(problem)

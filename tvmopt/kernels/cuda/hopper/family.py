@@ -70,7 +70,7 @@ class HopperGemm(_Hopper[GemmProblem, HopperConfig]):
         return gemm(found.problem, hint, found.name, found.signature)
 
     def overflows_alike(self, func: tirx.PrimFunc) -> bool:
-        """Return False for split float32: tensor cores saturate sums of parts."""
+        """Return False for split float32: tensor cores saturate accumulators of parts."""
         found = match(func)
         problem = None if isinstance(found, Refusal) else found.problem
         return not (isinstance(problem, GemmProblem) and problem.split_float32)

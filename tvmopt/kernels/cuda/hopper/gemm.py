@@ -124,7 +124,7 @@ class GemmTiling(Tiling):
     """Tiles of C, or with swapped A and B of its transpose.
 
     With split-K through workspace, each K slice is a batch entry: the kernel writes its partial
-    sums as ``split_k`` consecutive matrices.
+    accumulators as ``split_k`` consecutive matrices.
     """
 
     def __init__(self, problem: GemmProblem, config: HopperConfig, rows: Expr | int) -> None:

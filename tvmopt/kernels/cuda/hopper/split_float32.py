@@ -1,12 +1,12 @@
-"""float32 GEMM with TF32 tensor cores: operands in two parts, three GEMMs, exact sums.
+"""float32 GEMM with TF32 tensor cores: operands in two parts, three GEMMs, float32 accumulation.
 
 A float32 number has 24 bits of mantissa, a TF32 number 11. So ``x = high + low``: ``high`` is ``x``
 without the bits that TF32 lacks, ``low`` the rest, rounded to TF32. Then::
 
     a * b = high_a * high_b + high_a * low_b + low_a * high_b   (low_a * low_b is below 2**-20 a b)
 
-Tensor cores truncate their sums, so only the 3 x 32 products of one K block are added by them; the
-sums of the K blocks are added in float32, rounded to nearest. In a simulation of K from 256 to
+Tensor cores truncate their accumulators, so they add only the 3 x 32 products of one K block; the
+K blocks are added in float32, rounded to nearest. In a simulation of K from 256 to
 8192 the largest error was 0.2 to 1.4 times that of a sequential float32 sum. Where registers
 allow, a K block has separate accumulators while the sum before is added; but for the last K block
 of a group, because ptxas does not see that a wgmma of an earlier iteration of a loop has ended.

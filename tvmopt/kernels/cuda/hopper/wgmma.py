@@ -134,7 +134,7 @@ class Mma:
 class SplitMma(Mma):
     """The wgmma of split float32 operands: three a K block, whose sum is added exactly.
 
-    Tensor cores truncate their sums, so the sums of K blocks go to separate registers, in turns.
+    Tensor cores truncate their accumulators, so K blocks accumulate in separate registers.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Int4Form:
     """``Y[m, n] = f(sum over k of X[m, k] * (bits(W, n, k) - offset) * S[n, k // group])``.
 
     A 32-bit word holds eight weights, the first in its lowest bits. The scale is optional. With two
-    parts, ``f`` takes the sums of rows ``n`` and ``n + rows / 2``.
+    parts, ``f`` takes the accumulators of rows ``n`` and ``n + rows / 2``.
 
     Attributes:
         x: The activation, float16; before RMSNorm also float32.

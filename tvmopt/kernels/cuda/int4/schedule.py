@@ -74,7 +74,7 @@ def emit(func: tirx.PrimFunc, config: Int4Config) -> tirx.PrimFunc | Refusal:
             tvmopt_int4_...(X, W, S, F, shared, total, b)    (CUDA, generated)
             if t < 16 and b * 16 + t < N: Y[b * 16 + t] = total[0]
 
-    ``F`` are the factors of RMSNorm. With two parts, ``total`` holds the sums of two rows.
+    ``F`` are the factors of RMSNorm. With two parts, ``total`` holds the accumulators of two rows.
     """
     form = prepare_int4(func)
     if form is None or config.arch.sm < 80:

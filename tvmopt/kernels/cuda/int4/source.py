@@ -1,6 +1,6 @@
 """CUDA source of the int4 GEMV kernel with tensor cores (mma.sync).
 
-A warp takes tiles of 16 weight rows and walks along K, 256 weights a stage; cp.async keeps several
+A warp takes tiles of 16 weight rows and loops over K, 256 weights a stage; cp.async keeps several
 stages of its own ring in flight. A lane takes words of eight weights of a row. One lop3 turns two
 of them into float16 (:mod:`.unpack`), in the order of the A fragment of ``mma.m16n8k16``: K may be
 permuted freely if the activation is permuted alike, which happens once a thread block::
@@ -14,7 +14,7 @@ Weight and scales that no kernel writes are loaded before the kernel waits for t
 start early, and prefetching further stages into L2 before the wait, took longer on an H100.
 
 A block may take tiles from the two halves of the weight's rows in turn (``PARTS``): its epilogue
-then has both sums of an output element, as for gate and up of a feed-forward network.
+then has both accumulators of an output element, as for gate and up of a feed-forward network.
 
 Accumulators are float32. The scale multiplies the partial sum of its group; scales of groups
 shorter than 128 multiply the weights.
@@ -246,7 +246,7 @@ def int4_source(
 ) -> tuple[str, str]:
     """Return name and source of the device function.
 
-    The function writes the sums of output element ``threadIdx.x`` of the block, weight rows
+    The function writes the accumulators of output element ``threadIdx.x`` of the block, weight rows
     fastest, one for each part of the weight.
 
     Args:

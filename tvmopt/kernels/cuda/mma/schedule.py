@@ -22,13 +22,8 @@ from tvmopt.kernels.cuda.common.gemm_operand import VECTOR_BYTES, GemmOperand
 from tvmopt.kernels.cuda.common.order import bind_blocks, pipeline, pipeline_fragments
 from tvmopt.kernels.cuda.common.packing import pack, packed
 from tvmopt.kernels.cuda.common.split_k import schedule_split_k_reduction, split_k_reduction
-from tvmopt.kernels.cuda.intrinsics.mma import (
-    COLUMNS,
-    LANES,
-    ROWS,
-    MmaIntrinsic,
-    ldmatrix_transposes,
-)
+from tvmopt.kernels.cuda.intrinsics.mma import MmaIntrinsic, ldmatrix_transposes
+from tvmopt.kernels.cuda.intrinsics.mma_functions import COLUMNS, LANES, ROWS
 from tvmopt.kernels.cuda.mma.config import MmaConfig
 from tvmopt.kernels.tf32 import why_not_tensor_cores
 from tvmopt.kernels.workload import Refusal

@@ -74,7 +74,7 @@ def _has_nvrtc() -> bool:
         from tvm.support.nvcc import find_cuda_path
 
         find_cuda_path()  # NVRTC comes without headers
-    except Exception:  # TVM raises RuntimeError, or lets other errors through
+    except (RuntimeError, OSError):  # no path, or no ``which`` to look for nvcc
         return False
     return True
 
@@ -111,7 +111,10 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
                 compiler=which,
             )
     except RuntimeError as error:
-        raise BuildError(f"{which} refused a kernel: {first_complaint(str(error))}") from error
+        raise BuildError(
+            f"{which} refused a kernel: {first_complaint(str(error))}"
+            "; run tvmopt doctor, and report the kernel if it finds nothing"
+        ) from error
     return bytes(code)
 
 

@@ -104,7 +104,9 @@ def _create_function() -> Any:
     _load_runtime()
     found = tvm.get_global_func(_CREATE, allow_missing=True)
     if found is None:
-        raise EnvironmentSetupError("TVM's CUDA runtime was loaded but registers no modules")
+        raise EnvironmentSetupError(
+            "TVM's CUDA runtime was loaded but registers no modules; run tvmopt doctor"
+        )
     return found
 
 
@@ -143,5 +145,7 @@ def _driver_stand_in() -> ctypes.CDLL:
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise EnvironmentSetupError(f"the C++ compiler failed: {done.stderr.strip()[-200:]}")
+            raise EnvironmentSetupError(
+                f"the C++ compiler failed: {done.stderr.strip()[-200:]}; run tvmopt doctor"
+            )
         return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

@@ -16,7 +16,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.analysis import block_facts, leaf_blocks, why_not_schedulable
+from tvmopt.kernels.analysis import block_facts, leaf_blocks
 from tvmopt.kernels.cuda.common.inlining import inline_all
 from tvmopt.kernels.cuda.common.loops import fuse_all, split_threads
 from tvmopt.kernels.cuda.common.vectors import (
@@ -27,6 +27,7 @@ from tvmopt.kernels.cuda.common.vectors import (
     store_at,
 )
 from tvmopt.kernels.cuda.winograd.config import WinogradTransformConfig
+from tvmopt.kernels.schedulable import why_not_schedulable
 from tvmopt.kernels.workload import Refusal
 
 #: Annotations of the blocks with the transformed input and the output tiles; the value is the
