@@ -44,7 +44,7 @@ from tvmopt.quantize import (
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.map_measurement import emulated
 from tvmopt.quantize.mixed_biases import with_biases
-from tvmopt.quantize.roofline import mixed_dtypes
+from tvmopt.quantize.roofline import layer_dtypes
 
 _HEADER = (
     "| model | dtypes | multiply-adds in int8 | metric | float32 | converted | drop (95 %) | "
@@ -141,7 +141,7 @@ def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]
     ranges, _ = with_channel_scales(case.model, ranges, batches, held_back)
     ranges = correct(case.model, ranges, batches, "auto", held_back=held_back).ranges
     found = sensitivity(
-        case.prepared, case.seen, dtypes=mixed_dtypes(spec), ranges=ranges, target=spec,
+        case.prepared, case.seen, dtypes=layer_dtypes(spec), ranges=ranges, target=spec,
         time_limit_s=seconds, max_drop=limit, layer_dtypes=True, metric=case.metric,
     )  # fmt: skip
     spent = time.perf_counter() - start, time.process_time() - cpu

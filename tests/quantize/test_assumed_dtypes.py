@@ -268,14 +268,28 @@ def test_two_missed_maps_give_the_exponent(exponent, loss, excess, smaller, part
     scale.add(loss, excess)
     assert scale.allowed(part) == pytest.approx(loss * part / excess)
     assert scale.allowed(part, careful=True) == pytest.approx(loss * (part / excess) ** 2)
-    scale.add(loss * smaller, 0.9)  # it meets the bar: nothing follows
-    assert scale.allowed(part) == pytest.approx(loss * part / excess)
     if other > 1:
         scale.add(loss * smaller, other)
         expected = loss * (part / excess) ** (1 / exponent)
         assert scale.allowed(part) == pytest.approx(expected)
         careful = loss * smaller * (part / other) ** 2
         assert scale.allowed(part, careful=True) == pytest.approx(careful)
+
+
+@given(st.floats(0.3, 3.0), st.floats(1.05, 9.0), st.floats(0.1, 0.9), st.floats(0.5, 1.0))
+def test_a_map_within_the_bar_and_one_that_misses_it_give_the_exponent(
+    exponent, excess, smaller, part
+):
+    """The excess is a power of the predicted loss; a map far within the bar says nothing new."""
+    held = excess * smaller**exponent
+    scale = ExtrapolatedLoss()
+    scale.add(1.0, excess)
+    scale.add(smaller, held)
+    scale.add(1e-3 * smaller, 1e-9)
+    if held <= 1:
+        expected = max(smaller, (part / excess) ** (1 / exponent))
+        assert scale.allowed(part) == pytest.approx(expected)
+        assert scale.is_bracketed is (excess < 2 * held)
 
 
 def test_excess_over_the_bar():

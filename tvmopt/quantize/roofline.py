@@ -103,9 +103,22 @@ def mixed_dtypes(target: TargetSpec) -> tuple[str, ...]:
     return ("int8", half) if faster[half] > 1 else ("int8",)
 
 
+def layer_dtypes(target: TargetSpec) -> tuple[str, ...]:
+    """Return the dtypes among which one is chosen for each layer on a target, besides float32.
+
+    These are :func:`mixed_dtypes`. Where a CPU's 16-bit float of these is bfloat16 and it computes
+    float16 faster than float32, too, float16 comes last: a tensor that has too few significant bits
+    in bfloat16 then need not be float32.
+    """
+    mixed = mixed_dtypes(target)
+    others = set(dtypes.HALF_FLOATS) - set(mixed) if "bfloat16" in mixed else set()
+    faster = roofline_of(target).faster
+    return (*mixed, *(d for d in sorted(others) if target.gpu is None and faster[d] > 1))
+
+
 def analysed_dtypes(dtype: str, target: TargetSpec) -> tuple[str, ...]:
     """Return the dtypes to analyse for a conversion to ``dtype``; all of them for float32."""
-    by_dtype = {"float32": LOW_DTYPES, AUTO: mixed_dtypes(target)}
+    by_dtype = {"float32": LOW_DTYPES, AUTO: layer_dtypes(target)}
     return by_dtype.get(dtype, (dtype,))
 
 
