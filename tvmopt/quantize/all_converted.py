@@ -12,7 +12,6 @@ from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
 from tvmopt.quantize.joint import Convert, JointVerdict, converter
 from tvmopt.quantize.quantizer import Quantizer
 
-
 _MOST_KEPT_BYTES = 2**28  # of outputs of one dtype
 
 
