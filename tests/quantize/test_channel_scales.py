@@ -14,7 +14,12 @@ from onnx import helper
 from tvmopt.errors import ConfigError
 from tvmopt.frontend import prepare
 from tvmopt.quantize import Quantizer, Ranges, Scheme, collect_ranges, with_channel_scales
-from tvmopt.quantize.channel_scales import ChannelScales, _scales, collect_channel_scales
+from tvmopt.quantize.channel_scales import (
+    ChannelExtremes,
+    ChannelScales,
+    _scales,
+    collect_channel_scales,
+)
 from tvmopt.quantize.correct import output_error
 from tvmopt.quantize.downstream import new_session
 
@@ -138,6 +143,14 @@ def test_scales_of_another_model(make_model, name):
     ranges = dataclasses.replace(collect_ranges(model, batches), channel_scales=scales)
     with pytest.raises(ConfigError, match=rf"layer '{name}' is no depthwise .* 2 channels; cal"):
         Quantizer(model, ranges, Scheme())
+
+
+def test_scales_of_two_parts_are_those_of_all_samples(make_model):
+    model, batches = _network(make_model)
+    extremes = ChannelExtremes()
+    first = collect_channel_scales(model, batches[:4], extremes)
+    both = collect_channel_scales(model, batches[4:], extremes)
+    assert first != both == collect_channel_scales(model, batches)
 
 
 def test_round_trip_through_json(make_model):

@@ -64,25 +64,38 @@ class ChannelScales:
         return cls(tuple(data["factors"]), data["low"], data["high"])
 
 
+@dataclasses.dataclass(frozen=True)
+class ChannelExtremes:
+    """Smallest and largest value of each channel, by tensor, over the batches so far."""
+
+    lows: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    highs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
 def collect_channel_scales(
-    model: onnx.ModelProto, batches: Iterable[Mapping[str, np.ndarray]]
+    model: onnx.ModelProto,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    extremes: ChannelExtremes | None = None,
 ) -> dict[str, ChannelScales]:
     """Run the float model on calibration data and choose scales, by name of the convolution.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
         batches: Inputs by name, one mapping for each call of the model.
+        extremes: Extremes on other batches, which count, too; those of ``batches`` are added.
     """
+    extremes = extremes or ChannelExtremes()
     normalised = normalise(model)
     graph = Graph(normalised.graph)
     layers = scalable_layers(graph)
     if not layers:
         return {}
     names = [node.input[0] for node in layers]
-    lows, highs = _extremes(normalised, names, graph, batches)
+    _add_extremes(extremes, normalised, names, graph, batches)
     found = {}
     for node, name in zip(layers, names, strict=True):
-        scales = _scales(lows[name], highs[name], graph.array(node.input[1]))
+        low, high = extremes.lows[name], extremes.highs[name]
+        scales = _scales(low, high, graph.array(node.input[1]))
         if scales is not None:
             found[node.name] = scales
     return found
@@ -149,13 +162,14 @@ def _is_scalable(graph: Graph, node: onnx.NodeProto) -> bool:
     return made is not None and made.op_type not in JOINING
 
 
-def _extremes(
+def _add_extremes(
+    extremes: ChannelExtremes,
     model: onnx.ModelProto,
     names: list[str],
     graph: Graph,
     batches: Iterable[Mapping[str, np.ndarray]],
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the smallest and the largest value of each channel, by tensor."""
+) -> None:
+    """Add the extremes of each channel of some tensors on some batches."""
     reduced = onnx.ModelProto()
     reduced.CopyFrom(model)
     results = []
@@ -165,15 +179,13 @@ def _extremes(
             results.append(f"{name}.{op}")
             _reduce(reduced, op, name, results[-1], [0, *range(2, rank)])
     session = new_session(reduced)
-    lows: dict[str, np.ndarray] = {}
-    highs: dict[str, np.ndarray] = {}
+    lows, highs = extremes.lows, extremes.highs
     for inputs in batches:
         values = session.run(results, dict(inputs))
         for at, name in enumerate(names):
             low, high = values[2 * at], values[2 * at + 1]
             lows[name] = np.minimum(lows.get(name, low), low)
             highs[name] = np.maximum(highs.get(name, high), high)
-    return lows, highs
 
 
 def _reduce(model: onnx.ModelProto, op: str, name: str, result: str, axes: list[int]) -> None:

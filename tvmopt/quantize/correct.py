@@ -23,7 +23,7 @@ import onnx
 
 from tvmopt.choices import ACCURATE, AUTO, LAYERWISE, ONNXRUNTIME
 from tvmopt.quantize.bias_correction import corrected_biases
-from tvmopt.quantize.channel_scales import collect_channel_scales
+from tvmopt.quantize.channel_scales import ChannelExtremes, collect_channel_scales
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.layerwise import fit_layers
 from tvmopt.quantize.narrow_ranges import narrow_ranges
@@ -120,7 +120,8 @@ def with_channel_scales(
         The words are empty where the model has no convolution that can have channel scales.
     """
     held_back = held_back or HeldBack(model, batches)
-    scales = collect_channel_scales(model, held_back.seen)
+    extremes = ChannelExtremes()
+    scales = collect_channel_scales(model, held_back.seen, extremes)
     if not scales:
         return ranges, ""
     done = dataclasses.replace(ranges, channel_scales=scales)
@@ -129,7 +130,8 @@ def with_channel_scales(
     layers = f"{len(scales)} depthwise convolutions"
     if not after < before:
         return ranges, f"one scale for all channels of the inputs of {layers}: more change {change}"
-    done = dataclasses.replace(ranges, channel_scales=collect_channel_scales(model, batches))
+    scales = collect_channel_scales(model, held_back.unseen, extremes)
+    done = dataclasses.replace(ranges, channel_scales=scales)
     held_back.know(done, after)  # scales of all samples differ too little to measure again
     return done, f"a scale for each channel of the inputs of {layers}: this changes {change}"
 
