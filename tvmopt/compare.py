@@ -135,13 +135,13 @@ def cosine(actual: np.ndarray, expected: np.ndarray) -> float:
         return 0.0
     if max(np.abs(a).max(initial=0.0), np.abs(e).max(initial=0.0)) < LEAST_DIRECTION:
         return 1.0
-    norms = math.sqrt(_dot(a, a)) * math.sqrt(_dot(e, e))
+    norms = math.sqrt(dot(a, a)) * math.sqrt(dot(e, e))
     if norms == 0:
         return 1.0 if np.allclose(a, e) else 0.0
-    return float(np.clip(_dot(a, e) / norms, -1.0, 1.0))
+    return float(np.clip(dot(a, e) / norms, -1.0, 1.0))
 
 
-def _dot(a: np.ndarray, b: np.ndarray) -> float:
+def dot(a: np.ndarray, b: np.ndarray) -> float:
     """Return the dot product of two vectors, without the threads of BLAS.
 
     BLAS waits for its threads where other processes run: 11 ms in place of 3 ms for 256,000

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from tvmopt.device.dtypes import HALF_FLOATS
-from tvmopt.evaluate.accuracy import AccuracyMeter
+from tvmopt.compare import cosine, dot
+from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.class_scores import ClassScores
 from tvmopt.quantize.downstream import (
@@ -165,21 +166,34 @@ class Probe:
 
 
 class Errors:
-    """Output errors over batches."""
+    """Output errors over batches.
+
+    Args:
+        names: Names of the outputs.
+        class_scores: Whether the first output holds scores of classes.
+
+    Attributes:
+        cosine: Smallest cosine of an output.
+        samples: Number of samples.
+    """
 
     def __init__(self, names: Sequence[str], class_scores: ClassScores) -> None:
         self._names = names
         self._ratios: dict[str, list[float]] = {name: [] for name in names}
-        self._meter = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)
+        self._agreement = Agreement() if class_scores.found else None
+        self.cosine = 1.0
         self.samples = 0
 
     def add(self, batch: Batch, recording: Recording, at: int, changed: Arrays) -> None:
         """Add the outputs that changed on recorded batch ``at``."""
-        expected = recording.outputs(at)
-        actual = [changed.get(n, w) for n, w in zip(self._names, expected, strict=True)]
-        for name, got, want in zip(self._names, actual, expected, strict=True):
-            self._ratios[name].append(noise_ratio(got, want))
-        self._meter.add(actual, expected, None, batch.valid, batch.padding)
+        for place, (name, want) in enumerate(zip(self._names, recording.outputs(at), strict=True)):
+            got = changed.get(name, want)
+            self._ratios[name].append(noise_ratio(got, want) if name in changed else 0.0)
+            if name in changed:
+                self.cosine = min(self.cosine, cosine(got, want))
+            if place == 0 and self._agreement is not None and holds_rows_of_scores(want):
+                rows = slice(0, len(want) - batch.padding)
+                self._agreement.add(got[rows], want[rows])
         self.samples += batch.valid
 
     @property
@@ -195,15 +209,10 @@ class Errors:
         )
 
     @property
-    def cosine(self) -> float:
-        """Smallest cosine of an output."""
-        return self._meter.result().cosine
-
-    @property
     def disagreement(self) -> float | None:
         """Fraction of rows with another top-1; None without class scores."""
-        agreement = self._meter.result().agreement
-        return None if agreement is None else 1 - agreement
+        found = self._agreement
+        return 1 - found.strict if found is not None and found.rows else None
 
 
 def noise_ratio(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -222,7 +231,7 @@ def noise_ratio(actual: np.ndarray, expected: np.ndarray) -> float:
     got, want = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
     if not np.isfinite(got).all():
         return math.inf
-    noise, power = float((got - want) @ (got - want)), float(want @ want)
+    noise, power = dot(got - want, got - want), dot(want, want)
     if noise == 0:
         return 0.0
     return noise / power if power > 0 else 1.0
