@@ -24,6 +24,7 @@ import onnx
 from tvmopt.choices import ACCURATE, AUTO, LAYERWISE, ONNXRUNTIME
 from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.channel_scales import ChannelExtremes, collect_channel_scales
+from tvmopt.quantize.dense_scales import dense_scales, with_extremes
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.layerwise import fit_layers
 from tvmopt.quantize.narrow_ranges import narrow_ranges
@@ -117,23 +118,41 @@ def with_channel_scales(
         held_back: The same data in two parts, to share measurements with :func:`correct`.
 
     Returns:
-        The words are empty where the model has no convolution that can have channel scales.
+        The words are empty where no convolution of the model can have channel scales.
     """
     held_back = held_back or HeldBack(model, batches)
     extremes = ChannelExtremes()
     scales = collect_channel_scales(model, held_back.seen, extremes)
-    if not scales:
+    dense = dense_scales(model, ranges, extremes, held_back.seen, held_back.scheme)
+    if not scales and not dense:
         return ranges, ""
-    done = dataclasses.replace(ranges, channel_scales=scales)
-    before, after = (held_back.error(one) for one in (ranges, done))
-    change = f"the error of the outputs from {before:.2%} to {after:.2%}"
-    layers = f"{len(scales)} depthwise convolutions"
-    if not after < before:
-        return ranges, f"one scale for all channels of the inputs of {layers}: more change {change}"
-    scales = collect_channel_scales(model, held_back.unseen, extremes)
-    done = dataclasses.replace(ranges, channel_scales=scales)
-    held_back.know(done, after)  # scales of all samples differ too little to measure again
-    return done, f"a scale for each channel of the inputs of {layers}: this changes {change}"
+    before = least = held_back.error(ranges)
+    done, kinds, refused = ranges, [], []
+    for group, kind in ((scales, "depthwise"), (dense, "dense")):
+        if not group:
+            continue
+        words = f"{len(group)} {kind} convolutions"
+        more = dataclasses.replace(ranges, channel_scales={**done.channel_scales, **group})
+        error = held_back.error(more)
+        if error < least:
+            least, done = error, more
+            kinds.append(words)
+        else:
+            refused.append(f"more for {words}: {error:.2%}")
+    refusal = "".join(f"; {words}" for words in refused)
+    if done is ranges:
+        return ranges, f"one scale for all channels: error of the outputs {before:.2%}{refusal}"
+    # Scales of all samples differ too little to measure again.
+    every = collect_channel_scales(model, held_back.unseen, extremes)
+    every |= with_extremes(
+        model, {n: dense[n] for n in dense if n in done.channel_scales}, extremes
+    )
+    kept = {name: every.get(name, one) for name, one in done.channel_scales.items()}
+    done = dataclasses.replace(ranges, channel_scales=kept)
+    held_back.know(done, least)
+    change = f"the error of the outputs from {before:.2%} to {least:.2%}"
+    layers = " and ".join(kinds)
+    return done, f"a scale for each channel of the inputs of {layers} changes {change}{refusal}"
 
 
 def correct(
@@ -195,7 +214,7 @@ def _narrowed(
 ) -> Ranges:
     """Return narrower ranges where they lower the error on the held-back samples."""
     done = narrow_ranges(model, ranges, held_back.seen, held_back.scheme, deadline)
-    if done.tensors == ranges.tensors:
+    if done == ranges:
         return ranges
     return done if held_back.error(done) < held_back.error(ranges) else ranges
 

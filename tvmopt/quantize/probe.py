@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.compare import cosine, dot
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.class_scores import ClassScores
+from tvmopt.quantize.channel_scales import weight_factors
 from tvmopt.quantize.downstream import (
     Arrays,
     Downstream,
@@ -89,12 +90,17 @@ class Setting:
             if weight in found:
                 axis = weight_axis(node, self.scheme)
                 rounding = self.ranges.roundings.get(node.name) if self.ranges else None
-                found[weight] = quantised_weight(
-                    found[weight],
+                scales = self.ranges.channel_scales.get(node.name) if self.ranges else None
+                factors = np.ones(1, np.float32)
+                if scales is not None and self.scheme.per_channel:
+                    factors = weight_factors(node, scales, found[weight])
+                rounded = quantised_weight(
+                    found[weight] * factors,
                     axis,
                     rounding if self.scheme.per_channel else None,
                     k_axis(node) if self.scheme.exact_pairs else None,
                 )
+                found[weight] = rounded / factors
         elif dtype != "float32":
             weight = node.input[1]
             if weight in found:
