@@ -30,7 +30,7 @@ from tvmopt.quantize import correct as correct_function
 from tvmopt.quantize.correct import output_error
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.layerwise import fit_layers, spread_batches
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.rounding import Rounding, patches_of, rounded
 
@@ -262,3 +262,16 @@ def test_onnx_is_what_runs(network, fitted):
     """The artifact holds plain Q and DQ nodes."""
     quantised = Quantizer(network[0], fitted[1], Scheme())()
     onnx.checker.check_model(quantised)
+
+
+@pytest.mark.parametrize(("side", "count"), [(8, 32), (448, 8), (300, 17)])
+def test_fewer_large_inputs_are_fitted(make_model, side, count):
+    tensor = ("float32", (1, 3, side, side))
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": tensor}, {"y": tensor}
+    )
+    model = prepare(model, {}).model
+    batches = [{"x": np.broadcast_to(np.float32(at), tensor[1])} for at in range(64)]
+    found = spread_batches(model, batches)
+    assert len(found) == count
+    assert found[0] is batches[0] and found[-1] is batches[-1]
