@@ -23,10 +23,10 @@ _OTHERS = 24  # rows whose errors each row takes
 # With many rows each takes fewer: the rows' number then limits the precision, and texts have
 # thousands of classes and dozens of rows a sample, which takes seconds for each error.
 _PAIRS, _LEAST_OTHERS = 1 << 13, 3
-# Noise of a row's gap, as a share of the median gap: the density of gaps is smoothed by a kernel. Of
-# efficientnet_lite0 with 76 % in int8 it takes the standard deviation of the estimate on 64 samples
-# from 0.0045 to 0.0028 where 800 samples say 0.0067, and its mean from 0.0071 to 0.0062; a share of
-# 1 takes the mean to 0.0044: benchmarks/results/2026-11-28-mixed-accuracy-3.md.
+# Noise of a row's gap, as a share of the median gap: a kernel smooths the density of gaps. With it
+# the estimate for efficientnet_lite0 on 64 samples has a standard deviation of 0.0028 (0.0045
+# without) and a mean of 0.0062 (0.0071), where 800 samples say 0.0067. A noise of 1 takes the mean
+# to 0.0044. See benchmarks/results/2026-11-28-mixed-accuracy-3.md.
 _GAP_NOISE = 0.1
 _SEED = 20261128
 _SMALLEST = 1e-9  # probability that float32 cannot tell from 0
