@@ -275,3 +275,5 @@ def test_fewer_large_inputs_are_fitted(make_model, side, count):
     found = spread_batches(model, batches)
     assert len(found) == count
     assert found[0] is batches[0] and found[-1] is batches[-1]
+    held_back = HeldBack(model, batches)
+    assert len(held_back.judged) == min(16, count) and len(held_back.unseen) == 16

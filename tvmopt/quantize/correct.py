@@ -26,7 +26,7 @@ from tvmopt.quantize.bias_correction import corrected_biases
 from tvmopt.quantize.channel_scales import ChannelExtremes, collect_channel_scales
 from tvmopt.quantize.dense_scales import dense_scales, with_extremes
 from tvmopt.quantize.downstream import new_session
-from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.layerwise import fit_layers, spread
 from tvmopt.quantize.narrow_ranges import narrow_ranges
 from tvmopt.quantize.probe import noise_ratio
 from tvmopt.quantize.quantizer import quantize_model
@@ -65,7 +65,8 @@ class HeldBack:
     Attributes:
         scheme: The scheme.
         seen: The batches to determine on.
-        unseen: The batches to judge on; with fewer than eight batches, all in both.
+        unseen: The other batches; with fewer than eight batches, all in both.
+        judged: The batches of these to judge on: fewer of large inputs.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class HeldBack:
         if len(batches) >= _LEAST_TO_SPLIT:
             self.seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]
             self.unseen = list(batches[::_HELD_BACK])
+        self.judged = spread(self.unseen)
         self._expected: list[list[np.ndarray]] = []
         self._known: list[tuple[Ranges, float]] = []
 
@@ -89,10 +91,10 @@ class HeldBack:
                 return error
         if not self._expected:
             exact = new_session(self._model)
-            self._expected = [exact.run(None, inputs) for inputs in self.unseen]
+            self._expected = [exact.run(None, inputs) for inputs in self.judged]
         quantised = new_session(quantize_model(self._model, ranges, self.scheme))
         ratios = []
-        for inputs, expected in zip(self.unseen, self._expected, strict=True):
+        for inputs, expected in zip(self.judged, self._expected, strict=True):
             pairs = zip(quantised.run(None, inputs), expected, strict=True)
             ratios.append(min(1.0, max(noise_ratio(got, want) for got, want in pairs)))
         self.know(ranges, float(np.mean(ratios)))
@@ -232,5 +234,5 @@ def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Input
     See :meth:`HeldBack.error`; all batches are measured.
     """
     every = HeldBack(model, batches)
-    every.unseen = list(batches)
+    every.judged = list(batches)
     return every.error(ranges)

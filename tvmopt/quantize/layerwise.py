@@ -87,9 +87,14 @@ def spread_batches(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[In
     largest = max(
         (math.prod(graph.dims(name) or ()) for name in graph.producer), default=1
     )  # elements
+    return spread(batches, max(1, _BYTES // (_TENSORS_AT_ONCE * 4 * largest)))
+
+
+def spread(batches: Sequence[Inputs], most: int = _MOST_BATCHES) -> list[Inputs]:
+    """Return at most ``most`` evenly spread batches: 32, or down to 8 where inputs are large."""
     elements = sum(array.size for array in batches[0].values())
     enough = max(_LEAST_BATCHES, min(_MOST_BATCHES, _ELEMENTS // max(1, elements)))
-    most = min(enough, max(1, _BYTES // (_TENSORS_AT_ONCE * 4 * largest)))
+    most = min(most, enough)
     if len(batches) <= most:
         return list(batches)
     return [batches[at] for at in np.linspace(0, len(batches) - 1, most).round().astype(int)]
