@@ -143,6 +143,13 @@ def test_what_one_dtype_loses_is_not_measured_again(choose):
     assert 4 not in found.judged and 0 not in found.judged
 
 
+def test_no_map_is_measured_that_loses_less_than_16_bits_that_hold(choose):
+    """Every map with an int8 layer misses; all layers in bfloat16 are known to hold."""
+    found = choose(lambda n: 0.02 if n else 0.0, ALONE)
+    assert set(found.chosen.dtypes) == {"bfloat16"} and found.chosen.holds
+    assert 0 not in found.judged and len(set(found.judged)) == len(found.judged)
+
+
 def test_the_first_measurement_is_where_the_drop_is_expected_to_hold(choose):
     assert choose(as_predicted, ALONE).judged[0] == 2
 
