@@ -44,7 +44,7 @@ from tvmopt.quantize import (
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.map_measurement import emulated
 from tvmopt.quantize.mixed_biases import with_biases
-from tvmopt.quantize.roofline import mixed_dtypes
+from tvmopt.quantize.roofline import layer_dtypes
 
 _HEADER = (
     "| model | dtypes | multiply-adds in int8 | metric | float32 | converted | drop (95 %) | "
@@ -58,9 +58,10 @@ class Case:
     Args:
         name: A model of the zoo.
         counts: Number of calibration samples, and of new samples.
+        seed: Of both; samples of two seeds are others.
     """
 
-    def __init__(self, name: str, counts: tuple[int, int]) -> None:
+    def __init__(self, name: str, counts: tuple[int, int], seed: int = 0) -> None:
         self.name = name
         loaded = load_onnx(zoo.path(name))
         self.prepared: Prepared = prepare(loaded, shapes_for(loaded, zoo.entry(name).input_shapes))
@@ -75,7 +76,7 @@ class Case:
                 found = find_metric("cer", "", outputs, str(symbols), 0)
             assert found is not None
             self.metric = found
-        self.seen, self.new = (self._data(count, seed) for seed, count in enumerate(counts))
+        self.seen, self.new = (self._data(count, at) for at, count in enumerate(counts, 2 * seed))
         self.layers = {layer.index: layer for layer in layer_table(self.model)}
         self.names = {layer.name for layer in self.layers.values()}
 
@@ -131,7 +132,9 @@ def alphabet(model: onnx.ModelProto) -> str:
     return "\n".join([*text.split("\n"), " "]) + "\n"
 
 
-def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]:
+def rows(
+    case: Case, target: str, limit: float, seconds: float, *, with_nncf: bool = True
+) -> Iterator[str]:
     """Yield the rows of one model."""
     spec = resolve_target(target, 2)
     batches = [batch.inputs for batch in case.seen.batches()]
@@ -141,7 +144,7 @@ def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]
     ranges, _ = with_channel_scales(case.model, ranges, batches, held_back)
     ranges = correct(case.model, ranges, batches, "auto", held_back=held_back).ranges
     found = sensitivity(
-        case.prepared, case.seen, dtypes=mixed_dtypes(spec), ranges=ranges, target=spec,
+        case.prepared, case.seen, dtypes=layer_dtypes(spec), ranges=ranges, target=spec,
         time_limit_s=seconds, max_drop=limit, layer_dtypes=True, metric=case.metric,
     )  # fmt: skip
     spent = time.perf_counter() - start, time.process_time() - cpu
@@ -157,7 +160,7 @@ def rows(case: Case, target: str, limit: float, seconds: float) -> Iterator[str]
     quantizer = Quantizer(case.model, ranges, Scheme())
     yield case.row("all int8", *_everything(case, quantizer))
     theirs = {}
-    for preset, is_fast in PRESETS:
+    for preset, is_fast in PRESETS if with_nncf else ():
         what = label(preset, is_fast)
         try:
             theirs[what] = quantised_by_nncf(case.model, batches, preset, is_fast)
@@ -188,11 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calibration", type=int, default=64, help="calibration samples")
     parser.add_argument("--new", type=int, default=200, help="new samples")
     parser.add_argument("--seconds", type=float, default=150.0, help="limit of each analysis")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all samples")
+    parser.add_argument("--without-nncf", action="store_true", help="leave NNCF's presets out")
     given = parser.parse_args(arguments)
     print(_HEADER, "|---|---|---|---|---|---|---|---|", sep="\n")
     for name in given.models:
-        case = Case(name, (given.calibration, given.new))
-        for line in rows(case, given.target, given.limit, given.seconds):
+        case = Case(name, (given.calibration, given.new), given.seed)
+        options = {"with_nncf": not given.without_nncf}
+        for line in rows(case, given.target, given.limit, given.seconds, **options):
             print(line, flush=True)
 
 

@@ -143,6 +143,13 @@ def test_what_one_dtype_loses_is_not_measured_again(choose):
     assert 4 not in found.judged and 0 not in found.judged
 
 
+def test_no_map_is_measured_that_loses_less_than_16_bits_that_hold(choose):
+    """Every map with an int8 layer misses; all layers in bfloat16 are known to hold."""
+    found = choose(lambda n: 0.02 if n else 0.0, ALONE)
+    assert set(found.chosen.dtypes) == {"bfloat16"} and found.chosen.holds
+    assert 0 not in found.judged and len(set(found.judged)) == len(found.judged)
+
+
 def test_the_first_measurement_is_where_the_drop_is_expected_to_hold(choose):
     assert choose(as_predicted, ALONE).judged[0] == 2
 
@@ -268,14 +275,28 @@ def test_two_missed_maps_give_the_exponent(exponent, loss, excess, smaller, part
     scale.add(loss, excess)
     assert scale.allowed(part) == pytest.approx(loss * part / excess)
     assert scale.allowed(part, careful=True) == pytest.approx(loss * (part / excess) ** 2)
-    scale.add(loss * smaller, 0.9)  # it meets the bar: nothing follows
-    assert scale.allowed(part) == pytest.approx(loss * part / excess)
     if other > 1:
         scale.add(loss * smaller, other)
         expected = loss * (part / excess) ** (1 / exponent)
         assert scale.allowed(part) == pytest.approx(expected)
         careful = loss * smaller * (part / other) ** 2
         assert scale.allowed(part, careful=True) == pytest.approx(careful)
+
+
+@given(st.floats(0.3, 3.0), st.floats(1.05, 9.0), st.floats(0.1, 0.9), st.floats(0.5, 1.0))
+def test_a_map_within_the_bar_and_one_that_misses_it_give_the_exponent(
+    exponent, excess, smaller, part
+):
+    """The excess is a power of the predicted loss; a map far within the bar says nothing new."""
+    held = excess * smaller**exponent
+    scale = ExtrapolatedLoss()
+    scale.add(1.0, excess)
+    scale.add(smaller, held)
+    scale.add(1e-3 * smaller, 1e-9)
+    if held <= 1:
+        expected = max(smaller, (part / excess) ** (1 / exponent))
+        assert scale.allowed(part) == pytest.approx(expected)
+        assert scale.is_bracketed is (excess < 2 * held)
 
 
 def test_excess_over_the_bar():

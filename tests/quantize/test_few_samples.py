@@ -9,13 +9,15 @@ import pytest
 from onnx import helper
 
 from tvmopt.evaluate.accuracy import Accuracy
-from tvmopt.evaluate.dataset import Batch
+from tvmopt.evaluate.dataset import Batch, Dataset
 from tvmopt.frontend import prepare
 from tvmopt.frontend.class_scores import ClassScores
 from tvmopt.frontend.reference import Reference
 from tvmopt.quantize.bar import Bar, MeasuredAccuracy
 from tvmopt.quantize.joint import Judge
 from tvmopt.quantize.probe import noise_ratio
+from tvmopt.quantize.sample_count import choose_samples, positions_of_fewer
+from tvmopt.runtime.metadata import TensorSpec
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,30 @@ def test_outputs_that_hardly_change_are_judged_by_their_change(make_model) -> No
         run = Reference(model)
         nearest = [noise_ratio(run(x)[0], want[0]) for x, want in zip(draws, expected, strict=True)]
         assert max(nearest) < 1e-3, "by the cosine, both hold"
+
+
+def test_known_outputs_are_not_computed_again(make_model) -> None:
+    """Of a wrong model, outputs that are said to be the float model's: only the others lose."""
+    shape = (1, 4, 5)
+    judge, expected, *_ = _judge(
+        _affine(make_model, 1.0, 0.0, shape), shape, ClassScores(False, "")
+    )
+    outputs = {at: expected[at] for at in range(0, 16, 2)}
+    wrong = _affine(make_model, 0.5, 1.0, shape)
+    verdict = judge(wrong, "int8", time.monotonic() + 60, patient=True, outputs=outputs)
+    assert sum(loss > 0.01 for loss in verdict.losses) == 8 and len(outputs) == 16
+    assert judge.batch_s > 0
+
+
+def test_fewer_samples_are_among_more() -> None:
+    arrays = {"x": np.arange(50, dtype=np.float32).reshape(50, 1)}
+    data = Dataset((TensorSpec("x", (1,), "float32"),), arrays, None, False)
+    for more in (20, 50, 80):
+        chosen = [choose_samples(data, count, seed=3).arrays["x"] for count in (7, more)]
+        at = positions_of_fewer(data, 7, more, seed=3)
+        assert chosen[1][at].tolist() == chosen[0].tolist()
+    rows = Dataset((TensorSpec("x", (2,), "float32"),), arrays, None, False)
+    assert positions_of_fewer(rows, 7, 20, seed=3) == []
 
 
 def test_few_rows_of_scores_are_judged_by_their_errors(make_model) -> None:

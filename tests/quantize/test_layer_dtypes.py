@@ -32,7 +32,7 @@ from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import collect_ranges
 from tvmopt.quantize.report import LayerCost
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork, mixed_dtypes
+from tvmopt.quantize.roofline import LayerRoofline, LayerWork, layer_dtypes, mixed_dtypes
 from tvmopt.quantize.scheme import Scheme
 
 DTYPES = ("float32", "int8", "bfloat16")
@@ -167,7 +167,12 @@ def test_a_model_without_layers_has_one_choice():
 
 @pytest.mark.parametrize(
     ("dtypes", "expected"),
-    [((), "float32"), (("bfloat16",), "bfloat16"), (("bfloat16", "int8"), "int8")],
+    [
+        ((), "float32"),
+        (("bfloat16",), "bfloat16"),
+        (("bfloat16", "int8"), "int8"),
+        (("float16", "bfloat16"), "bfloat16"),
+    ],
 )
 def test_dtype_of_the_whole_model(dtypes, expected):
     assert whole_model_dtype(dtypes) == expected
@@ -184,6 +189,21 @@ def test_dtype_of_the_whole_model(dtypes, expected):
 )
 def test_dtypes_that_pay_on_a_target(target, expected):
     assert mixed_dtypes(resolve_target(target, 2)) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("sapphirerapids", ("int8", "bfloat16", "float16")),
+        ("znver4", ("int8", "bfloat16", "float16")),  # converts vectors of float16
+        ("neoverse-v2", ("int8", "bfloat16", "float16")),
+        ("cortex-a76", ("int8", "float16")),
+        ("skylake-avx512", ("int8",)),
+        ("nvidia-h200", ("int8", "float16")),
+    ],
+)
+def test_a_layer_may_have_float16_where_bfloat16_is_the_16_bit_float(target, expected):
+    assert layer_dtypes(resolve_target(target, 2)) == expected
 
 
 def test_fastest_map_that_holds():

@@ -30,7 +30,7 @@ from tvmopt.quantize import correct as correct_function
 from tvmopt.quantize.correct import output_error
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.layerwise import fit_layers, spread_batches
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.rounding import Rounding, patches_of, rounded
 
@@ -166,7 +166,8 @@ def test_auto_fits_on_a_part_and_measures_the_float_model_once(network, monkeypa
     done = correct(model, scaled, batches, "auto", held_back=held_back)
     assert line and done.quantizer == "layerwise" and seen == [15]
     assert len(floats) == 1
-    assert len(measured) == 3, "plain, with scales, fitted: each once"
+    kinds = line.count("convolutions")
+    assert len(measured) == 2 + kinds, "plain, with scales of each kind, fitted: each once"
     assert done.line.startswith("weights of 5 layers and biases of 5 fitted to the float model: ")
     assert error(held_back, done.ranges) < error(held_back, ranges)
 
@@ -261,3 +262,18 @@ def test_onnx_is_what_runs(network, fitted):
     """The artifact holds plain Q and DQ nodes."""
     quantised = Quantizer(network[0], fitted[1], Scheme())()
     onnx.checker.check_model(quantised)
+
+
+@pytest.mark.parametrize(("side", "count"), [(8, 32), (448, 8), (300, 17)])
+def test_fewer_large_inputs_are_fitted(make_model, side, count):
+    tensor = ("float32", (1, 3, side, side))
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": tensor}, {"y": tensor}
+    )
+    model = prepare(model, {}).model
+    batches = [{"x": np.broadcast_to(np.float32(at), tensor[1])} for at in range(64)]
+    found = spread_batches(model, batches)
+    assert len(found) == count
+    assert found[0] is batches[0] and found[-1] is batches[-1]
+    held_back = HeldBack(model, batches)
+    assert len(held_back.judged) == min(16, count) and len(held_back.unseen) == 16

@@ -322,6 +322,18 @@ def test_auto_keeps_the_layers_that_the_user_skips(run):
     assert _layers(out)[1]["reason"] == "skip_layers: left"
 
 
+@pytest.mark.parametrize("first", ["int8", "bfloat16"])
+def test_layers_may_have_two_16_bit_floats(run, first):
+    """With int8 layers and without: the second 16-bit float is of single layers."""
+    chosen = {0: first, 1: "float16", 2: "bfloat16", 3: first}
+    result, out = run("auto", chosen=chosen)
+    assert result.tags["tvmopt.dtype"] == first
+    rows = _layers(out)
+    assert [row["dtype"] for row in rows] == [first, "float16", "bfloat16", first]
+    assert [row["reason"] for row in rows] == [""] * 4
+    assert result.metrics["cosine_vs_float"] > 0.99
+
+
 def test_auto_without_int8_is_a_16_bit_conversion(run):
     result, out = run("auto", chosen={1: "bfloat16", 2: "bfloat16"})
     assert result.tags["tvmopt.dtype"] == "bfloat16"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx
 
+from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.quantize.bar import Bar
@@ -33,6 +34,7 @@ class Analysis:
         bar: Accuracy bar of a converted model.
         judge: Measures a converted model on the samples.
         progress: Called with layers done, their number, and a description.
+        mixes: Whether each layer gets a dtype, in place of skip sets for each dtype.
     """
 
     setting: Setting
@@ -43,6 +45,16 @@ class Analysis:
     bar: Bar
     judge: Judge
     progress: Progress | None
+    mixes: bool = False
+
+    @property
+    def whole_dtypes(self) -> list[str]:
+        """The dtypes in which the whole model is measured: of 16-bit floats that mix, the first.
+
+        A second one is for single layers.
+        """
+        first = next((d for d in self.dtypes if d in HALF_FLOATS), "")
+        return [d for d in self.dtypes if not self.mixes or d not in HALF_FLOATS or d == first]
 
     def tell(self, found: SkipSet) -> None:
         """Report a measured skip set."""

@@ -1,13 +1,15 @@
-"""Scale each channel of a depthwise convolution's input, so that all channels fill the 8-bit range.
+"""Scale each channel of a convolution's input, so that more channels fill the 8-bit range.
 
-A depthwise convolution does not add its channels up. So each channel of its input may have its
-own scale, which the weights undo. One zero point serves all channels.
+Each channel of the input has a factor, which the weights undo. One zero point serves all channels.
+A depthwise convolution does not add its channels up, so its channels may fill the whole range.
+Factors of a dense convolution are chosen in :mod:`.dense_scales`.
 
 before -> after: ``y = Conv(x, w, b)`` -> ``y = Conv(x * (1 / s), w * s, b)``, s one factor for each
 channel, at most 1; ``x * (1 / s)`` is quantized with one scale.
 
-The product fuses into the operator that makes ``x``, whose requantize takes one factor for each
-channel already. Int8 weights do not change, for they have one scale for each output channel.
+The multiplication fuses into the operator that makes ``x``, whose requantize takes one factor for
+each channel already. Int8 weights of a depthwise convolution do not change, for they have one scale
+for each output channel.
 
 Source: per-channel activations of NNCF; Nagel et al., A White Paper on Neural Network Quantization,
 2021, section 3.1.
@@ -64,25 +66,38 @@ class ChannelScales:
         return cls(tuple(data["factors"]), data["low"], data["high"])
 
 
+@dataclasses.dataclass(frozen=True)
+class ChannelExtremes:
+    """Smallest and largest value of each channel, by tensor, over the batches so far."""
+
+    lows: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    highs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
 def collect_channel_scales(
-    model: onnx.ModelProto, batches: Iterable[Mapping[str, np.ndarray]]
+    model: onnx.ModelProto,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    extremes: ChannelExtremes | None = None,
 ) -> dict[str, ChannelScales]:
-    """Run the float model on calibration data and choose scales, by name of the convolution.
+    """Run the float model on calibration data and choose scales of depthwise convolutions, by name.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
         batches: Inputs by name, one mapping for each call of the model.
+        extremes: Extremes on other batches, which count, too; the extremes of ``batches`` are
+            added, for the inputs of dense convolutions as well.
     """
+    extremes = extremes or ChannelExtremes()
     normalised = normalise(model)
     graph = Graph(normalised.graph)
-    layers = scalable_layers(graph)
-    if not layers:
+    names = [node.input[0] for node in (*scalable_layers(graph), *dense_layers(graph))]
+    if not names:
         return {}
-    names = [node.input[0] for node in layers]
-    lows, highs = _extremes(normalised, names, graph, batches)
+    _add_extremes(extremes, normalised, names, graph, batches)
     found = {}
-    for node, name in zip(layers, names, strict=True):
-        scales = _scales(lows[name], highs[name], graph.array(node.input[1]))
+    for node in scalable_layers(graph):
+        low, high = extremes.lows[node.input[0]], extremes.highs[node.input[0]]
+        scales = _scales(low, high, graph.array(node.input[1]))
         if scales is not None:
             found[node.name] = scales
     return found
@@ -90,13 +105,27 @@ def collect_channel_scales(
 
 def scalable_layers(graph: Graph) -> list[onnx.NodeProto]:
     """Return depthwise convolutions whose input no other node reads and no moving node makes."""
-    return [node for node in graph.nodes if _is_scalable(graph, node)]
+    return [n for n in graph.nodes if _is_scalable(graph, n) and _groups(n) > 1]
+
+
+def dense_layers(graph: Graph) -> list[onnx.NodeProto]:
+    """Return convolutions of one group whose input no other node reads and no moving node makes."""
+    return [n for n in graph.nodes if _is_scalable(graph, n) and _groups(n) == 1]
+
+
+def weight_factors(node: onnx.NodeProto, scales: ChannelScales, weight: np.ndarray) -> np.ndarray:
+    """Return the factors of a convolution's weight, float32, of a shape that broadcasts to it."""
+    factors = scales.along(weight.ndim)
+    if _groups(node) == 1:
+        return factors
+    repeats = len(weight) // factors.size
+    return np.repeat(factors.ravel(), repeats).reshape(-1, *[1] * (weight.ndim - 1))
 
 
 def scale_channels(
     model: onnx.ModelProto, scales: Mapping[str, ChannelScales], layers: Collection[str]
 ) -> dict[str, tuple[float, float]]:
-    """Scale inputs and weights of depthwise convolutions in place.
+    """Scale inputs and weights of convolutions in place.
 
     Args:
         model: A normalised float model.
@@ -120,9 +149,8 @@ def scale_channels(
             inverse = unused_name(f"{x}.scales", taken)
             factors = found.along(weight.ndim)
             graph.initializer.append(numpy_helper.from_array(1 / factors, inverse))
-            repeats = len(weight) // factors.size
-            of_outputs = np.repeat(factors.ravel(), repeats).reshape(-1, *[1] * (weight.ndim - 1))
-            index.constants[w].CopyFrom(numpy_helper.from_array(weight * of_outputs, w))
+            scaled_weight = weight * weight_factors(node, found, weight)
+            index.constants[w].CopyFrom(numpy_helper.from_array(scaled_weight, w))
             nodes.append(helper.make_node("Mul", [x, inverse], [scaled], name=scaled))
             dims = index.dims(x)
             graph.value_info.append(
@@ -140,8 +168,10 @@ def _is_scalable(graph: Graph, node: onnx.NodeProto) -> bool:
     if node.op_type != "Conv" or not is_default(node) or node.input[1] not in graph.constants:
         return False
     x = node.input[0]
-    dims, groups = graph.dims(x), attributes(node).get("group", 1)
-    if dims is None or groups == 1 or groups != dims[1] or not graph.is_float(node.input[1]):
+    dims, groups = graph.dims(x), _groups(node)
+    if dims is None or groups not in (1, dims[1]) or dims[1] < 2:
+        return False
+    if not graph.is_float(node.input[1]):
         return False
     if len(graph.consumers[x]) > 1 or x in graph.outputs:
         return False
@@ -149,13 +179,18 @@ def _is_scalable(graph: Graph, node: onnx.NodeProto) -> bool:
     return made is not None and made.op_type not in JOINING
 
 
-def _extremes(
+def _groups(node: onnx.NodeProto) -> int:
+    return int(attributes(node).get("group", 1))
+
+
+def _add_extremes(
+    extremes: ChannelExtremes,
     model: onnx.ModelProto,
     names: list[str],
     graph: Graph,
     batches: Iterable[Mapping[str, np.ndarray]],
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the smallest and the largest value of each channel, by tensor."""
+) -> None:
+    """Add the extremes of each channel of some tensors on some batches."""
     reduced = onnx.ModelProto()
     reduced.CopyFrom(model)
     results = []
@@ -165,15 +200,13 @@ def _extremes(
             results.append(f"{name}.{op}")
             _reduce(reduced, op, name, results[-1], [0, *range(2, rank)])
     session = new_session(reduced)
-    lows: dict[str, np.ndarray] = {}
-    highs: dict[str, np.ndarray] = {}
+    lows, highs = extremes.lows, extremes.highs
     for inputs in batches:
         values = session.run(results, dict(inputs))
         for at, name in enumerate(names):
             low, high = values[2 * at], values[2 * at + 1]
             lows[name] = np.minimum(lows.get(name, low), low)
             highs[name] = np.maximum(highs.get(name, high), high)
-    return lows, highs
 
 
 def _reduce(model: onnx.ModelProto, op: str, name: str, result: str, axes: list[int]) -> None:

@@ -23,9 +23,10 @@ import onnx
 
 from tvmopt.choices import ACCURATE, AUTO, LAYERWISE, ONNXRUNTIME
 from tvmopt.quantize.bias_correction import corrected_biases
-from tvmopt.quantize.channel_scales import collect_channel_scales
+from tvmopt.quantize.channel_scales import ChannelExtremes, collect_channel_scales
+from tvmopt.quantize.dense_scales import dense_scales, with_extremes
 from tvmopt.quantize.downstream import new_session
-from tvmopt.quantize.layerwise import fit_layers
+from tvmopt.quantize.layerwise import fit_layers, spread
 from tvmopt.quantize.narrow_ranges import narrow_ranges
 from tvmopt.quantize.probe import noise_ratio
 from tvmopt.quantize.quantizer import quantize_model
@@ -64,7 +65,8 @@ class HeldBack:
     Attributes:
         scheme: The scheme.
         seen: The batches to determine on.
-        unseen: The batches to judge on; with fewer than eight batches, all in both.
+        unseen: The other batches; with fewer than eight batches, all in both.
+        judged: The batches of these to judge on: fewer of large inputs.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class HeldBack:
         if len(batches) >= _LEAST_TO_SPLIT:
             self.seen = [one for at, one in enumerate(batches) if at % _HELD_BACK]
             self.unseen = list(batches[::_HELD_BACK])
+        self.judged = spread(self.unseen)
         self._expected: list[list[np.ndarray]] = []
         self._known: list[tuple[Ranges, float]] = []
 
@@ -88,10 +91,10 @@ class HeldBack:
                 return error
         if not self._expected:
             exact = new_session(self._model)
-            self._expected = [exact.run(None, inputs) for inputs in self.unseen]
+            self._expected = [exact.run(None, inputs) for inputs in self.judged]
         quantised = new_session(quantize_model(self._model, ranges, self.scheme))
         ratios = []
-        for inputs, expected in zip(self.unseen, self._expected, strict=True):
+        for inputs, expected in zip(self.judged, self._expected, strict=True):
             pairs = zip(quantised.run(None, inputs), expected, strict=True)
             ratios.append(min(1.0, max(noise_ratio(got, want) for got, want in pairs)))
         self.know(ranges, float(np.mean(ratios)))
@@ -117,21 +120,41 @@ def with_channel_scales(
         held_back: The same data in two parts, to share measurements with :func:`correct`.
 
     Returns:
-        The words are empty where the model has no convolution that can have channel scales.
+        The words are empty where no convolution of the model can have channel scales.
     """
     held_back = held_back or HeldBack(model, batches)
-    scales = collect_channel_scales(model, held_back.seen)
-    if not scales:
+    extremes = ChannelExtremes()
+    scales = collect_channel_scales(model, held_back.seen, extremes)
+    dense = dense_scales(model, ranges, extremes, held_back.seen, held_back.scheme)
+    if not scales and not dense:
         return ranges, ""
-    done = dataclasses.replace(ranges, channel_scales=scales)
-    before, after = (held_back.error(one) for one in (ranges, done))
-    change = f"the error of the outputs from {before:.2%} to {after:.2%}"
-    layers = f"{len(scales)} depthwise convolutions"
-    if not after < before:
-        return ranges, f"one scale for all channels of the inputs of {layers}: more change {change}"
-    done = dataclasses.replace(ranges, channel_scales=collect_channel_scales(model, batches))
-    held_back.know(done, after)  # scales of all samples differ too little to measure again
-    return done, f"a scale for each channel of the inputs of {layers}: this changes {change}"
+    before = least = held_back.error(ranges)
+    done, kinds, refused = ranges, [], []
+    for group, kind in ((scales, "depthwise"), (dense, "dense")):
+        if not group:
+            continue
+        words = f"{len(group)} {kind} convolutions"
+        more = dataclasses.replace(ranges, channel_scales={**done.channel_scales, **group})
+        error = held_back.error(more)
+        if error < least:
+            least, done = error, more
+            kinds.append(words)
+        else:
+            refused.append(f"more for {words}: {error:.2%}")
+    refusal = "".join(f"; {words}" for words in refused)
+    if done is ranges:
+        return ranges, f"one scale for all channels: error of the outputs {before:.2%}{refusal}"
+    # Scales of all samples differ too little to measure again.
+    every = collect_channel_scales(model, held_back.unseen, extremes)
+    every |= with_extremes(
+        model, {n: dense[n] for n in dense if n in done.channel_scales}, extremes
+    )
+    kept = {name: every.get(name, one) for name, one in done.channel_scales.items()}
+    done = dataclasses.replace(ranges, channel_scales=kept)
+    held_back.know(done, least)
+    change = f"the error of the outputs from {before:.2%} to {least:.2%}"
+    layers = " and ".join(kinds)
+    return done, f"a scale for each channel of the inputs of {layers} changes {change}{refusal}"
 
 
 def correct(
@@ -193,7 +216,7 @@ def _narrowed(
 ) -> Ranges:
     """Return narrower ranges where they lower the error on the held-back samples."""
     done = narrow_ranges(model, ranges, held_back.seen, held_back.scheme, deadline)
-    if done.tensors == ranges.tensors:
+    if done == ranges:
         return ranges
     return done if held_back.error(done) < held_back.error(ranges) else ranges
 
@@ -211,5 +234,5 @@ def output_error(model: onnx.ModelProto, ranges: Ranges, batches: Sequence[Input
     See :meth:`HeldBack.error`; all batches are measured.
     """
     every = HeldBack(model, batches)
-    every.unseen = list(batches)
+    every.judged = list(batches)
     return every.error(ranges)

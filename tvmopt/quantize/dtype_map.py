@@ -89,9 +89,9 @@ def whole_model_dtype(dtypes: Collection[str]) -> str:
         dtypes: dtypes of its layers.
 
     Returns:
-        ``"int8"`` where a layer has it, else the 16-bit float, else ``"float32"``.
+        ``"int8"`` where a layer has it, else the 16-bit float, of two bfloat16, else ``"float32"``.
     """
-    return min(dtypes, key=lambda dtype: dtype_table.dtype(dtype).bits, default="float32")
+    return min(sorted(dtypes), key=lambda dtype: dtype_table.dtype(dtype).bits, default="float32")
 
 
 def half_layers(by_layer: Mapping[int, str]) -> dict[int, str]:

@@ -2,7 +2,8 @@
 
 The measured excess of a map is its loss as a multiple of the allowed loss. It is taken to be a
 power of the predicted loss, with an exponent between 1/2 and 1: the error power adds up over
-layers, and a changed class or character takes an error amplitude, the root of the power.
+layers, and a changed class or character takes an error amplitude, the root of the power. Between a
+map within the bar and one that misses it, two measurements determine the exponent.
 """
 
 from __future__ import annotations
@@ -13,23 +14,35 @@ from tvmopt.quantize.bar import ERRORS_OF_INTERVAL, Bar
 from tvmopt.quantize.joint import JointVerdict
 
 _LEAST_EXPONENT, _LARGEST_EXPONENT = 0.5, 1.0
+# Between two measurements, whose noise alone can give any exponent.
+_FLATTEST, _STEEPEST = 0.25, 4.0
+_NEAR = 2.0  # ratio of excesses below which two measured maps are near each other
 
 
 class ExtrapolatedLoss:
-    """Maps that miss the bar: predicted losses, and measured excesses over the bar."""
+    """Predicted losses of maps, and measured excesses over the bar."""
 
     def __init__(self) -> None:
         self._missed: dict[float, float] = {}
+        self._held: dict[float, float] = {}
 
     def add(self, predicted: float, excess: float) -> None:
-        """Add a measured map; maps within the bar or without a predicted loss say nothing.
+        """Add a measured map; one without a predicted loss says nothing.
 
         Args:
             predicted: Its predicted loss.
             excess: Its measured loss over the allowed loss.
         """
-        if predicted > 0 and math.isfinite(predicted) and excess > 1 and math.isfinite(excess):
-            self._missed[predicted] = max(excess, self._missed.get(predicted, 0.0))
+        if predicted > 0 and excess > 0 and math.isfinite(predicted) and math.isfinite(excess):
+            known = self._missed if excess > 1 else self._held
+            known[predicted] = max(excess, known.get(predicted, 0.0))
+
+    @property
+    def is_bracketed(self) -> bool:
+        """Whether the missed map with the least predicted loss has one within the bar near it."""
+        loss, excess = min(self._missed.items(), default=(0.0, math.inf))
+        held = max((pair for pair in self._held.items() if pair[0] < loss), default=(0.0, 0.0))
+        return excess < _NEAR * held[1]
 
     @property
     def least_excess(self) -> float:
@@ -39,8 +52,9 @@ class ExtrapolatedLoss:
     def allowed(self, part: float, *, careful: bool = False) -> float | None:
         """Return the largest predicted loss whose measured loss is expected to be allowed.
 
-        The two missed maps with the least predicted losses determine the exponent; it is the
-        largest where a single one was measured.
+        The exponent follows from the missed map with the least predicted loss, and the map within
+        the bar with the largest one below it; else from the two missed maps with the least
+        predicted losses. It is the largest where a single map was measured.
 
         Args:
             part: Part of the allowed loss that is aimed at.
@@ -54,6 +68,12 @@ class ExtrapolatedLoss:
             return None
         (loss, excess), *others = sorted(self._missed.items())
         exponent = _LEAST_EXPONENT if careful else _LARGEST_EXPONENT
+        nearest = max((pair for pair in self._held.items() if pair[0] < loss), default=None)
+        if nearest is not None and not careful:
+            held_loss, held_excess = nearest
+            slope = math.log(excess / held_excess) / math.log(loss / held_loss)
+            exponent = min(_STEEPEST, max(_FLATTEST, slope))
+            return float(max(held_loss, loss * (part / excess) ** (1 / exponent)))
         if others and not careful:
             other_loss, other_excess = others[0]
             slope = math.log(other_excess / excess) / math.log(other_loss / loss)
@@ -84,5 +104,5 @@ def measured_excess(
     by_drop = drop / bar.max_drop if bar.max_drop > 0 else 0.0
     losses = by_drop, bar.distance(verdict.accuracy.cosine, verdict.losses, dtype)
     if verdict.holds or (verdict.is_likely and not can_be_shown):
-        return min(1.0, *losses)
+        return by_drop if 0 < by_drop <= 1 else min(1.0, *losses)
     return min((loss for loss in losses if loss > 1), default=1.0)

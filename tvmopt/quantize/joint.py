@@ -162,6 +162,7 @@ class Judge:
         bar: Bar | None = None,
         measurements: int = _MEASUREMENTS,
         most: int | None = None,
+        outputs: dict[int, Sequence[np.ndarray]] | None = None,
     ) -> JointVerdict:
         """Measure the accuracy of ``model``.
 
@@ -178,6 +179,8 @@ class Judge:
             measurements: Number of measurements that should fit into the remaining time.
             most: Measure no more batches than these, the worst ones, whatever the time. The model
                 then does not hold, for they are too few to tell.
+            outputs: Outputs of the model by batch; those that are known are not computed, and the
+                others are added.
         """
         bar = bar or self._bar
         session = new_session(model)
@@ -196,27 +199,34 @@ class Judge:
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
         drops: list[float] = []
-        start = time.monotonic()
+        start, computed = time.monotonic(), 0
         for at in order:
             batch, want = self._batches[at], self._expected[at]
-            got = session.run(None, batch.inputs)
-            single = self._meter()
+            got = outputs.get(at) if outputs is not None else None
+            if got is None:
+                got, computed = session.run(None, batch.inputs), computed + 1
+            if outputs is not None:
+                outputs[at] = got
             labels = batch.labels if self._labelled else None
             again = self._again[at] if self._asked is None else ()
-            for each in (meter, single) if self._asked is None else (meter,):
-                each.add(got, want, labels, batch.valid, batch.padding, again)
+            meter.add(got, want, labels, batch.valid, batch.padding, again)
+            drop = 0.0
+            if self._asked is None and not self._by_r2:  # rows of this batch count
+                single = self._meter()
+                single.add(got, want, labels, batch.valid, batch.padding, again)
+                drop = single.result().drop
             if self._scored:
                 scored[at] = np.asarray(got[0])
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
             losses[at] = 1 - meter.last_cosine
-            drops.append(0.0 if self._asked is not None else single.result().drop)
+            drops.append(drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             if (hopeless and coarse and not patient) or (
                 most is None and time.monotonic() > deadline
             ):
                 break
-        self.batch_s = (time.monotonic() - start) / len(losses)
+        self.batch_s = (time.monotonic() - start) / max(1, computed)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
         everywhere = len(losses) == len(self._order)  # the worst batches are not a random sample
         measured = MeasuredAccuracy(

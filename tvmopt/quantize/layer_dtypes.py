@@ -85,6 +85,7 @@ def _search(
     can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
     if can_measure and _is_enough(measure(candidates[0], deadline), measure):
         return
+    candidates = _before_halves(candidates, choices, measure, deadline)
     low, high = _bisected(candidates, measure, deadline)
     halves = any(choice.never for choice in choices)
     if not set(fastest(measure.found).dtypes) <= set(HALF_FLOATS):
@@ -93,6 +94,23 @@ def _search(
         return
     if halves and not fastest(measure.found).layers:
         measure.accept_halves(deadline)
+
+
+def _before_halves(
+    candidates: Sequence[tuple[int, ...]],
+    choices: Sequence[LayerChoice],
+    measure: MapMeasurement,
+    deadline: float,
+) -> list[tuple[int, ...]]:
+    """Return the candidates up to all layers in a 16-bit float, where these are known to hold.
+
+    Candidates with a smaller predicted loss, such as two 16-bit floats, then need no measurement.
+    """
+    halves = tuple(choice.half for choice in choices)
+    if not all(halves) or not measure.is_known(halves) or not measure(halves, deadline).holds:
+        return list(candidates)
+    most = measure.predicted_loss(halves)
+    return [*(c for c in candidates if measure.predicted_loss(c) > most), halves]
 
 
 def _bisected(

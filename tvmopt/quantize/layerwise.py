@@ -29,7 +29,8 @@ from tvmopt.quantize.rounding import Rounding
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
 
-_MOST_BATCHES = 32
+_LEAST_BATCHES, _MOST_BATCHES = 8, 32
+_ELEMENTS = _MOST_BATCHES * 3 * 224 * 224  # of inputs of the model: larger ones have more places
 _BYTES = 2**30
 _TENSORS_AT_ONCE = 3  # that later nodes read, each as large as the largest one
 
@@ -78,12 +79,22 @@ def fit_layers(
 
 
 def spread_batches(model: onnx.ModelProto, batches: Sequence[Inputs]) -> list[Inputs]:
-    """Return evenly spread batches: enough for means, and as many as memory holds."""
+    """Return evenly spread batches: enough for means, and as many as memory holds.
+
+    Of large inputs fewer are enough: a layer takes inputs from a limited number of places.
+    """
     graph = Graph(model.graph)
     largest = max(
         (math.prod(graph.dims(name) or ()) for name in graph.producer), default=1
     )  # elements
-    most = min(_MOST_BATCHES, max(1, _BYTES // (_TENSORS_AT_ONCE * 4 * largest)))
+    return spread(batches, max(1, _BYTES // (_TENSORS_AT_ONCE * 4 * largest)))
+
+
+def spread(batches: Sequence[Inputs], most: int = _MOST_BATCHES) -> list[Inputs]:
+    """Return at most ``most`` evenly spread batches: 32, or down to 8 where inputs are large."""
+    elements = sum(array.size for array in batches[0].values())
+    enough = max(_LEAST_BATCHES, min(_MOST_BATCHES, _ELEMENTS // max(1, elements)))
+    most = min(most, enough)
     if len(batches) <= most:
         return list(batches)
     return [batches[at] for at in np.linspace(0, len(batches) - 1, most).round().astype(int)]

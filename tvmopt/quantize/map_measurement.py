@@ -22,7 +22,8 @@ from tvmopt.quantize.quantizer import Quantizer
 from tvmopt.quantize.ranges import Ranges
 
 # Part of the allowed loss that is aimed at between two measurements; the larger one where the last
-# map missed the bar by little, so that little is extrapolated.
+# map missed the bar by little, so that little is extrapolated, and where a map within the bar is
+# near it, so that nothing is.
 _AIMED_PART, _NEAREST_PART = 0.7, 0.95
 # Measurements that should fit into the remaining time, each on all samples: the worst ones alone
 # would show a larger drop than all of them.
@@ -129,10 +130,20 @@ class MapMeasurement:
         return not halves or any(verdict.holds for verdict in halves)
 
     def times_left(self, deadline: float) -> float:
-        """Return how many measurements fit into the remaining time, before one of few samples."""
-        few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
-        left = deadline - time.monotonic() - few * self._measurement_s - self._biases_s
+        """Return how many measurements fit into the remaining time.
+
+        Until a map with int8 layers can be chosen, one of few samples must fit behind them.
+        """
+        left = deadline - time.monotonic()
+        if not self._has_integers:
+            few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
+            left -= few * self._measurement_s + self._biases_s
         return left / max(self._measurement_s, 1e-6)
+
+    @property
+    def _has_integers(self) -> bool:
+        """Whether a map with int8 layers can be chosen, so that none need be assumed."""
+        return any(found.can_be_chosen and "int8" in found.dtypes for found in self.found)
 
     def allowed_loss(self, part: float = 1.0, *, careful: bool = False) -> float | None:
         """Return the predicted loss up to which a map is expected to meet the bar, with a margin.
@@ -145,6 +156,8 @@ class MapMeasurement:
             None where nothing that was measured misses the bar.
         """
         aimed = max(_AIMED_PART, _NEAREST_PART - (self._loss.least_excess - 1))
+        if self._loss.is_bracketed:
+            aimed = _NEAREST_PART
         return self._loss.allowed(part * (_AIMED_PART if careful else aimed), careful=careful)
 
     def expected_to_hold(self, candidates: Sequence[tuple[int, ...]], low: int, middle: int) -> int:

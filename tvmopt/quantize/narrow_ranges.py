@@ -30,7 +30,8 @@ from tvmopt.quantize.scheme import Scheme
 from tvmopt.quantize.select import ANCHORS
 
 _FACTORS = (0.9, 0.8, 0.7, 0.6, 0.5)
-_BATCHES = 8
+_LEAST_BATCHES, _MOST_BATCHES = 3, 8
+_ELEMENTS = 8 * 3 * 224 * 224  # of inputs of the model: larger ones have more places each
 _BYTES = 2**29  # of recorded inputs of layers
 _LEAST_GAIN = 0.02  # of the error; a smaller one may be chance
 
@@ -44,7 +45,7 @@ def narrow_ranges(
 ) -> Ranges:
     """Return ``ranges`` with narrower ranges of the tensors whose layers lose less by them.
 
-    Channel-scaled inputs keep their ranges.
+    Ranges of channel-scaled inputs are narrowed alike.
 
     Args:
         model: A prepared float32 model, ``Prepared.model``; it is not modified.
@@ -60,16 +61,17 @@ def narrow_ranges(
     graph = Graph(exact.graph)
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.nodes:
-        if node.op_type in ANCHORS and node.name in chosen - plain.channel_scales.keys():
+        if node.op_type in ANCHORS and node.name in chosen:
             for name in dict.fromkeys(node.input[:2]):
                 if name in plain.tensors and name not in graph.constants:
                     readers.setdefault(name, []).append(node)
     if not readers or time.monotonic() >= deadline:
         return ranges
-    spread = np.linspace(0, len(batches) - 1, min(_BATCHES, len(batches))).round().astype(int)
+    most = min(_batches_for(batches[0]), len(batches))
+    spread = np.linspace(0, len(batches) - 1, most).round().astype(int)
     names = {name for nodes in readers.values() for node in nodes for name in node.input if name}
     recording = Recording(exact, sorted(names), [batches[at] for at in spread], _BYTES)
-    tensors = dict(ranges.tensors)
+    tensors, scales = dict(ranges.tensors), dict(ranges.channel_scales)
     for name, nodes in readers.items():
         if time.monotonic() >= deadline:
             break
@@ -77,7 +79,8 @@ def narrow_ranges(
             continue
         setting = Setting(exact, graph, scheme, plain)
         layers = [_ReadingLayer(setting, node, name, recording.values) for node in nodes]
-        low, high = plain.tensors[name]
+        scaled = scales.get(nodes[0].name)  # such an input has one reader
+        low, high = plain.tensors[name] if scaled is None else (scaled.low, scaled.high)
         least = before = sum(layer.error(low, high) for layer in layers)
         for factor in _FACTORS:
             pair = factor * low, factor * high
@@ -85,9 +88,17 @@ def narrow_ranges(
             if not error < least:
                 break
             least = error
-            if error < (1 - _LEAST_GAIN) * before:
+            if error < (1 - _LEAST_GAIN) * before and scaled is None:
                 tensors[name] = pair
-    return dataclasses.replace(ranges, tensors=tensors)
+            elif error < (1 - _LEAST_GAIN) * before and scaled is not None:
+                scales[nodes[0].name] = dataclasses.replace(scaled, low=pair[0], high=pair[1])
+    return dataclasses.replace(ranges, tensors=tensors, channel_scales=scales)
+
+
+def _batches_for(inputs: Inputs) -> int:
+    """Return how many batches tell the errors: fewer of large inputs."""
+    elements = sum(array.size for array in inputs.values())
+    return max(_LEAST_BATCHES, min(_MOST_BATCHES, round(_ELEMENTS / max(1, elements))))
 
 
 class _ReadingLayer:
@@ -104,6 +115,8 @@ class _ReadingLayer:
         self, setting: Setting, node: onnx.NodeProto, name: str, recorded: Sequence[Arrays]
     ) -> None:
         self._scheme, self._name, self._recorded = setting.scheme, name, recorded
+        scales = setting.ranges.channel_scales.get(node.name) if setting.ranges else None
+        self._factors = scales.along(recorded[0][name].ndim) if scales else np.ones(1, np.float32)
         self._axis = 1 if node.op_type in ("Conv", "ConvTranspose") else -1
         self._layer = ProbedLayer(setting, node, recorded[0])
         self._exact = [self._layer(values, "float32") for values in recorded]
@@ -113,14 +126,15 @@ class _ReadingLayer:
         """Return the relative error power of the result, less the mean of each output channel.
 
         Args:
-            low: Smallest value of the tensor to represent.
-            high: Largest value of the tensor to represent.
+            low: Smallest value to represent, of the tensor over its channels' factors if any.
+            high: Largest value to represent.
         """
         if not math.isfinite(self._power) or self._power == 0:
             return 0.0
         power, count, sums = 0.0, 0, np.zeros(1)
         for values, exact in zip(self._recorded, self._exact, strict=True):
-            rounded = quantised_activation(values[self._name], low, high, self._scheme)
+            value = values[self._name] / self._factors
+            rounded = quantised_activation(value, low, high, self._scheme) * self._factors
             found = self._layer({**values, self._name: rounded}, "float32")
             by_channel = np.moveaxis(found - exact, self._axis, -1)
             rows = by_channel.reshape(-1, by_channel.shape[-1])

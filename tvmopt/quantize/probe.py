@@ -9,10 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from tvmopt.compare import cosine, dot
 from tvmopt.device.dtypes import HALF_FLOATS
-from tvmopt.evaluate.accuracy import AccuracyMeter
+from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
 from tvmopt.evaluate.dataset import Batch
 from tvmopt.frontend.class_scores import ClassScores
+from tvmopt.quantize.channel_scales import weight_factors
 from tvmopt.quantize.downstream import (
     Arrays,
     Downstream,
@@ -88,12 +90,17 @@ class Setting:
             if weight in found:
                 axis = weight_axis(node, self.scheme)
                 rounding = self.ranges.roundings.get(node.name) if self.ranges else None
-                found[weight] = quantised_weight(
-                    found[weight],
+                scales = self.ranges.channel_scales.get(node.name) if self.ranges else None
+                factors = np.ones(1, np.float32)
+                if scales is not None and self.scheme.per_channel:
+                    factors = weight_factors(node, scales, found[weight])
+                rounded = quantised_weight(
+                    found[weight] * factors,
                     axis,
                     rounding if self.scheme.per_channel else None,
                     k_axis(node) if self.scheme.exact_pairs else None,
                 )
+                found[weight] = rounded / factors
         elif dtype != "float32":
             weight = node.input[1]
             if weight in found:
@@ -165,21 +172,34 @@ class Probe:
 
 
 class Errors:
-    """Output errors over batches."""
+    """Output errors over batches.
+
+    Args:
+        names: Names of the outputs.
+        class_scores: Whether the first output holds scores of classes.
+
+    Attributes:
+        cosine: Smallest cosine of an output.
+        samples: Number of samples.
+    """
 
     def __init__(self, names: Sequence[str], class_scores: ClassScores) -> None:
         self._names = names
         self._ratios: dict[str, list[float]] = {name: [] for name in names}
-        self._meter = AccuracyMeter("fidelity", has_labels=False, class_scores=class_scores)
+        self._agreement = Agreement() if class_scores.found else None
+        self.cosine = 1.0
         self.samples = 0
 
     def add(self, batch: Batch, recording: Recording, at: int, changed: Arrays) -> None:
         """Add the outputs that changed on recorded batch ``at``."""
-        expected = recording.outputs(at)
-        actual = [changed.get(n, w) for n, w in zip(self._names, expected, strict=True)]
-        for name, got, want in zip(self._names, actual, expected, strict=True):
-            self._ratios[name].append(noise_ratio(got, want))
-        self._meter.add(actual, expected, None, batch.valid, batch.padding)
+        for place, (name, want) in enumerate(zip(self._names, recording.outputs(at), strict=True)):
+            got = changed.get(name, want)
+            self._ratios[name].append(noise_ratio(got, want) if name in changed else 0.0)
+            if name in changed:
+                self.cosine = min(self.cosine, cosine(got, want))
+            if place == 0 and self._agreement is not None and holds_rows_of_scores(want):
+                rows = slice(0, len(want) - batch.padding)
+                self._agreement.add(got[rows], want[rows])
         self.samples += batch.valid
 
     @property
@@ -195,15 +215,10 @@ class Errors:
         )
 
     @property
-    def cosine(self) -> float:
-        """Smallest cosine of an output."""
-        return self._meter.result().cosine
-
-    @property
     def disagreement(self) -> float | None:
         """Fraction of rows with another top-1; None without class scores."""
-        agreement = self._meter.result().agreement
-        return None if agreement is None else 1 - agreement
+        found = self._agreement
+        return 1 - found.strict if found is not None and found.rows else None
 
 
 def noise_ratio(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -222,7 +237,7 @@ def noise_ratio(actual: np.ndarray, expected: np.ndarray) -> float:
     got, want = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
     if not np.isfinite(got).all():
         return math.inf
-    noise, power = float((got - want) @ (got - want)), float(want @ want)
+    noise, power = dot(got - want, got - want), dot(want, want)
     if noise == 0:
         return 0.0
     return noise / power if power > 0 else 1.0

@@ -20,7 +20,7 @@ import onnx
 from onnx import numpy_helper
 
 from tvmopt.errors import ConfigError
-from tvmopt.quantize.channel_scales import scalable_layers, scale_channels
+from tvmopt.quantize.channel_scales import dense_layers, scalable_layers, scale_channels
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.exact_pairs import k_axis, within_pairs
 from tvmopt.quantize.graph import Graph
@@ -141,14 +141,15 @@ class Quantizer:
                 )
 
     def _check_channel_scales(self) -> None:
-        scalable = {node.name: node for node in scalable_layers(self._graph)}
+        layers = *scalable_layers(self._graph), *dense_layers(self._graph)
+        scalable = {node.name: node for node in layers}
         for name, scales in self._ranges.channel_scales.items():
             node = scalable.get(name)
             dims = self._graph.dims(node.input[0]) if node is not None else None
             if dims is None or dims[1] != len(scales.factors):
                 raise ConfigError(
                     "channel scales must belong to the model that is quantised, but layer "
-                    f"{name!r} is no depthwise convolution of {len(scales.factors)} channels; "
+                    f"{name!r} is no convolution that can have {len(scales.factors)} of them; "
                     "calibrate again"
                 )
 

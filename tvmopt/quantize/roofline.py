@@ -18,6 +18,8 @@ from tvmopt.device.target import TargetSpec
 _HERTZ = 2.5e9
 _BYTES_A_SECOND_PER_CORE = 10e9
 _MOST_BYTES_A_SECOND = 200e9
+_FINER = "float16"  # has 11 significant bits, bfloat16 has 8
+_CONVERTS_FLOAT16 = "f16c"  # x86 vectors of float16 to float32 and back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +105,21 @@ def mixed_dtypes(target: TargetSpec) -> tuple[str, ...]:
     return ("int8", half) if faster[half] > 1 else ("int8",)
 
 
+def layer_dtypes(target: TargetSpec) -> tuple[str, ...]:
+    """Return the dtypes among which one is chosen for each layer on a target, besides float32.
+
+    These are :func:`mixed_dtypes`, and float16 last where that has bfloat16 and the CPU computes or
+    converts vectors of float16: a tensor that has too few significant bits in bfloat16 then need
+    not be float32. Depthwise convolutions are such layers; they are bounded by memory.
+    """
+    mixed = mixed_dtypes(target)
+    has_float16 = _CONVERTS_FLOAT16 in target.cpu_flags or roofline_of(target).faster[_FINER] > 1
+    return (*mixed, _FINER) if target.gpu is None and "bfloat16" in mixed and has_float16 else mixed
+
+
 def analysed_dtypes(dtype: str, target: TargetSpec) -> tuple[str, ...]:
     """Return the dtypes to analyse for a conversion to ``dtype``; all of them for float32."""
-    by_dtype = {"float32": LOW_DTYPES, AUTO: mixed_dtypes(target)}
+    by_dtype = {"float32": LOW_DTYPES, AUTO: layer_dtypes(target)}
     return by_dtype.get(dtype, (dtype,))
 
 

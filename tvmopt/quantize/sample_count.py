@@ -26,11 +26,28 @@ def choose_samples(data: Dataset, samples: int, seed: int) -> Dataset:
 
     Whole inputs may be few; rows of a batch are taken in full batches, at least one.
     """
+    return data if data.samples <= samples else data.take(_indices(data, samples, seed))
+
+
+def positions_of_fewer(data: Dataset, fewer: int, more: int, seed: int) -> list[int]:
+    """Return where the batches of :func:`choose_samples` for ``fewer`` are in those for ``more``.
+
+    Returns:
+        Position by position of the fewer batches; empty where batches hold several samples.
+    """
+    if data.batch_size > 1:
+        return []
+    first, second = (_indices(data, samples, seed) for samples in (fewer, more))
+    return [int(at) for at in np.searchsorted(second, first)]
+
+
+def _indices(data: Dataset, samples: int, seed: int) -> np.ndarray:
+    """Return indices of random samples, sorted; more samples hold the fewer of the same seed."""
     if data.samples <= samples:
-        return data
+        return np.arange(data.samples)
     count = max(samples, min(data.batch_size, data.samples))
     order = np.random.default_rng(seed).permutation(data.samples)
-    return data.take(np.sort(order[:count]))
+    return np.sort(order[:count])
 
 
 def first_samples(

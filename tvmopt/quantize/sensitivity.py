@@ -45,6 +45,7 @@ from tvmopt.quantize.sample_count import (
     FIRST_SAMPLES,
     choose_samples,
     first_samples,
+    positions_of_fewer,
     too_few_samples,
     wanted_samples,
 )
@@ -124,7 +125,7 @@ def sensitivity(
 
         judge, why_not_asked = _judge(batches, expected, bar, scores, metric, again)
         parts = setting, layers, nodes, dtypes, batches, bar, judge, progress
-        return Analysis(*parts), why_not_asked
+        return Analysis(*parts, mixes=layer_dtypes), why_not_asked
 
     peaks = roofline_of(target) if target is not None else roofline()
     untimed = why_untimed(target)
@@ -138,8 +139,10 @@ def sensitivity(
     wanted = wanted_samples(analysis, starts, share * time_limit_s)
     if min(wanted, samples, data.samples) > few.samples:
         chosen = choose_samples(data, min(wanted, samples), seed)
+        at = positions_of_fewer(data, min(samples, first), min(wanted, samples), seed)
+        before = {dtype: start.at(at) for dtype, start in starts.items()}
         analysis, why_not_asked = begin(chosen)
-        starts = all_converted(analysis, costs, deadline)
+        starts = all_converted(analysis, costs, deadline, before)
     measurement_s = max(start.seconds for start in starts.values())
     phases = phase_deadlines(time.monotonic(), deadline, measurement_s)
     errors_end = phases.errors

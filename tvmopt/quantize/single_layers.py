@@ -40,7 +40,8 @@ def with_errors(
         costs: A cost for each layer and dtype.
         deadline: Value of ``time.monotonic()`` after which no other layer starts.
         compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
-            samples, evenly spread. Else the worst samples are taken, and fewer for 16-bit floats.
+            samples, evenly spread, a second 16-bit float on fewer. Else the worst samples are
+            taken, and fewer for 16-bit floats.
     """
     single = _SingleLayers.record(analysis, costs, compared, deadline)
     costs = costs | single.own_errors(costs, deadline)
@@ -92,7 +93,9 @@ class _SingleLayers:
         parts = {layer.index: Downstream(graph, nodes[layer.name].output[0]) for layer in layers}
         names = {name for part in parts.values() for name in part.inputs}
         names.update(name for layer in layers for name in nodes[layer.name].input)
-        counts = {d: _COMPARED_BATCHES if compared else _SINGLE_BATCHES[d] for d in analysis.dtypes}
+        whole = analysis.whole_dtypes if compared else ()
+        counts = {d: _COMPARED_BATCHES if d in whole else _SINGLE_BATCHES[d]
+                  for d in analysis.dtypes}  # fmt: skip
         most = min(max(counts.values()), len(analysis.batches))
         spread = np.linspace(0, len(analysis.batches) - 1, most).round().astype(int)
         chosen = spread.tolist() if compared else analysis.judge.hardest(most)

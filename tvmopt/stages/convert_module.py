@@ -54,7 +54,7 @@ class Skipped:
     Attributes:
         by_user: Layers that keep dtype and layout.
         for_accuracy: Layers that keep their dtype only, for accuracy or for time.
-        halves: In an int8 conversion, layers that compute in a 16-bit float: their dtypes.
+        halves: Layers that compute in a 16-bit float, another dtype than the conversion's.
     """
 
     by_user: dict[int, str]

@@ -74,7 +74,7 @@ def resolve_layer_dtypes(
     left = {**by_user, **kept}
     chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in left}
     dtype = whole_model_dtype(chosen.values())
-    halves = half_layers(chosen) if dtype == "int8" else {}
+    halves = {i: half for i, half in half_layers(chosen).items() if half != dtype}
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
     floats = dict.fromkeys(sorted(convertible - chosen.keys()), _CHOSEN)
     floats |= {layer.index: _UNMEASURED for layer in layers if layer.op in GATES} | kept

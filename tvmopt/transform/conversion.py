@@ -62,7 +62,7 @@ def convert_module(
         layout: Layout of the convolutions; ``"NCHW"`` means no conversion.
         skip_layers: Indices of layers that keep dtype and layout.
         keep_dtype: Indices of layers that keep only their dtype.
-        halves: In an int8 module, the layers that compute in a 16-bit float, by index.
+        halves: Layers that compute in a 16-bit float other than ``dtype``, by index.
         allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
         narrow_norms: Whether a LayerNorm may read 16 bits, such as a residual sum; for a GPU.
     """
@@ -87,9 +87,10 @@ def convert_module(
         mod = precision.mod
         keep("dtype", {i: why for i, why in precision.skipped.items() if halves.get(i) == half})
     if dtype in HALF_FLOATS:
-        precision = to_precision(mod, dtype, skip_layers=same_dtype, narrow_norms=narrow_norms)
+        others = sorted({*same_dtype, *halves})
+        precision = to_precision(mod, dtype, skip_layers=others, narrow_norms=narrow_norms)
         mod = precision.mod
-        keep("dtype", precision.skipped)
+        keep("dtype", {i: why for i, why in precision.skipped.items() if i not in halves})
     if dtype != "float32":
         mod = narrow_recurrences(mod, dtype, same_dtype)
     changes: tuple[LayoutChange, ...] = ()
