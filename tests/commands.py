@@ -49,6 +49,8 @@ class CommandServer:
         """Run ``python -m WORDS`` and return its exit code, output and errors as text."""
         files = {name: str(self._folder / name) for name in ("stdout", "stderr")}
         asked = {"words": [*words], "env": dict(env), "cwd": str(cwd), **files}
+        if hasattr(os, "sched_getaffinity"):  # a new process inherits it
+            asked["cores"] = sorted(os.sched_getaffinity(0))
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -78,6 +80,8 @@ def _command(asked: dict[str, Any]) -> NoReturn:
         os.environ.update(asked["env"])
         os.chdir(asked["cwd"])
         tempfile.tempdir = None  # of the server's environment
+        if "cores" in asked:
+            os.sched_setaffinity(0, asked["cores"])
         module, *sys.argv[1:] = asked["words"]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
