@@ -63,9 +63,10 @@ def _wait_until_gone(family):
 @pytest.mark.parametrize(
     "numbers",
     [
-        # This line also comes from ``mlflow run``: see below.
+        # This line also comes from ``mlflow run``: see below. SIGHUP has the same handler, and
+        # ``test_a_signal_that_becomes_another_error_ends_the_command`` tests its exit code.
         pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
-        [signal.SIGHUP],
+        pytest.param([signal.SIGHUP], marks=pytest.mark.slow),
         [signal.SIGINT, signal.SIGINT, signal.SIGTERM],
     ],
 )

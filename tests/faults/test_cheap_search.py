@@ -46,8 +46,8 @@ def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
     check_folders(folder / "tmp", folder, folder / "disk")
 
 
-def test_ten_faults_at_random_moments(tmp_path) -> None:
-    _kill_at_random(tmp_path, seed=1, faults=10, seconds=200)
+def test_each_fault_at_a_random_moment(tmp_path) -> None:
+    _kill_at_random(tmp_path, seed=1, faults=len(FAULTS), seconds=200)
 
 
 @pytest.mark.slow

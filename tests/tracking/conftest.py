@@ -17,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
+from tests.commands import CommandServer
 from tests.mlflow_runs import client_of, runs_of
 from tests.tracking.registered_model import Registered, in_store, register_bundle
 from tests.tracking.serving import NAME, SHAPE, Server
@@ -70,19 +71,23 @@ def mlflow_run(project_env) -> Callable[..., subprocess.CompletedProcess]:
 
 
 @pytest.fixture(scope="session")
-def run_flow(project_env) -> Callable[..., subprocess.CompletedProcess]:
-    """Run an entry point as ``mlflow run`` does, without its three seconds of CPU time."""
+def run_flow(project_env, tmp_path_factory) -> Iterator[Callable[..., subprocess.CompletedProcess]]:
+    """Run an entry point as ``mlflow run`` does, without the imports; see ``tests.commands``."""
+    folder = tmp_path_factory.mktemp("commands")
+    server: CommandServer | None = None
 
-    def run(folder: Path, entry: str, **params: object) -> subprocess.CompletedProcess:
+    def run(folder_: Path, entry: str, **params: object) -> subprocess.CompletedProcess:
+        nonlocal server
+        if server is None:
+            server = CommandServer(folder, project_env(folder))
         known = {parameter.name for parameter in ENTRY_POINTS[entry]}
         params = {k: v for k, v in _QUICK.items() if k in known} | params
         words = [word for name, value in params.items() for word in (f"--{name}", str(value))]
-        return subprocess.run(
-            [sys.executable, "-m", f"flows.{entry}", *words],
-            cwd=ROOT, env=project_env(folder), capture_output=True, text=True,
-        )  # fmt: skip
+        return server.run([f"flows.{entry}", *words], project_env(folder_), ROOT)
 
-    return run
+    yield run
+    if server is not None:
+        server.close()
 
 
 @pytest.fixture

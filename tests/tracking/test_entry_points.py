@@ -1,12 +1,13 @@
-"""Each entry point through ``mlflow run``, on a model with two inputs and two outputs.
+"""Each entry point, on a model with two inputs and two outputs.
 
-Here the tuning granularity is the operator; the example of ``test_main.py`` tunes subgraphs.
+The file MLproject passes all parameters to every entry point (``tests/cli/test_command_line.py``);
+the example of ``test_main.py`` runs through ``mlflow run``. Here the tuning granularity is the
+operator; the example tunes subgraphs.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 import subprocess
 import sys
@@ -25,16 +26,6 @@ from tvmopt.tracking.pipeline.workflow import tune
 from tvmopt.tracking.store.earlier import earlier_databases
 from tvmopt.tracking.store.stage_run import Session
 from tvmopt.tune.database import granularity_of
-
-_NEXT = "next entry point\n"
-# Call ``mlflow run`` several times in one process, because importing MLflow takes two CPU seconds.
-_RUN_EACH = f"""
-import json, sys
-import mlflow
-for entry, parameters in json.loads(sys.argv[2]).items():
-    print({_NEXT!r}, end="", flush=True)
-    mlflow.projects.run(sys.argv[1], entry, parameters=parameters, env_manager="local")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +47,9 @@ def _ok(done: subprocess.CompletedProcess) -> str:
 
 
 @pytest.fixture(scope="module")
-def steps(store, project_env, root):
+def steps(store, run_flow):
     """Run the entry points one after the other; return the output of each by name."""
-    model = {"model": str(store / "two.onnx"), "name": "two", "threads": 1}
+    model = {"model": store / "two.onnx", "name": "two", "threads": 1}
     few = {**model, "granularity": "operator", "topk": 1}
     calls = {
         "convert": model,
@@ -66,14 +57,9 @@ def steps(store, project_env, root):
         "build": few,
         "evaluate": {**few, "repeats": 20},
         "promote": {"name": "two"},
-        "pull": {"name": "two", "output": str(store / "pulled")},
+        "pull": {"name": "two", "output": store / "pulled"},
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN_EACH, str(root), json.dumps(calls)],
-        cwd=store, env=project_env(store), capture_output=True, text=True,
-    )  # fmt: skip
-    _, *printed = _ok(done).split(_NEXT)
-    return dict(zip(calls, printed, strict=True))
+    return {entry: _ok(run_flow(store, entry, **asked)) for entry, asked in calls.items()}
 
 
 def test_steps_one_at_a_time_share_their_work(store, steps):
@@ -198,7 +184,7 @@ def test_a_search_begins_from_databases_of_its_granularity_alone(
     # This process has fewer cores once a model was run in it: TVM ties its threads to them.
     (run,) = _runs(store, "tags.`tvmopt.stage` = 'tune'")
     monkeypatch.setattr(host, "fingerprint", lambda: run.data.tags["tvmopt.fingerprint"])
-    session = Session(client_of(store), "0", "", {}, True, tmp_path, 1)
+    session = Session(client_of(store), run.info.experiment_id, "", {}, True, tmp_path, 1)
     [found] = earlier_databases(session, "operator")
     assert granularity_of(found) == "operator"
     assert earlier_databases(session, "subgraph") == []

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import CommandServer
 from tvmopt.search.effort import Effort
 
 FAKE = Path(__file__).parents[1] / "fake_gpu"
+_TRIALS = 5
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -33,27 +33,40 @@ def environment(project_env, root):
 
 
 @pytest.fixture(scope="module")
-def command(search_command, tmp_path_factory):
-    """Return the command of the search: bfloat16 does not fit."""
-    space = tmp_path_factory.mktemp("space") / "space.yaml"
-    space.write_text("skip_layers: {bfloat16: ['']}\n")
-    return search_command(
-        target="cuda", threads=1, dtypes="float32,float16,bfloat16", layouts="NHWC", topk=1,
-        strategies="default,fast", trials=6, time_budget=0, sensitivity_time=12, repeats=20,
-        space=space,
-    )  # fmt: skip
+def run(environment, tmp_path_factory, root):
+    """Run a command on a machine with the pretended GPU, in a store; return its output."""
+    folder = tmp_path_factory.mktemp("commands")
+    server = CommandServer(folder, environment(folder))
+
+    def output(words: list[str], store_folder: Path) -> str:
+        done = server.run(words, environment(store_folder), root)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    yield output
+    server.close()
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory, make_store, store, command, environment, root):
+def command(search_command, tmp_path_factory):
+    """Return the words of the search: bfloat16 does not fit."""
+    space = tmp_path_factory.mktemp("space") / "space.yaml"
+    space.write_text("skip_layers: {bfloat16: ['']}\n")
+    _, _, *words = search_command(
+        target="cuda", threads=1, dtypes="float32,float16,bfloat16", layouts="NHWC", topk=1,
+        strategies="default,fast", trials=_TRIALS, time_budget=0, sensitivity_time=3, repeats=20,
+        space=space,
+    )  # fmt: skip
+    return words
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, make_store, store, command, run):
     """Return folder, store and output of the finished search."""
     folder = tmp_path_factory.mktemp("gpu-search")
     make_store(folder)
-    done = subprocess.run(
-        command, cwd=root, env=environment(folder), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder, store(folder), done.stdout
+    said = run(command, folder)
+    return folder, store(folder), said
 
 
 def _stage(found, run, stage: str):
@@ -105,27 +118,20 @@ def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
     assert not found.runs("tags.`tvmopt.stage` = 'sensitivity'")
 
 
-def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, environment, root) -> None:
+def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     make_store(tmp_path)
     asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=12"]
-    command = [sys.executable, "-m", "flows.sensitivity", *asked]
-    done = subprocess.run(
-        command, cwd=root, env=environment(tmp_path), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(["flows.sensitivity", *asked], tmp_path)
     found = store(tmp_path)
-    [run] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
-    folder = Path(run.info.artifact_uri.removeprefix("file://"))
+    [made] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
+    folder = Path(made.info.artifact_uri.removeprefix("file://"))
     with (folder / "sensitivity.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert any(float(row["latency_s"] or 0) > 0 for row in rows)
-    assert "layers are not timed: target" not in run.data.tags.get("tvmopt.notes", "")
+    assert "layers are not timed: target" not in made.data.tags.get("tvmopt.notes", "")
 
 
-def test_a_search_goes_on_where_it_ended(searched, command, environment, root) -> None:
+def test_a_search_goes_on_where_it_ended(searched, command, run) -> None:
     folder, _, _ = searched
-    done = subprocess.run(
-        command, cwd=root, env=environment(folder), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "gone on with: 6 trials done" in done.stdout and "reused" in done.stdout
+    said = run(command, folder)
+    assert f"gone on with: {_TRIALS} trials done" in said and "reused" in said

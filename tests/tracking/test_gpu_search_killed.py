@@ -15,7 +15,9 @@ from tests.mlflow_runs import client_of, runs_of
 
 FAKE = Path(__file__).parents[1] / "fake_gpu"
 _TRIALS = 4
-pytestmark = pytest.mark.timeout(600)
+# ``tests/faults/test_cheap_search.py`` kills searches at random moments by default, and
+# ``test_gpu_search.py`` goes on with one.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _kill_at(command: list[str], env: dict[str, str], root: Path, line: str) -> None:

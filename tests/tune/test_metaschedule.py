@@ -39,7 +39,7 @@ from .models import (
 )
 
 KEY = DatabaseKey(target=canonical_target(TARGET), threads=THREADS)
-OPTIONS = TuneOptions(trials=16, time_budget_s=0, threads=THREADS)
+OPTIONS = TuneOptions(trials=8, time_budget_s=0, threads=THREADS)
 
 
 def ignore(done: int, total: int, text: str) -> None:
@@ -74,7 +74,7 @@ def tuned(tmp_path_factory) -> tuple[TuneResult, Path]:
 
 def test_records_win_and_compute_the_same(tuned) -> None:
     result, _ = tuned
-    assert result.trials == 16
+    assert result.trials == 8
     applied = apply_database(conv_net(), result.database_dir, KEY, TARGET)
     from_table = {task.name for task in result.tasks if task.source == "database"}
     assert applied.served == from_table

@@ -226,7 +226,7 @@ def test_results_stay_with_narrow_vectors(name: str) -> None:
     check(build, operands, NARROW)
 
 
-_SMALL = hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
+_SMALL = hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
 
 
 @_SMALL

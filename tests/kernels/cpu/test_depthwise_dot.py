@@ -34,7 +34,7 @@ from tvmopt.measure.split import split_packing
 __all__ = ["emulated_dots"]
 
 _SETTINGS = hypothesis.settings(
-    max_examples=5,
+    max_examples=2,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
@@ -66,8 +66,9 @@ CASES = {
     "one column": ByteDepthwise(size=(9, 3)),
     "one row": ByteDepthwise(size=(3, 14), data="int8"),
 }
+# Of an instruction that this CPU lacks, every second case; this CPU's own has all of them.
 EMULATED = [
-    *(("sapphirerapids", name) for name in CASES),
+    *(("sapphirerapids", name) for name in list(CASES)[::2]),
     *(("alderlake", name) for name in ("5x5", "one row")),
     *(("skylake-avx512", name) for name in ("4x6, int8", "5x1")),
     *(("sierraforest", name) for name in ("3x3, stride 2, int8",)),

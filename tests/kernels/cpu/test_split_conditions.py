@@ -73,7 +73,7 @@ def test_very_many_parts_stay_a_loop() -> None:
     )
 
 
-@hypothesis.settings(max_examples=16, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @hypothesis.given(
     rows=st.sampled_from([1, 3, 600]),
     widths=st.lists(st.integers(1, 70), min_size=2, max_size=8),

@@ -87,7 +87,7 @@ def test_the_transpose_may_come_first() -> None:
     check(build, [((1, 3, 48, 192), "float32")], template="elementwise")
 
 
-@hypothesis.settings(max_examples=16, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @hypothesis.given(
     batch=st.sampled_from([1, 2]),
     channels=st.integers(1, 4),

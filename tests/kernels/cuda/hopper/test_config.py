@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from tests.kernels.cuda.hopper.sources import conv_config, gemm_config
 from tvmopt.kernels.emit import hint_from_dict
+from tvmopt.kernels.families import by_name
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,16 @@ def test_round_trip(config):
     again = hint_from_dict(json.loads(json.dumps(config.to_dict())))
     assert again == config and again.config_id == config.config_id
     assert again.group == config.group and len(config.features) == 13
+
+
+def test_a_copy_is_as_the_constructor_makes_it():
+    config = gemm_config(m_atoms=2, stages=6)
+    copy = config.replaced(stages=4, swap_ab=True)
+    assert copy == dataclasses.replace(config, stages=4, swap_ab=True)
+    assert hash(copy) == hash(dataclasses.replace(copy))
+    assert (config.stages, config.swap_ab) == (6, False)
+
+
+@pytest.mark.parametrize("family", by_name().values(), ids=lambda family: family.name)
+def test_copies_skip_no_check_of_a_constructor(family):
+    assert not hasattr(family.config_type, "__post_init__")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm_ffi
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import sym, tirx
 
@@ -24,6 +25,29 @@ EXTENTS = st.integers(1, 40)
 def test_every_tile_is_computed_once(down, across, group):
     tiles = {tile_of(number, down, across, group) for number in range(down * across)}
     assert tiles == {(row, column) for row in range(down) for column in range(across)}
+
+
+@settings(deadline=None)
+@given(EXTENTS, EXTENTS, st.sampled_from(RASTER_GROUPS))
+def test_arrays_and_ints_give_the_same_order(down, across, group):
+    numbers = np.arange(down * across)
+    rows, columns = tile_of(numbers, down, across, group)
+    found = list(zip(rows.tolist(), columns.tolist(), strict=True))
+    assert found == [tile_of(number, down, across, group) for number in numbers.tolist()]
+
+
+@settings(deadline=None, max_examples=50)
+@given(EXTENTS, EXTENTS, st.sampled_from(RASTER_GROUPS))
+def test_a_gpc_reads_each_row_and_column_of_tiles_once(down, across, group):
+    arch, tile = GPUS["nvidia-h200"], (64, 128)
+    count = min(down * across, arch.gpc_sms * arch.gpcs)
+    places = [tile_of(number, down, across, group) for number in range(count)]
+    read = 0
+    for size in (arch.gpc_sms // 2, arch.gpc_sms):
+        for first in range(0, count, size):
+            rows, columns = zip(*places[first : first + size], strict=True)
+            read += tile[0] * len(set(rows)) + tile[1] * len(set(columns))
+    assert lines_read(arch, tile, down, across, group) == read
 
 
 @pytest.mark.parametrize(("down", "across"), [(3, 7), (16, 8), (47, 2), (13, 9)])

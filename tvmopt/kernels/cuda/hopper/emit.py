@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
+import numpy as np
 from tvm import tirx
 from tvm.backend.cuda.lang import SMEMPool
 from tvm.ir import Expr
@@ -17,6 +19,9 @@ from tvm.tirx.script.builder import ir as build
 
 from tvmopt.device import dtypes
 
+#: An index: an expression, a number, or an array of numbers.
+Number: TypeAlias = Expr | int | np.ndarray
+_KNOWN = (int, np.ndarray)
 _PAIR = "__forceinline__ __device__ void {}(void* p, {} a, {} b) {{ {} }}\n"
 _FOUR = "__forceinline__ __device__ void {0}(void* p, {1} a, {1} b, {1} c, {1} d) {{ {2} }}\n"
 # Registers of one asm statement.
@@ -69,16 +74,16 @@ def const(value: int, dtype: str = "int32") -> Expr:
     return tirx.const(value, dtype)
 
 
-def quotient(a: Expr | int, b: Expr | int) -> Expr:
+def quotient(a: Number, b: Number) -> Any:
     """Return ``a / b`` of non-negative numbers; TVM's floor division also handles signs."""
-    if isinstance(a, int) and isinstance(b, int):
+    if isinstance(a, _KNOWN) and isinstance(b, _KNOWN):
         return a // b
     return tirx.truncdiv(a, b)
 
 
-def remainder(a: Expr | int, b: Expr | int) -> Expr:
+def remainder(a: Number, b: Number) -> Any:
     """Return ``a % b`` of non-negative numbers."""
-    if isinstance(a, int) and isinstance(b, int):
+    if isinstance(a, _KNOWN) and isinstance(b, _KNOWN):
         return a % b
     return tirx.truncmod(a, b)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -61,7 +60,7 @@ def gemm_configs(problem: GemmProblem, arch: CudaArch) -> list[Ranked[HopperConf
     plain = _tiled_with_bases(base, problem.dtype, problem.out, swap, fine, whole)
     if problem.k_major == (False, False):
         # Neither operand allows tiles of other widths than 64 while its stage holds just a tile.
-        blocks = dataclasses.replace(base, whole_blocks=True)
+        blocks = base.replaced(whole_blocks=True)
         plain += _tiled_with_bases(blocks, problem.dtype, problem.out, swap, fine, whole)
     split = _with_bases(workspace_configs(base, problem, swap), problem.dtype)
     best: dict[HopperConfig, HopperCost] = {}
@@ -94,9 +93,8 @@ def _tiled_with_bases(
 
 def _with_bases(configs: Iterable[HopperConfig], dtype: str) -> _WithBases:
     """Pair each configuration that fits ``dtype`` with its base: the same without multicast."""
-    replace = dataclasses.replace
     return tuple(
-        (c, replace(c, cluster_m=1, cluster_n=1, wgmma_wait_depth=1))
+        (c, c.replaced(cluster_m=1, cluster_n=1, wgmma_wait_depth=1))
         for c in configs
         if c.why_not_dtype(dtype) is None
     )
@@ -128,7 +126,7 @@ def _in_order(
             ]
             groups = tuple(g for _, g in sorted(zip(more, groups, strict=True)))
         for place, group in enumerate(groups[: None if number < _RASTERED else 1]):
-            ordered = dataclasses.replace(config, raster_group=group)
+            ordered = config.replaced(raster_group=group)
             ranked.append(
                 Ranked(ordered, cost.cycles * (1.0 + COSTS.raster_slowdown * place), cost.facts)
             )
@@ -162,7 +160,7 @@ def conv_configs(
         if why_not_conv(tiled, config) is None:
             box = boxes(tiled, config.warpgroup_m)[0]
             cost = conv_cost(tiled, config, box, packing)
-            boxed = dataclasses.replace(config, pixel_box=box)
+            boxed = config.replaced(pixel_box=box)
             found.append(Ranked(boxed, cost.cycles, cost.facts))
     return sorted(found, key=lambda r: r.cycles)
 

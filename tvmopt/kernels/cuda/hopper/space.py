@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -41,33 +40,32 @@ def tiled_configs(
         whole: Whether to include epilogue buffers that hold a whole tile, so that a residual can
             be prefetched.
     """
-    replace = dataclasses.replace
     for plain in _tiles(base, _FINE_TILE_N if fine else _TILE_N):
         width = ceil_div(plain.tile_n * BYTES[out], 128)
         for buffers in sorted({1, 2, width} if whole else {1, 2}):
             if width % buffers == 0:
                 for config in (plain, *_multicast(plain)):
-                    yield from _filled(replace(config, epilogue_buffers=buffers))
+                    yield from _filled(config.replaced(epilogue_buffers=buffers))
                 if plain.consumer_warpgroups == 2:
-                    pingpong = replace(plain, pingpong=True, epilogue_buffers=buffers)
+                    pingpong = plain.replaced(pingpong=True, epilogue_buffers=buffers)
                     yield from _filled(pingpong)
         for config in (plain, *_multicast(plain)):
-            once = replace(config, persistent=False)
-            yield from _filled(replace(once, epilogue_buffers=width))
-            yield from _filled(replace(once, smem_store=True))
-            yield from _filled(replace(config, smem_store=True))
+            once = config.replaced(persistent=False)
+            yield from _filled(once.replaced(epilogue_buffers=width))
+            yield from _filled(once.replaced(smem_store=True))
+            yield from _filled(config.replaced(smem_store=True))
         for split in _SPLIT_K[1:]:
-            part = replace(plain, persistent=False, split_k=split)
-            yield from _filled(replace(part, smem_store=True))
-            yield from _filled(replace(part, epilogue_buffers=1))
+            part = plain.replaced(persistent=False, split_k=split)
+            yield from _filled(part.replaced(smem_store=True))
+            yield from _filled(part.replaced(epilogue_buffers=1))
     if swap:
         for plain in _tiles(base, _FINE_TILE_N):
             atoms = plain.m_atoms
-            swapped = replace(plain, swap_ab=True, persistent=False, epilogue_buffers=atoms)
+            swapped = plain.replaced(swap_ab=True, persistent=False, epilogue_buffers=atoms)
             for split in _SPLIT_K:
-                part = replace(swapped, split_k=split)
-                yield from _filled(replace(part, smem_store=True))
-                yield from _filled(replace(part, epilogue_buffers=1 if split > 1 else atoms))
+                part = swapped.replaced(split_k=split)
+                yield from _filled(part.replaced(smem_store=True))
+                yield from _filled(part.replaced(epilogue_buffers=1 if split > 1 else atoms))
             for config in _multicast(swapped):
                 yield from _filled(config)
 
@@ -75,13 +73,13 @@ def tiled_configs(
 def _tiles(base: _Config, widths: Sequence[int]) -> Iterator[_Config]:
     """Yield ``base`` with each tile height and each of the tile widths."""
     for (atoms, consumers), width in itertools.product(_HEIGHTS, widths):
-        yield dataclasses.replace(base, m_atoms=atoms, consumer_warpgroups=consumers, tile_n=width)
+        yield base.replaced(m_atoms=atoms, consumer_warpgroups=consumers, tile_n=width)
 
 
 def _multicast(config: _Config) -> Iterator[_Config]:
     """Yield ``config`` with each cluster shape for multicast."""
     for m, n in _CLUSTERS:
-        yield dataclasses.replace(config, cluster_m=m, cluster_n=n)
+        yield config.replaced(cluster_m=m, cluster_n=n)
 
 
 def workspace_configs(
@@ -89,22 +87,22 @@ def workspace_configs(
 ) -> Iterator[HopperConfig]:
     """Yield split-K through workspace, with slices that fill the GPU where tiles do not."""
     steps = problem.k_blocks
-    replace, sms = dataclasses.replace, base.arch.sms
+    sms = base.arch.sms
     ways = [(width, False) for width in _TILE_N]
     ways += [(width, True) for width in _FINE_TILE_N if swap]
     for (atoms, consumers), (width, swapped) in itertools.product(_HEIGHTS, ways):
         left, right = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-        plain = replace(
-            base, m_atoms=atoms, consumer_warpgroups=consumers, tile_n=width,
+        plain = base.replaced(
+            m_atoms=atoms, consumer_warpgroups=consumers, tile_n=width,
             split_k_workspace=True, swap_ab=swapped,
         )  # fmt: skip
         tiles = ceil_div(left, plain.tile_m) * ceil_div(right, width) * problem.batch
         for split in {sms // tiles, 2 * sms // tiles}:
             if split > 1 and steps >= _MIN_SLICE * split:
-                whole = replace(plain, split_k=split)
+                whole = plain.replaced(split_k=split)
                 for buffers in (1, 2):
-                    yield from _filled(replace(whole, epilogue_buffers=buffers))
-                yield from _filled(replace(whole, smem_store=True, persistent=False))
+                    yield from _filled(whole.replaced(epilogue_buffers=buffers))
+                yield from _filled(whole.replaced(smem_store=True, persistent=False))
 
 
 def _filled(config: _Config) -> Iterator[_Config]:
@@ -114,9 +112,9 @@ def _filled(config: _Config) -> Iterator[_Config]:
     """
     capacity = config.arch.smem_bytes
     for stages in range(min(_MOST_STAGES, capacity // config.stage_bytes), 1, -1):
-        full = dataclasses.replace(config, stages=stages)
+        full = config.replaced(stages=stages)
         if full.smem_bytes <= capacity:
             multicast = config.multicast_size > 1
             depth = 2 if multicast and stages >= _WAIT_DEPTH_2_STAGES else 1
-            yield dataclasses.replace(full, wgmma_wait_depth=depth)
+            yield full.replaced(wgmma_wait_depth=depth)
             return

@@ -11,7 +11,9 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 from tvm.ir import Expr
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx.script.builder import ir as build
@@ -19,6 +21,7 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.hopper.config import HopperConfig
 from tvmopt.kernels.cuda.hopper.emit import (
+    Number,
     Scalar,
     Threads,
     const,
@@ -160,9 +163,7 @@ def _tiles(extent: Expr | int, tile: int) -> Expr | int:
     return quotient(extent + (tile - 1), tile)
 
 
-def tile_of(
-    number: Expr | int, down: Expr | int, across: Expr | int, group: int
-) -> tuple[Expr | int, Expr | int]:
+def tile_of(number: Number, down: Expr | int, across: Expr | int, group: int) -> tuple[Any, Any]:
     """Return row and column of a tile: raster groups of ``group`` rows, column-major inside.
 
     Order for ``group`` = 2::
@@ -175,7 +176,7 @@ def tile_of(
     a common operand tile once.
 
     Args:
-        number: Linear tile index; an expression, or an int like the next two.
+        number: Linear tile index; an expression, or an int like the next two, or an array of them.
         down: Number of rows of tiles.
         across: Number of columns of tiles.
         group: Height of a raster group.
@@ -188,14 +189,16 @@ def tile_of(
         return quotient(number, across), remainder(number, across)
     span = across * group
     first, inner = quotient(number, span) * group, remainder(number, span)
-    rows: Expr | int = group
+    rows: Number = group
     if not isinstance(down, int) or down % group:
         left = down - first
-        rows = min(group, left) if isinstance(left, int) else T.min(T.int32(group), left)
+        if isinstance(left, np.ndarray):
+            rows = np.minimum(group, left)
+        else:
+            rows = min(group, left) if isinstance(left, int) else T.min(T.int32(group), left)
     return first + remainder(inner, rows), quotient(inner, rows)
 
 
-@functools.cache
 def lines_read(arch: CudaArch, tile: tuple[int, int], down: int, across: int, raster: int) -> int:
     """Return how many operand lines of one K block the GPCs read from L2 in the first wave.
 
@@ -206,15 +209,21 @@ def lines_read(arch: CudaArch, tile: tuple[int, int], down: int, across: int, ra
         across: Number of columns of tiles.
         raster: Height of a raster group.
     """
-    count = min(down * across, arch.gpc_sms * arch.gpcs)
-    total = 0
-    for size in (arch.gpc_sms // 2, arch.gpc_sms):  # half GPCs have their own path: count both
-        for first in range(0, count, size):
-            numbers = range(first, min(count, first + size))
-            places = [tile_of(number, down, across, raster) for number in numbers]
-            total += len({row for row, _ in places}) * tile[0]
-            total += len({column for _, column in places}) * tile[1]
-    return total
+    rows, columns = _tiles_read(arch.gpc_sms, arch.gpcs, down, across, raster)
+    return rows * tile[0] + columns * tile[1]
+
+
+@functools.cache
+def _tiles_read(gpc_sms: int, gpcs: int, down: int, across: int, raster: int) -> tuple[int, int]:
+    """Return how many rows and columns of tiles the GPCs read, each GPC for itself."""
+    numbers = np.arange(min(down * across, gpc_sms * gpcs))
+    row, column = tile_of(numbers, down, across, raster)
+    rows = columns = 0
+    for size in (gpc_sms // 2, gpc_sms):  # half GPCs have their own path: count both
+        gpc = numbers // size
+        rows += np.unique(gpc * down + row).size
+        columns += np.unique(gpc * across + column).size
+    return rows, columns
 
 
 def ranked_raster_groups(config: HopperConfig, rows: int, columns: int) -> tuple[int, ...]:
