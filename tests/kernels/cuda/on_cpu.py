@@ -24,8 +24,8 @@ def defined_instructions() -> Iterator[None]:
     """Context in which tensor intrinsics have their descriptions as implementations."""
     register = mma._register
 
-    def plainly(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
-        return register(f"{name}_defined", lambda: (make()[0], make()[0]))
+    def plainly(name: str, make: Callable[..., tuple[Any, Any]], *of: Any) -> str:
+        return register(f"{name}_defined", lambda: (make(*of)[0], make(*of)[0]))
 
     mma._register = plainly
     try:
