@@ -83,5 +83,5 @@ class SourceScoringServer(ScoringServer):
 
 def _refused(error: Exception) -> RefusedRequestError:
     return RefusedRequestError(
-        f"the body must hold what the source takes, but: {in_one_line(error)}"
+        f"the body must hold what the source takes, but: {in_one_line(error)}; send such rows"
     )
