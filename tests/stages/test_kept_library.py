@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -14,7 +15,7 @@ from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages import kept_library
 from tvmopt.stages.build import SOURCES_FILE, build
-from tvmopt.stages.tune import tune
+from tvmopt.stages.tune import _is_too_short, tune
 from tvmopt.stages.tune_files import TASKS_FILE
 
 KEPT = ", compiled by the convert stage"
@@ -110,6 +111,24 @@ def test_strategy_default_takes_over_where_the_schedules_come_from(
         shutil.rmtree(converted / kept_library.FOLDER, ignore_errors=True)
     assert tables[0] == tables[1]
     assert "default:" in tables[0][0]
+
+
+def test_fast_in_too_short_a_time_takes_over_what_is_compiled(
+    converted, built, tmp_path, monkeypatch
+):
+    functions = len(kept_library.find(converted, resolve_target("host", 2)).built.sources)
+    out = tmp_path / "short"
+    out.mkdir()
+    target = resolve_target("host", 2).to_dict()
+    config = TuneConfig(target, time_budget=0.29 * functions)  # 0.3 s are needed for each
+    with monkeypatch.context() as patch:
+        patch.setattr("tvmopt.tune.fast.search", lambda *_: pytest.fail("was measured"))
+        result = tune(config, converted, out, lambda *_: None)
+    assert f"top-1 of 'fast' for each, since {config.time_budget:g} s are" in result.changed[-1]
+    assert _is_kept(built(converted, tune_dir=out)[0])
+    longer = dataclasses.replace(config, time_budget=0.31 * functions)
+    assert not _is_too_short(longer, converted, resolve_target("host", 2))
+    assert not _is_too_short(TuneConfig(target), converted, resolve_target("host", 2))
 
 
 def test_the_facts_name_what_was_compiled(converted):

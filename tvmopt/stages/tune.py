@@ -31,6 +31,9 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import write_plan
 from tvmopt.tune.base import TuneOptions, TuneResult, TuneStrategy
 
+# Seconds to rank and measure a function. In 30 s, 10 candidates of 96 functions were measured on a
+# slow machine with 2 cores (PP-OCR det): benchmarks/results/2026-11-28-auto-quarter.md.
+_S_A_FUNCTION = 0.3
 #: Tag with the reason why nothing was measured.
 UNMEASURED_TAG = "tvmopt.unmeasured.tuning"
 
@@ -53,7 +56,7 @@ def tune(
     Further sizes have the records of the largest, and fewer candidates for the rest.
 
     Where neither this machine nor a board can run the target, ``fast`` takes top-1 of its cost
-    model, unmeasured, and a tag says so.
+    model, unmeasured, and a tag says so; it does so, too, where the time is too short to measure.
 
     Raises:
         ConfigError: When nothing can run the target, but the strategy must measure; when there is
@@ -75,16 +78,32 @@ def tune(
         board=board,
         granularity=config.granularity,
     )
+    if too_short := _is_too_short(config, convert_dir, target):
+        config = dataclasses.replace(config, strategy="default")
     strategy = create_strategy(config.strategy)
     result = _tune_largest(config, strategy, options, convert_dir, out_dir, progress)
     result.tags.update(tags)
     if target.gpu is not None:
         result.tags[CONSTANTS_TAG] = constants_words(target.gpu)
+    if too_short:
+        result.changed.append(
+            f"top-1 of 'fast' for each, since {options.time_budget_s:g} s are too short to measure"
+        )
     if UNMEASURED_TAG in tags:
         result.changed.append(f"top-1 of 'fast' for each, since {target.why_not_here()}")
     if size_folders(convert_dir)[1:]:
         tune_further_sizes(config, strategy, options, convert_dir, out_dir, progress, result)
     return result
+
+
+def _is_too_short(config: TuneConfig, convert_dir: Path, target: TargetSpec) -> bool:
+    """Return whether ``fast`` would rank most of its time, and measure few functions.
+
+    The build then takes over the library that the convert stage has compiled.
+    """
+    kept = kept_library.find(convert_dir, target) if config.strategy == "fast" else None
+    functions = len(kept.built.sources) if kept is not None else 0
+    return 0 < config.time_budget < _S_A_FUNCTION * functions
 
 
 def _where(
