@@ -120,6 +120,7 @@ def test_a_short_time_is_for_the_layers_as_converted(converted, tmp_path, monkey
 def test_a_spent_time_leaves_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tune_layers, "measured_seconds", pytest.fail)
     monkeypatch.setattr(tune_layers, "_S_AN_IMPLEMENTATION", 0.0)
+    monkeypatch.setattr("tvmopt.stages.tune._S_A_FUNCTION", 0.0)
     config = TuneConfig(SPEC.to_dict(), time_budget=1e-3)
     result = tune(config, converted[0], tmp_path, lambda *_: None)
     assert read_plan(tmp_path / PLAN_FILE) == {}

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tvm import tirx
+
 from tvmopt.choices import MEASURING
 from tvmopt.config import TuneConfig
 from tvmopt.device.gpus import CONSTANTS_TAG, constants_words
@@ -99,11 +101,14 @@ def tune(
 def _is_too_short(config: TuneConfig, convert_dir: Path, target: TargetSpec) -> bool:
     """Return whether ``fast`` would rank most of its time, and measure few functions.
 
-    The build then takes over the library that the convert stage has compiled.
+    The build then takes over the library that the convert stage has compiled, where that kept one.
     """
-    kept = kept_library.find(convert_dir, target) if config.strategy == "fast" else None
-    functions = len(kept.built.sources) if kept is not None else 0
-    return 0 < config.time_budget < _S_A_FUNCTION * functions
+    if config.strategy != "fast" or not config.time_budget:
+        return False
+    kept = kept_library.find(convert_dir, target)
+    lowered = kept.lowered() if kept else lower(read_size(convert_dir, 0), target.to_tvm())
+    functions = sum(isinstance(func, tirx.PrimFunc) for _, func in lowered.functions_items())
+    return config.time_budget < _S_A_FUNCTION * functions
 
 
 def _where(
