@@ -88,9 +88,11 @@ def narrow_ranges(
             if not error < least:
                 break
             least = error
-            if error < (1 - _LEAST_GAIN) * before and scaled is None:
+            if not error < (1 - _LEAST_GAIN) * before:
+                continue
+            if scaled is None:
                 tensors[name] = pair
-            elif error < (1 - _LEAST_GAIN) * before and scaled is not None:
+            else:
                 scales[nodes[0].name] = dataclasses.replace(scaled, low=pair[0], high=pair[1])
     return dataclasses.replace(ranges, tensors=tensors, channel_scales=scales)
 

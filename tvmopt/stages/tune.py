@@ -106,8 +106,11 @@ def _is_too_short(config: TuneConfig, convert_dir: Path, target: TargetSpec) -> 
     if config.strategy != "fast" or not config.time_budget:
         return False
     kept = kept_library.find(convert_dir, target)
-    lowered = kept.lowered() if kept else lower(read_size(convert_dir, 0), target.to_tvm())
-    functions = sum(isinstance(func, tirx.PrimFunc) for _, func in lowered.functions_items())
+    if kept is not None:
+        functions = len(kept.built.sources)
+    else:
+        lowered = lower(read_size(convert_dir, 0), target.to_tvm())
+        functions = sum(isinstance(func, tirx.PrimFunc) for _, func in lowered.functions_items())
     return config.time_budget < _S_A_FUNCTION * functions
 
 

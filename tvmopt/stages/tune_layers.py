@@ -89,7 +89,7 @@ def tune_layers(
     """
     start, deadline = time.perf_counter(), Deadline(options.time_budget_s)
     llvm, arch = target.to_tvm(), target.arch()
-    time_is_short = _is_too_short(options.time_budget_s, mod)
+    time_is_short = _is_too_short_for_alternatives(options.time_budget_s, mod)
     alternatives = None if time_is_short else find_alternatives(mod, llvm, arch)
     if alternatives is None:
         lowered = lower(mod, llvm)
@@ -131,7 +131,7 @@ def tune_layers(
     )  # fmt: skip
 
 
-def _is_too_short(budget_s: float, mod: tvm.IRModule) -> bool:
+def _is_too_short_for_alternatives(budget_s: float, mod: tvm.IRModule) -> bool:
     """Return whether a time limit is too short to measure the alternatives of all layers.
 
     A part of them would say little: a layout pays where neighbouring layers have it, too.

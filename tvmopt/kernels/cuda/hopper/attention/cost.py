@@ -72,7 +72,7 @@ def attention_cost(problem: AttentionProblem, config: HopperAttentionConfig) -> 
     p, c = problem, config
     gemms, softmax = _gemm_cycles(p, c), _softmax_cycles(p, c)
     block = _block_cycles(p, c, gemms, softmax)
-    # A warpgroup's first softmax and its last O overlap none of its own work; nor does its first S,
+    # A warpgroup's first softmax and its last O overlap no other work of it; nor does its first S,
     # unless it comes before the epilogue.
     ends = gemms[1] + softmax + (gemms[0] if c.query_stages == 1 else 0)
     if p.causal is not MaskedBy.NOTHING or p.keys % c.tile_keys:
