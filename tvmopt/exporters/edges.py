@@ -108,8 +108,8 @@ def _accepts(
     except Exception:  # the source's refusal, of whatever class
         return False
     try:
-        with np.errstate(over="raise"):  # float32 does not hold the number
+        with np.errstate(over="ignore"):  # what float32 does not hold is infinite in the graph
             found = answer(interface, rows)
         return agreement({"answer": found}, {"answer": want}).is_exact
-    except (TvmoptError, TypeError, ValueError, FloatingPointError):
-        return False  # the graph refuses, or there is no such number
+    except (TvmoptError, TypeError, ValueError):  # the graph's refusal, or no such number
+        return False
