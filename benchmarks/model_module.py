@@ -26,5 +26,5 @@ def converted_module(model: onnx.ModelProto, target: Any) -> tuple[Any, str]:
     def converted(layout: str) -> Any:
         return convert_module(imported, layout=layout).mod
 
-    layout = choose_layout(converted, target)
+    layout = choose_layout(converted, target).name
     return converted(layout), layout

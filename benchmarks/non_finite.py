@@ -185,7 +185,9 @@ def _measure(
     for asked in layouts:
         layout = asked
         if asked == "auto":
-            layout = choose_layout(lambda name: convert_module(imported, layout=name).mod, target)
+            layout = choose_layout(
+                lambda name: convert_module(imported, layout=name).mod, target
+            ).name
         if layout in modules:
             continue
         modules[layout] = convert_module(imported, layout=layout).mod

@@ -63,7 +63,7 @@ def test_convolutions_are_laid_out_for_its_kernels(conv_build) -> None:
     from tvmopt.stages.module_files import read_module
 
     plain = read_module(conv_build / "convert")
-    assert choose_layout(lambda layout: plain, resolve_target("a100")) == "NHWC"
+    assert choose_layout(lambda layout: plain, resolve_target("a100")).name == "NHWC"
 
 
 @no_gpu

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+from collections.abc import Hashable
 
 from tvm import IRModule, s_tir, tirx
 from tvm.ir import GlobalVar
@@ -14,9 +16,12 @@ from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.structure import Structure
 
 # Failed configurations of one family after which the family's remaining ones are skipped.
 _MOST_REFUSALS = 8
+# Scheduled functions that are kept; a large network has a hundred distinct functions.
+_KEPT = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +45,9 @@ class Scheduled:
 def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
     """Schedule one function with the highest-ranked configuration that can be emitted.
 
+    Functions of equal structure are scheduled once: a network compiled in two layouts, or with its
+    fallback, has many.
+
     Args:
         func: A TensorIR function after FuseTIR. It is not changed.
         arch: The target device.
@@ -48,6 +56,12 @@ def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
         The function, ready to be compiled. A function that no family matches is returned unchanged,
         with the reason.
     """
+    return _scheduled(Structure(func, None), arch, arch.cost_parameters)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _scheduled(structure: Structure[None], arch: Arch, _cost_parameters: Hashable) -> Scheduled:
+    func = structure.func
     policy = policy_of(func, arch)
     reasons: dict[str, str] = {}
     refusals: collections.Counter[str] = collections.Counter()

@@ -8,11 +8,10 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import tvm_ffi
-
 from tvmopt.device.arch import Arch
 from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
+from tvmopt.kernels.structure import Structure
 from tvmopt.kernels.workload import Refusal, Workload
 
 # Candidates of modelled families ranked before unmodelled ones; and, where no family has a cost
@@ -37,22 +36,6 @@ class Ranking:
     refusals: dict[str, Refusal]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Structure:
-    """A workload as a key: functions of equal structure are equal."""
-
-    workload: Workload
-
-    def __hash__(self) -> int:
-        return int(tvm_ffi.structural_hash(self.workload.func))
-
-    def __eq__(self, other: object) -> bool:
-        func = self.workload.func
-        return isinstance(other, _Structure) and bool(
-            tvm_ffi.structural_equal(func, other.workload.func)
-        )
-
-
 def rank(
     workload: Workload, arch: Arch, families: Sequence[Family[Any, Any]], weighted: bool = True
 ) -> Ranking:
@@ -71,18 +54,20 @@ def rank(
     Returns:
         The ranking, with the matches and refusals.
     """
-    return _rank(_Structure(workload), arch, arch.cost_parameters, tuple(families), weighted)
+    return _rank(
+        Structure(workload.func, workload), arch, arch.cost_parameters, tuple(families), weighted
+    )
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def _rank(
-    structure: _Structure,
+    structure: Structure[Workload],
     arch: Arch,
     _cost_parameters: Hashable,  # part of the key: equal devices may have different ones
     families: tuple[Family[Any, Any], ...],
     weighted: bool,
 ) -> Ranking:
-    workload = structure.workload
+    workload = structure.carried
     found: list[Found] = []
     refusals: dict[str, Refusal] = {}
     for family in families:

@@ -6,6 +6,7 @@ When the predictions are close, the compiled networks are timed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import tvm
@@ -23,7 +24,21 @@ _CONVOLUTIONS = ("relax.nn.conv2d", "relax.nn.conv2d_transpose")
 _CLOSE = 1.3
 
 
-def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) -> str:
+@dataclasses.dataclass(frozen=True)
+class ChosenLayout:
+    """A layout, and the network lowered in it.
+
+    Attributes:
+        name: The layout.
+        lowered: The module as :func:`~tvmopt.transform.lower.lower` returns it for the target; None
+            where nothing had to be lowered to choose.
+    """
+
+    name: str
+    lowered: tvm.IRModule | None = None
+
+
+def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) -> ChosenLayout:
     """Return the best layout for the whole graph.
 
     Args:
@@ -32,10 +47,10 @@ def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) ->
     """
     plain = convert("NCHW")
     if not _has_convolutions(plain):
-        return "NCHW"
+        return ChosenLayout("NCHW")
     llvm, arch = target.to_tvm(), target.arch()
     if arch.layout:
-        return arch.layout
+        return ChosenLayout(arch.layout)
     lowered = {
         layout: lower(plain if layout == "NCHW" else convert(layout), llvm) for layout in _LAYOUTS
     }
@@ -43,7 +58,8 @@ def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) ->
     close = [layout for layout in _LAYOUTS if cost[layout] <= _CLOSE * min(cost.values())]
     if len(close) > 1 and not target.missing_on_host():
         cost = measured_seconds({layout: lowered[layout] for layout in close}, target)
-    return min(close, key=lambda layout: cost[layout])
+    best = min(close, key=lambda layout: cost[layout])
+    return ChosenLayout(best, lowered[best])
 
 
 def _has_convolutions(mod: tvm.IRModule) -> bool:

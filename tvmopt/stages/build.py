@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from tvmopt import host
-from tvmopt.build import BuiltLibrary, SizeModule, build_library
+from tvmopt.build import BuiltLibrary, build_library
 from tvmopt.config import BuildConfig
 from tvmopt.device.gpus import CONSTANTS_TAG, constants_words
 from tvmopt.device.target import TargetSpec
@@ -21,11 +21,12 @@ from tvmopt.frontend.source_interface import interface_of
 from tvmopt.quantize import is_quantized
 from tvmopt.runtime import CompiledModel, ModelMetadata, load
 from tvmopt.runtime.bundle import join_golden
-from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE, TensorSpec
+from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
 from tvmopt.runtime.parts import part_hashes
 from tvmopt.runtime.sizes import CompiledSize
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages import kept_library
+from tvmopt.stages.lower_network import LoweredNetwork, lower_network
 from tvmopt.stages.module_files import QUANTIZED_FILE, REFERENCE_FILE
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG, NonFinite, compare_non_finite
 from tvmopt.stages.result import Progress, StageResult
@@ -34,9 +35,6 @@ from tvmopt.stages.size_folders import read_dimensions, read_size, size_folder, 
 from tvmopt.stages.size_times import SIZES_TABLE, with_times, write_sizes
 from tvmopt.stages.tune_files import DATABASE_DIR, PACKING_FILE, PLAN_FILE
 from tvmopt.stages.tune_sizes import packed_as_chosen
-from tvmopt.transform.count_segments import count_segments
-from tvmopt.transform.fallback import lower_direct, wants_fallback
-from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import read_plan
 from tvmopt.versions import TVM_VERSION, VERSION
 
@@ -235,28 +233,21 @@ def _is_tuned(tune_dir: Path | None) -> bool:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class LoweredNetwork(SizeModule):
-    """A lowered model of one size, and its number of segments for ONNX Runtime."""
-
-    segments: int = 0
-
-
 def lowered_network(
     config: BuildConfig, target: TargetSpec, convert_dir: Path, tune_dir: Path | None, size: int
 ) -> LoweredNetwork:
-    """Lower a converted model of one size."""
+    """Lower a converted model of one size, as its tune stage chose."""
     plan = read_plan(tune_dir / PLAN_FILE) if tune_dir else {}
-    module, signature = read_size(convert_dir, size), Signature.read(convert_dir)
-    lowered = lower(module, target.to_tvm(), winograd=config.schedule != "none", plan=plan)
-    direct = None
-    if target.arch().needs_fallback and _any_float(signature.outputs) and wants_fallback(lowered):
-        direct = lower_direct(module, target.to_tvm(), plan)
-        direct = packed_as_chosen(direct, tune_dir, size)
-    lowered = packed_as_chosen(lowered, tune_dir, size)
+    module = read_size(convert_dir, size)
+    network = lower_network(module, target, plan=plan, winograd=config.schedule != "none")
     database = size_folder(tune_dir, size) / DATABASE_DIR if tune_dir else None
-    database = database if database and database.is_dir() else None
-    return LoweredNetwork(lowered, database, direct, count_segments(module))
+    direct = network.direct
+    return dataclasses.replace(
+        network,
+        mod=packed_as_chosen(network.mod, tune_dir, size),
+        direct=None if direct is None else packed_as_chosen(direct, tune_dir, size),
+        database_dir=database if database and database.is_dir() else None,
+    )
 
 
 def _sizes(folders: Sequence[Path]) -> tuple[CompiledSize, ...]:
@@ -270,11 +261,6 @@ def _sizes(folders: Sequence[Path]) -> tuple[CompiledSize, ...]:
         )
         for one in signatures
     )
-
-
-def _any_float(outputs: Sequence[TensorSpec]) -> bool:
-    """Return whether an output can hold NaN, upon which the runtime calls the fallback."""
-    return any(spec.dtype.startswith("float") for spec in outputs)
 
 
 def _parts_of(library: Path) -> tuple[str, ...]:

@@ -19,11 +19,12 @@ from tvmopt.device.target import TargetSpec, set_thread_environment
 from tvmopt.errors import TVM_ERRORS, AccuracyError, ConfigError, TvmoptError
 from tvmopt.frontend import Layer
 from tvmopt.frontend.reference import Arrays, Reference, check_outputs
+from tvmopt.runtime.fallback import fallback
 from tvmopt.runtime.library import open_library
 from tvmopt.runtime.network import network
 from tvmopt.runtime.segments import register_segments
 from tvmopt.stages import kept_library
-from tvmopt.transform.count_segments import count_segments
+from tvmopt.stages.lower_network import lower_network
 from tvmopt.transform.fallback import has_winograd
 from tvmopt.transform.lower import lower
 
@@ -85,23 +86,31 @@ class Findings:
     outputs: list[np.ndarray]
 
 
-def compile_for_check(mod: tvm.IRModule, target: TargetSpec, keep_in: Path | None = None) -> Run:
+def compile_for_check(
+    mod: tvm.IRModule,
+    target: TargetSpec,
+    keep_in: Path | None = None,
+    lowered: tvm.IRModule | None = None,
+) -> Run:
     """Compile with the default schedules; return a function from arrays to arrays.
+
+    The check of a conversion has no part for Winograd convolutions, which round otherwise.
 
     Args:
         mod: Module of Relax operators.
         target: Target to compile for.
         keep_in: Output folder of the convert stage, to keep the library for the build stage
-            (:mod:`tvmopt.stages.kept_library`), where that would build the same one.
+            (:mod:`tvmopt.stages.kept_library`), where that has a function for the check.
+        lowered: ``mod`` lowered for ``target``, where that is known; for ``keep_in``.
     """
     set_thread_environment(target.threads)
     register_segments(target.threads)
     host.request_amx(target.cpu_flags)
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as folder:
-        built = None if keep_in is None else _kept(mod, target, keep_in)
+        built = None if keep_in is None else _kept(mod, target, keep_in, lowered)
         if built is None:
-            lowered = lower(mod, target.to_tvm(), winograd=False)
-            built = build_library(lowered, target, Path(folder) / "check.so", quick=True)
+            direct = lower(mod, target.to_tvm(), winograd=False)
+            built = build_library(direct, target, Path(folder) / "check.so", quick=True)
         path = built.path
         device = tvm.cpu() if target.gpu is None else tvm.cuda(0)
         executor = open_library(
@@ -111,7 +120,9 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec, keep_in: Path | Non
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         inputs = [executor.tensor(array) for array in arrays]
         try:
-            runner = network(executor, inputs, target.gpu is not None)  # owns the outputs' memory
+            on_gpu = target.gpu is not None
+            # Owns the outputs' memory.
+            runner = fallback(executor, inputs) or network(executor, inputs, on_gpu)
             result = runner()
         except _RUN_ERRORS as error:
             raise AccuracyError(f"the import must run, but it failed: {error}") from error
@@ -120,20 +131,23 @@ def compile_for_check(mod: tvm.IRModule, target: TargetSpec, keep_in: Path | Non
     return run
 
 
-def _kept(mod: tvm.IRModule, target: TargetSpec, keep_in: Path) -> BuiltLibrary | None:
-    """Build what the build stage would build without tuning records; None for another network.
+def _kept(
+    mod: tvm.IRModule, target: TargetSpec, keep_in: Path, lowered: tvm.IRModule | None
+) -> BuiltLibrary | None:
+    """Build what the build stage would build without tuning records.
 
-    The check of a conversion has no part for Winograd convolutions, which round otherwise.
+    Returns:
+        The library; None where it has Winograd convolutions, but no fallback to check.
     """
     path = kept_library.path_in(keep_in)
     if path.parent.exists():  # of an earlier import, which was wrong
         shutil.rmtree(path.parent)
-    lowered = lower(mod, target.to_tvm())
-    if has_winograd(lowered):
+    made = lower_network(mod, target, lowered=lowered)
+    if made.direct is None and has_winograd(made.mod):
         return None
     path.parent.mkdir()
-    built = build_library(lowered, target, path)
-    kept_library.keep(keep_in, built, target, count_segments(mod), lowered)
+    built = build_library(made.mod, target, path, direct=made.direct)
+    kept_library.keep(keep_in, built, target, made.segments, made.mod)
     return built
 
 

@@ -37,7 +37,7 @@ from tvmopt.frontend.reference import (
     working_random_inputs,
 )
 from tvmopt.frontend.support import Unsupported, every_node
-from tvmopt.stages.auto_layout import choose_layout
+from tvmopt.stages.auto_layout import ChosenLayout, choose_layout
 from tvmopt.stages.check import Run, compile_for_check
 from tvmopt.stages.convert_check import compiler_errors
 from tvmopt.stages.result import Progress
@@ -80,6 +80,8 @@ class Conversions:
         skipped: Layers to leave alone.
         allow_tf32: Whether float32 matmuls and convolutions may round to TF32 on a GPU.
         narrow_norms: Whether a LayerNorm may read 16 bits, such as a residual sum; for a GPU.
+        frees_layouts: Whether the tuner may choose the layout of every layer that the user does not
+            skip.
     """
 
     def __init__(
@@ -89,15 +91,20 @@ class Conversions:
         skipped: Skipped,
         allow_tf32: bool = False,
         narrow_norms: bool = False,
+        frees_layouts: bool = False,
     ) -> None:
         self._imported, self._dtype, self._skipped = imported, dtype, skipped
         self._allow_tf32, self._narrow_norms = allow_tf32, narrow_norms
+        self._frees_layouts = frees_layouts
         self._by_layout: dict[str, Conversion] = {}
 
     def __call__(self, layout: str) -> Conversion:
         """Return the module in ``layout``."""
         if layout not in self._by_layout:
-            self._by_layout[layout] = self.convert(self._imported, layout)
+            conversion = self.convert(self._imported, layout)
+            if self._frees_layouts:
+                free_layouts(conversion.mod, self._skipped.by_user)
+            self._by_layout[layout] = conversion
         return self._by_layout[layout]
 
     def convert(self, mod: tvm.IRModule, layout: str) -> Conversion:
@@ -114,20 +121,13 @@ class Conversions:
                 narrow_norms=self._narrow_norms,
             )
 
-    def free_layouts(self) -> None:
-        """Let the tuner choose the layout of every layer that the user does not skip."""
-        for conversion in self._by_layout.values():
-            free_layouts(conversion.mod, self._skipped.by_user)
 
-
-def _layout(asked: str, conversions: Conversions, target: TargetSpec) -> str:
+def _layout(asked: str, conversions: Conversions, target: TargetSpec) -> ChosenLayout:
     """Return the layout to convert to; for ``auto`` the one with the least predicted time."""
     if asked != AUTO:
-        return asked
+        return ChosenLayout(asked)
     with compiler_errors("compile in a layout"):
-        layout = choose_layout(lambda layout: conversions(layout).mod, target)
-    conversions.free_layouts()
-    return layout
+        return choose_layout(lambda layout: conversions(layout).mod, target)
 
 
 class Importer:
@@ -272,9 +272,11 @@ def converted_module(
         progress(2, 5, "convert")
         on_gpu = target.gpu is not None
         conversions = Conversions(
-            parted.mod, config.dtype, skipped, config.allow_tf32, narrow_norms=on_gpu
-        )
-        chosen = dataclasses.replace(config, layout=_layout(config.layout, conversions, target))
+            parted.mod, config.dtype, skipped, config.allow_tf32, narrow_norms=on_gpu,
+            frees_layouts=config.layout == AUTO,
+        )  # fmt: skip
+        layout = _layout(config.layout, conversions, target)
+        chosen = dataclasses.replace(config, layout=layout.name)
         converted = conversions(chosen.layout)
         require_counted_shapes(converted.mod)
         slower = {}
@@ -283,7 +285,7 @@ def converted_module(
                 slower = find_slower(converted.mod)
         if not slower:
             progress(3, 5, "compile check")
-            run, unchecked = _compiled(import_, converted.mod, keep_in)
+            run, unchecked = _compiled(import_, converted.mod, keep_in, layout.lowered)
             return Made(source, skipped, parted, conversions, chosen, run, unchecked)
         config, skipped, find_slower = chosen, skipped.with_slower(slower), None
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
@@ -294,13 +296,15 @@ def converted_module(
     )
 
 
-def _compiled(import_: Importer, mod: tvm.IRModule, keep_in: Path | None) -> tuple[Run | None, str]:
+def _compiled(
+    import_: Importer, mod: tvm.IRModule, keep_in: Path | None, lowered: tvm.IRModule | None
+) -> tuple[Run | None, str]:
     """Compile for the check; return the function, and why there is none for another target."""
     if import_.checked_on is None:
         return None, ""
     try:
         with compiler_errors("compile"):
-            return compile_for_check(mod, import_.checked_on, keep_in), ""
+            return compile_for_check(mod, import_.checked_on, keep_in, lowered), ""
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if import_.has_segments or not import_.is_foreign:
             raise

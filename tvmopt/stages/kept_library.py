@@ -28,7 +28,7 @@ LIBRARY, FACTS, LOWERED = "library.so", "library.json", "lowered.json"
 
 @dataclasses.dataclass(frozen=True)
 class KeptLibrary:
-    """A library with default schedules and direct convolutions, for one size of a model.
+    """A library with default schedules, for one size of a model.
 
     Attributes:
         built: What :func:`tvmopt.build.build_library` returned.
