@@ -19,6 +19,7 @@ from tvmopt.runtime import ModelMetadata, load
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.metadata import GOLDEN_FILE, LIBRARY_FILE
 from tvmopt.runtime.model import read_golden
+from tvmopt.stages import kept_library
 from tvmopt.stages.build import SOURCES_FILE, build
 from tvmopt.stages.convert import convert
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
@@ -121,9 +122,10 @@ def test_winograd_convolutions_are_named_where_infinities_differ(
     converted.mkdir()
     target = resolve_target("host", 2).to_dict()
     config = ConvertConfig("", target, layout="NHWC")
+    monkeypatch.setattr("tvmopt.stages.lower_network.wants_fallback", lambda lowered: False)
     plain = convert(config, path, converted, lambda *_: None)
     assert plain.tags[NON_FINITE_TAG].startswith(AGREES)  # checked without Winograd
-    monkeypatch.setattr("tvmopt.stages.build.wants_fallback", lambda lowered: False)
+    assert kept_library.find(converted, resolve_target("host", 2)) is None
     result, _ = run(converted, tuned=False)
     assert result.tags[NON_FINITE_TAG].startswith("differs: ")
     assert any("Winograd convolutions give NaN for infinities" in x for x in result.changed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 
 import numpy as np
@@ -14,13 +13,17 @@ from tvmopt.compare import same_non_finite
 from tvmopt.config import BuildConfig, ConvertConfig
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import AccuracyError
+from tvmopt.frontend import import_onnx
+from tvmopt.frontend.prepare import prepare
 from tvmopt.frontend.reference import Reference
 from tvmopt.runtime import load
 from tvmopt.runtime.metadata import LIBRARY_FILE
+from tvmopt.stages import kept_library
 from tvmopt.stages.build import build
 from tvmopt.stages.convert import convert
+from tvmopt.stages.lower_network import lower_network
 from tvmopt.stages.non_finite import AGREES, NON_FINITE_TAG
-from tvmopt.stages.signature import Signature
+from tvmopt.transform.conversion import convert_module
 
 _SHAPE = (1, 64, 28, 28)
 _TARGET = resolve_target("host", 2)
@@ -170,8 +173,12 @@ def test_callers_in_c_get_the_fallback_too(model, bundle) -> None:
     )
 
 
-def test_a_rebuild_gives_the_same_bytes(folder, bundle, tmp_path) -> None:
-    again = _built(folder, tmp_path / "out")
+def test_the_check_has_compiled_what_the_build_stage_would(folder, bundle, tmp_path) -> None:
+    assert kept_library.find(folder / "convert", _TARGET) is not None
+    other = tmp_path / "folder"
+    shutil.copytree(folder / "convert", other / "convert")
+    shutil.rmtree(other / "convert" / kept_library.FOLDER)
+    again = _built(other, tmp_path / "out")
     assert (again / LIBRARY_FILE).read_bytes() == (bundle / LIBRARY_FILE).read_bytes()
 
 
@@ -181,24 +188,18 @@ def test_no_winograd_no_fallback(conv_bundle, folder, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "target", "wanted"),
-    [("float32", "host", True), ("int64", "host", False), ("float32", "nvidia-h200", False)],
+    ("last", "target", "wanted"),
+    [("Relu", "host", True), ("ArgMax", "host", False), ("Relu", "nvidia-h200", False)],
 )
-def test_who_gets_a_fallback(folder, tmp_path, monkeypatch, dtype, target, wanted) -> None:
+def test_who_gets_a_fallback(make_model, last, target, wanted) -> None:
     """There is no fallback where no output can hold NaN, or on a GPU."""
-
-    class CompiledError(Exception):
-        pass
-
-    def compiled(*_args, direct, **_options):
-        raise CompiledError(direct is not None)
-
-    converted = shutil.copytree(folder / "convert", tmp_path / "convert")
-    signature = Signature.read(converted)
-    outputs = tuple(dataclasses.replace(spec, dtype=dtype) for spec in signature.outputs)
-    dataclasses.replace(signature, outputs=outputs).write(converted)
-    monkeypatch.setattr("tvmopt.stages.build.build_library", compiled)
-    config = BuildConfig("tiles", resolve_target(target, 1).to_dict())
-    (tmp_path / "out").mkdir()
-    with pytest.raises(CompiledError, match=str(wanted)):
-        build(config, converted, None, "d", tmp_path / "out", lambda *_: None)
+    weight = np.full((64, 64, 3, 3), 0.1, np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node(last, ["a"], ["y"], name="last"),
+    ]
+    dtype = "int64" if last == "ArgMax" else "float32"
+    model = make_model(nodes, {"x": ("float32", [*_SHAPE])}, {"y": (dtype, None)}, {"w": weight})
+    layout = "NHWC" if target == "host" else "NCHW"
+    mod = convert_module(import_onnx(prepare(model, {}).model), layout=layout).mod
+    assert (lower_network(mod, resolve_target(target, 2)).direct is not None) == wanted

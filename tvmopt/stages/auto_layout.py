@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.device.target import TargetSpec
+from tvmopt.forked import forked
 from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.transform.lower import lower
@@ -51,11 +52,16 @@ def choose_layout(convert: Callable[[str], tvm.IRModule], target: TargetSpec) ->
     llvm, arch = target.to_tvm(), target.arch()
     if arch.layout:
         return ChosenLayout(arch.layout)
-    lowered = {
-        layout: lower(plain if layout == "NCHW" else convert(layout), llvm) for layout in _LAYOUTS
-    }
-    cost = {layout: modelled_cycles(module, arch) for layout, module in lowered.items()}
+
+    def lower_to(layout: str) -> tvm.IRModule:
+        return lower(plain if layout == "NCHW" else convert(layout), llvm)
+
+    first, other = _LAYOUTS
+    with forked(lambda: modelled_cycles(lower_to(other), arch)) as other_cycles:
+        lowered = {first: lower_to(first)}
+        cost = {first: modelled_cycles(lowered[first], arch), other: other_cycles()}
     close = [layout for layout in _LAYOUTS if cost[layout] <= _CLOSE * min(cost.values())]
+    lowered |= {layout: lower_to(layout) for layout in close if layout not in lowered}
     if len(close) > 1 and not target.missing_on_host():
         cost = measured_seconds({layout: lowered[layout] for layout in close}, target)
     best = min(close, key=lambda layout: cost[layout])

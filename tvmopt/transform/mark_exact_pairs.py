@@ -6,6 +6,8 @@ and says what a kernel may rely on.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections import defaultdict
 
@@ -19,9 +21,12 @@ from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.intrinsics.choose import wants_exact_pairs
 from tvmopt.kernels.exact_pairs import EXACT_PAIRS, is_exact
 from tvmopt.kernels.scheduled import FREE_ATTR
+from tvmopt.kernels.structure import Structure
 from tvmopt.kernels.workload import Refusal
 
 _WEIGHT = "int8"
+# Functions whose weight is kept: a network and its fallback have nearly all in common.
+_KEPT = 512
 
 
 @tvm.transform.module_pass(opt_level=0, name="MarkExactPairs")
@@ -68,24 +73,40 @@ def _calls(mod: tvm.IRModule) -> dict[str, list[list[relax.Expr]]]:
 
 
 def _has_exact_pairs(func: tirx.PrimFunc, calls: list[list[relax.Expr]]) -> bool:
+    weight = _weight(Structure(func, None))
+    return weight is not None and all(
+        isinstance(fields[weight.param], GenericConst)
+        and is_exact(np.moveaxis(fields[weight.param].value.numpy(), weight.dim, -1))
+        for fields in calls
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weight:
+    """The int8 weight of a contraction: its parameter, and the dimension along K."""
+
+    param: int
+    dim: int
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _weight(structure: Structure[None]) -> _Weight | None:
+    """Return the weight of a function; None where it is no contraction with an int8 weight."""
+    func = structure.func
     free = [int(i) for i in (func.attrs or {}).get(FREE_ATTR) or []]
     if not any(str(func.params[i].dtype) == _WEIGHT for i in free):
-        return False
+        return None
     form = match_contraction(func)
     if isinstance(form, Refusal) or not form.constant or form.contiguous < 0:
-        return False
+        return None
     params = form.sch.mod["main"].params
-    index = next(i for i in free if params[i].same_as(form.weight.buffer))
+    param = next(i for i in free if params[i].same_as(form.weight.buffer))
     axis = form.facts.axes[form.contiguous]
     shape = [int(extent) for extent in form.weight.buffer.shape]
     dim = _dimension(shape, form.weight.strides[form.contiguous] or 0, axis.extent)
     if dim is None or str(form.weight.buffer.dtype) != _WEIGHT:
-        return False
-    weights = [arguments[index] for arguments in calls]
-    return all(
-        isinstance(weight, GenericConst) and is_exact(np.moveaxis(weight.value.numpy(), dim, -1))
-        for weight in weights
-    )
+        return None
+    return _Weight(param, dim)
 
 
 def _dimension(shape: list[int], stride: int, extent: int) -> int | None:

@@ -12,6 +12,7 @@ from tests.kernels.ranking.functions import ARCH, matmul
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cpu.common.nest import only_reduction
 from tvmopt.kernels.emit import emit_kernel
+from tvmopt.kernels.first_choice import schedule_function
 from tvmopt.kernels.policies import DefaultPolicy, policy_of
 from tvmopt.kernels.shared_packing import PACKED_TILE
 from tvmopt.kernels.workload import Refusal
@@ -24,6 +25,13 @@ def test_functions_of_equal_structure_are_ranked_once() -> None:
     assert policy_of(first, ARCH).ranking is not policy_of(matmul(columns=80), ARCH).ranking
     other = dataclasses.replace(ARCH, l2_bandwidth=32.0)
     assert policy_of(first, ARCH).ranking is not policy_of(first, other).ranking
+
+
+def test_functions_of_equal_structure_are_scheduled_once() -> None:
+    once = schedule_function(matmul(), ARCH)
+    assert schedule_function(matmul(), ARCH) is once
+    assert schedule_function(matmul(columns=80), ARCH) is not once
+    assert schedule_function(matmul(), dataclasses.replace(ARCH, l2_bandwidth=32.0)) is not once
 
 
 def test_a_ranking_is_kept_for_its_cost_parameters_only() -> None:

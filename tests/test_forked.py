@@ -1,0 +1,72 @@
+"""Tests of numbers that a fork of the process computes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tvmopt import forked as module
+from tvmopt import host
+from tvmopt.forked import forked
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    """Let there be two cores."""
+    monkeypatch.setattr(host, "usable_cores", lambda: 2)
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+def test_the_number_is_exact_and_of_another_process():
+    with forked(lambda: os.getpid() + 0.1) as result:
+        [child] = _children()
+        assert result() == int(child) + 0.1
+
+
+def test_both_work_at_once():
+    start = time.perf_counter()
+    with forked(lambda: time.sleep(0.5) or 2.0) as result:
+        time.sleep(0.5)
+        assert result() == 2.0
+    assert time.perf_counter() - start < 0.9
+
+
+def test_an_error_is_raised_here():
+    def fails() -> float:
+        raise KeyError("layer")
+
+    with forked(fails) as result, pytest.raises(KeyError, match="layer"):
+        result()
+    assert _children() == []
+
+
+def test_what_the_fork_cannot_compute_is_computed_here():
+    own = os.getpid()
+
+    def dies_elsewhere() -> float:
+        if os.getpid() != own:
+            os.kill(os.getpid(), 9)
+        return 3.0
+
+    with forked(dies_elsewhere) as result:
+        assert result() == 3.0
+
+
+def test_a_fork_that_hangs_is_left(monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_S", 0.1)
+    own = os.getpid()
+    with forked(lambda: 4.0 if os.getpid() == own else time.sleep(60)) as result:
+        assert result() == 4.0
+    assert _children() == []
+
+
+def test_one_core_computes_it_alone(monkeypatch):
+    monkeypatch.setattr(host, "usable_cores", lambda: 1)
+    with forked(os.getpid) as result:
+        assert result() == os.getpid()
