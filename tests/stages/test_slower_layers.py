@@ -16,6 +16,7 @@ from tvmopt.skip_layers import SkipLayers
 from tvmopt.stages import slower_layers
 from tvmopt.stages.calibrate import calibrate
 from tvmopt.stages.convert import LAYERS_FILE, convert
+from tvmopt.stages.module_files import read_module
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def run(audio, tmp_path):
             np.savez(data, x=inputs.astype(np.float32))
             calibrate(CalibrateConfig(shapes), audio, ranges, quiet, data)
         target = resolve_target("sapphirerapids", 2).to_dict()
-        config = ConvertConfig(shapes, target, dtype=dtype, layout="NHWC", **how)
+        config = ConvertConfig(shapes, target, dtype=dtype, **{"layout": "NHWC"} | how)
         result = convert(config, audio, out, quiet, data, ranges)
         with (out / LAYERS_FILE).open(newline="") as file:
             return result, list(csv.DictReader(file))
@@ -80,6 +81,13 @@ def test_the_layer_table_says_which_layers_keep_float32(run, dtype):
     assert result.metrics["layers_skipped"] == 1
     assert any(line.startswith("kept: 0 window (slower_layers: ") for line in result.changed)
     assert result.metrics["cosine_vs_float"] > 0.99
+
+
+def test_the_tuner_may_choose_their_layouts(run, tmp_path):
+    _, rows = run("bfloat16", layout="auto")
+    assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
+    attrs = read_module(tmp_path / "out")["main"].attrs
+    assert list(attrs["tvmopt.free_layouts"]) == [0, 1]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

@@ -251,6 +251,7 @@ class Made:
 def converted_module(
     config: ConvertConfig, import_: Importer, source_of: SourceOf, skipped: Skipped,
     target: TargetSpec, progress: Progress, keep_in: Path | None, find_slower: FindSlower | None,
+    layout: str = "",
 ) -> Made:  # fmt: skip
     """Import, convert and compile; leave out nodes that do not compile where the user lets us.
 
@@ -265,6 +266,7 @@ def converted_module(
             (:func:`~tvmopt.stages.check.compile_for_check`).
         find_slower: Returns the layers of a converted module that are to keep float32, with
             reasons; None to convert all.
+        layout: The layout that an earlier attempt chose; empty to choose.
     """
     source = source_of(skipped)
     try:
@@ -275,9 +277,9 @@ def converted_module(
             parted.mod, config.dtype, skipped, config.allow_tf32, narrow_norms=on_gpu,
             frees_layouts=config.layout == AUTO,
         )  # fmt: skip
-        layout = _layout(config.layout, conversions, target)
-        chosen = dataclasses.replace(config, layout=layout.name)
-        converted = conversions(chosen.layout)
+        choice = _layout(layout or config.layout, conversions, target)
+        layout = choice.name
+        converted = conversions(layout)
         require_counted_shapes(converted.mod)
         slower = {}
         if find_slower is not None:
@@ -285,14 +287,15 @@ def converted_module(
                 slower = find_slower(converted.mod)
         if not slower:
             progress(3, 5, "compile check")
-            run, unchecked = _compiled(import_, converted.mod, keep_in, layout.lowered)
+            run, unchecked = _compiled(import_, converted.mod, keep_in, choice.lowered)
+            chosen = dataclasses.replace(config, layout=layout)
             return Made(source, skipped, parted, conversions, chosen, run, unchecked)
-        config, skipped, find_slower = chosen, skipped.with_slower(slower), None
+        skipped, find_slower = skipped.with_slower(slower), None
     except (ModelError, BuildError, UnsupportedOperatorError) as error:
         if not import_.leave_out_more(source, error):
             raise import_.with_first_error(error) from error.__cause__
     return converted_module(
-        config, import_, source_of, skipped, target, progress, keep_in, find_slower
+        config, import_, source_of, skipped, target, progress, keep_in, find_slower, layout
     )
 
 
