@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tvmopt import forked as module
 from tvmopt import host
-from tvmopt.forked import forked
+from tvmopt.forked import forked, run_all
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +71,29 @@ def test_one_core_computes_it_alone(monkeypatch):
     monkeypatch.setattr(host, "usable_cores", lambda: 1)
     with forked(os.getpid) as result:
         assert result() == os.getpid()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_every_task_runs_once(tmp_path, monkeypatch, cores):
+    monkeypatch.setattr(host, "usable_cores", lambda: cores)
+
+    def task(number):
+        with (tmp_path / str(number)).open("a") as file:
+            file.write(str(os.getpid()))
+
+    run_all([functools.partial(task, number) for number in range(7)])
+    pids = [int((tmp_path / str(number)).read_text()) for number in range(7)]
+    assert len(set(pids)) == (1 if cores == 1 else 7)
+    assert _children() == []
+
+
+def test_the_error_of_a_task_is_raised_here_and_no_fork_is_left():
+    def fails():
+        raise KeyError("kernel")
+
+    tasks = [lambda: None, fails, lambda: time.sleep(60)]
+    start = time.perf_counter()
+    with pytest.raises(KeyError, match="kernel"):
+        run_all(tasks)
+    assert time.perf_counter() - start < 30
+    assert _children() == []

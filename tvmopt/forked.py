@@ -1,7 +1,6 @@
-"""Compute a number in a fork of this process, while it computes something else.
+"""Work in forks of this process, beside it: TVM's passes and the ranking of kernels use one core.
 
-TVM's passes and the ranking of kernels use one core, and Python's lock keeps threads from sharing
-that work.
+Threads would not share that work, because of Python's lock.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from tvmopt import host
 
 # Seconds to wait for a fork after which it is taken for one that hangs.
-_LONGEST_S = 120.0
+_LONGEST_S = 600.0
 
 
 @contextlib.contextmanager
@@ -30,26 +30,84 @@ def forked(compute: Callable[[], float]) -> Iterator[Callable[[], float]]:
     Args:
         compute: Returns the number; it may start no thread and use none of this process.
     """
-    if sys.platform != "linux" or host.usable_cores() < 2:
+    if not _has_more_cores():
         yield compute
         return
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads only wait for work
-        pid = os.fork()
-    if pid == 0:
-        _compute(compute, reader, writer)
-    os.close(writer)
+    fork = _Fork(compute)
     try:
-        yield lambda: _read(reader, compute)
+        yield lambda: fork.result(compute)
     finally:
-        os.close(reader)
+        fork.end()
+
+
+def run_all(tasks: Sequence[Callable[[], object]]) -> None:
+    """Run tasks whose results are files: in forks, as many at once as there are cores.
+
+    A task whose fork fails is run here, so that its error is raised here.
+    """
+    if len(tasks) < 2 or not _has_more_cores():
+        for task in tasks:
+            task()
+        return
+    waiting = list(reversed(tasks))
+    running: list[tuple[Callable[[], object], _Fork]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < host.usable_cores():
+                running.append((waiting[-1], _Fork(_one(waiting.pop()))))
+            task, fork = running[0]
+            fork.result(_one(task))
+            running.pop(0)[1].end()
+    finally:
+        for _, fork in running:
+            fork.end()
+
+
+def _one(task: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that runs ``task`` and returns 1."""
+
+    def run() -> float:
+        task()
+        return 1.0
+
+    return run
+
+
+def _has_more_cores() -> bool:
+    return sys.platform == "linux" and host.usable_cores() > 1
+
+
+class _Fork:
+    """A fork of this process that computes a number.
+
+    Args:
+        compute: Returns the number.
+    """
+
+    def __init__(self, compute: Callable[[], float]) -> None:
+        self._reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads only wait for work
+            self._pid = os.fork()
+        if self._pid == 0:
+            _compute(compute, self._reader, writer)
+        os.close(writer)
+
+    def result(self, otherwise: Callable[[], float]) -> float:
+        """Return the number; of ``otherwise``, called here, where the fork has none."""
+        ready, _, _ = select.select([self._reader], [], [], _LONGEST_S)
+        text = os.read(self._reader, 64) if ready else b""
+        return float.fromhex(text.decode()) if text else otherwise()
+
+    def end(self) -> None:
+        """End the fork, also one that still computes."""
+        os.close(self._reader)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
 
 
-def _compute(compute: Callable[[], float], reader: int, writer: int) -> None:
+def _compute(compute: Callable[[], float], reader: int, writer: int) -> NoReturn:
     """Write the result as text into the pipe, and end this process."""
     try:
         os.close(reader)
@@ -57,9 +115,3 @@ def _compute(compute: Callable[[], float], reader: int, writer: int) -> None:
     except BaseException:  # the other process computes it again, and says what is wrong
         os._exit(1)
     os._exit(0)
-
-
-def _read(reader: int, compute: Callable[[], float]) -> float:
-    ready, _, _ = select.select([reader], [], [], _LONGEST_S)
-    text = os.read(reader, 64) if ready else b""
-    return float.fromhex(text.decode()) if text else compute()

@@ -69,7 +69,7 @@ def test_kernels_in_order_with_their_tensors() -> None:
     assert weights.size == 64  # equal constants are one
     assert network.buffers == (24,) * 4
     assert network.results == tuple(calls[i].arguments[1] for i in (3, 1, 2))
-    assert network.kernels() == {"double"}
+    assert network.kernels() == {"double": 2}
 
 
 def test_outputs_that_are_no_buffer_of_their_own_are_copied() -> None:

@@ -13,6 +13,7 @@ outputs and frees them. A call here is a jump.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import tvm
@@ -22,6 +23,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.entry_source import CALL, NETWORK, segment_name
+from tvmopt.codegen.kernel_parts import KERNEL, declarations, kernel_parts
 from tvmopt.codegen.memory_plan import plan_memory
 from tvmopt.codegen.network import (
     Branch,
@@ -56,9 +58,22 @@ define linkonce_odr hidden i1 @{_IS_TRUE}(ptr %flag) alwaysinline {{
 """
 
 
-def ahead_of_time(
-    mod: tvm.IRModule, weights: Weights, *, timed: bool = False
-) -> tuple[tvm.IRModule, dict[str, StaticNetwork]]:
+@dataclasses.dataclass(frozen=True)
+class AheadOfTime:
+    """A network to compile ahead of time.
+
+    Attributes:
+        entry: The entry functions, and the kernels where ``parts`` is empty.
+        parts: The kernels (:mod:`tvmopt.codegen.kernel_parts`).
+        networks: The network of each entry function by name.
+    """
+
+    entry: tvm.IRModule
+    parts: tuple[tvm.IRModule, ...]
+    networks: dict[str, StaticNetwork]
+
+
+def ahead_of_time(mod: tvm.IRModule, weights: Weights, *, timed: bool = False) -> AheadOfTime:
     """Return the kernels of a module with an entry function for each of its Relax functions.
 
     Args:
@@ -67,30 +82,28 @@ def ahead_of_time(
         timed: Whether ``main`` takes the time around each step
             (:mod:`tvmopt.codegen.timestamps`).
 
-    Returns:
-        The module, and the network of each entry function by name.
-
     Raises:
         NotStaticError: As :func:`~tvmopt.codegen.network.analyse_network`.
     """
+    networks = {
+        var.name_hint: analyse_network(mod, var.name_hint, weights)
+        for var, func in mod.functions_items()
+        if isinstance(func, relax.Function)
+    }
+    called = sorted(set().union(*(network.kernels() for network in networks.values())))
+    kernels = {
+        name: mod[name].with_attrs({"global_symbol": name, "tirx.noalias": True}) for name in called
+    }
+    parts = kernel_parts(kernels)
     functions: dict[str, tirx.PrimFunc] = {}
-    entries: dict[str, StaticNetwork] = {}
-    called: set[str] = set()
-    for var, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            name = var.name_hint
-            network = analyse_network(mod, name, weights)
-            body = _calls(network, timed=timed and name == MAIN)
-            functions[NETWORK + name] = _with_parameters(network, NETWORK + name, body)
-            functions[name] = _with_parameters(network, name, _enter(name))
-            functions[NETWORK + name] = functions[NETWORK + name].with_attr(INTERNAL, EXPORTED)
-            entries[name] = network
-            called |= network.kernels()
-    for name in sorted(called):
-        kernel = mod[name]
-        attrs = {"global_symbol": name, "tirx.noalias": True, INTERNAL: PRIVATE}
-        functions[name] = kernel.with_attrs(attrs)
-    return tvm.IRModule(functions), entries
+    for name, network in networks.items():
+        body = _calls(network, timed=timed and name == MAIN, divided=bool(parts))
+        inner = _with_parameters(network, NETWORK + name, body)
+        functions[NETWORK + name] = inner.with_attr(INTERNAL, EXPORTED)
+        functions[name] = _with_parameters(network, name, _enter(name))
+    if not parts:
+        functions |= {name: one.with_attr(INTERNAL, PRIVATE) for name, one in kernels.items()}
+    return AheadOfTime(tvm.IRModule(functions), parts, networks)
 
 
 def _with_parameters(
@@ -127,16 +140,26 @@ def _enter(name: str) -> Callable[[list[tirx.Var]], None]:
     return emit
 
 
-def _calls(network: StaticNetwork, *, timed: bool) -> Callable[[list[tirx.Var]], None]:
-    """Return the body that calls the kernels of ``network``; ``timed`` takes times around them."""
+def _calls(
+    network: StaticNetwork, *, timed: bool, divided: bool
+) -> Callable[[list[tirx.Var]], None]:
+    """Return the body that calls the kernels of ``network``.
+
+    Args:
+        network: The network.
+        timed: Whether to take times around the kernels.
+        divided: Whether the kernels are in other object files.
+    """
     plan = plan_memory(network, network.results)
+    functions = _FUNCTIONS + (declarations(network.kernels()) if divided else "")
+    prefix = KERNEL if divided else ""
 
     def emit(parameters: list[tirx.Var]) -> None:
         outside: dict[Tensor, tirx.Var] = {
             NetworkInput(i): buffer for i, buffer in enumerate(parameters[: len(network.inputs)])
         }
         outside |= dict(zip(network.results, parameters[len(network.inputs) :], strict=True))
-        with build.attr(0, "pragma_import_llvm", _FUNCTIONS):
+        with build.attr(0, "pragma_import_llvm", functions):
             size = max(plan.size, _LEAST_WORKSPACE_BYTES)
             workspace = build.alloc_buffer((size,), "uint8", scope="global")
 
@@ -149,7 +172,7 @@ def _calls(network: StaticNetwork, *, timed: bool) -> Callable[[list[tirx.Var]],
                 return outside[tensor].data
 
             numbers = {id(step): at for at, step in enumerate(timed_steps(network))}
-            _emit(network, network.steps, address, numbers if timed else {})
+            _emit(network, network.steps, address, numbers if timed else {}, prefix)
 
     return emit
 
@@ -159,8 +182,17 @@ def _emit(
     steps: Sequence[Step],
     address: Callable[[Tensor], Expr],
     timed: Mapping[int, int],
+    prefix: str,
 ) -> None:
-    """Emit the steps; ``timed`` has the number of each timed step by the ``id`` of the step."""
+    """Emit the steps.
+
+    Args:
+        network: The network.
+        steps: What it does, or a branch of it.
+        address: Returns where a tensor lies.
+        timed: Number of each timed step by the ``id`` of the step.
+        prefix: Prefix of the kernels' names.
+    """
     for step in steps:
         if id(step) in timed:
             _take_time(2 * timed[id(step)])
@@ -171,14 +203,14 @@ def _emit(
         elif isinstance(step, Branch):
             with build.If(tirx.call_extern("bool", _IS_TRUE, address(step.condition))):
                 with build.Then():
-                    _emit(network, step.then, address, timed)
+                    _emit(network, step.then, address, timed, prefix)
                 with build.Else():
-                    _emit(network, step.otherwise, address, timed)
+                    _emit(network, step.otherwise, address, timed, prefix)
         elif isinstance(step, SegmentCall):
             name = segment_name(step)
             _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         else:
-            _call(tirx.call_extern("int32", step.kernel, *map(address, step.arguments)))
+            _call(tirx.call_extern("int32", prefix + step.kernel, *map(address, step.arguments)))
         if id(step) in timed:
             _take_time(2 * timed[id(step)] + 1)
 

@@ -18,6 +18,7 @@ from tvm.target import Target
 
 from tvmopt.codegen.entry import ahead_of_time
 from tvmopt.codegen.entry_source import write_entry
+from tvmopt.codegen.kernel_parts import write_parts
 from tvmopt.codegen.native_objects import write_objects
 from tvmopt.codegen.network import NotStaticError
 from tvmopt.codegen.timestamps import write_timestamps
@@ -146,15 +147,16 @@ class CpuCodeGenerator(CodeGenerator):
             lowered = tvm.transform.Sequential(passes)(packed)
         weights = Weights()
         try:
-            functions, entries = ahead_of_time(lowered, weights, timed=self._timed)
+            made = ahead_of_time(lowered, weights, timed=self._timed)
         except NotStaticError as reason:
             _logger.info("the network runs in TVM's virtual machine: %s", reason)
             return super()._executable(packed, folder)
-        built = tvm.tirx.build(functions, self.target, pipeline=self._tir_pipeline)
-        files = [weights.write(folder), write_entry(entries, self.spec.threads, folder)]
+        built = tvm.tirx.build(made.entry, self.target, pipeline=self._tir_pipeline)
+        files = [weights.write(folder), write_entry(made.networks, self.spec.threads, folder)]
         if self._timed:
-            files.append(write_timestamps(entries[MAIN], folder))
+            files.append(write_timestamps(made.networks[MAIN], folder))
         files += write_objects(compile_command(self.spec.isa), folder)
+        files += write_parts(made.parts, self.target, self._tir_pipeline, folder)
         return tvm.runtime.Executable(built), files
 
 

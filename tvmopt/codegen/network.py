@@ -121,9 +121,10 @@ class StaticNetwork:
     buffers: tuple[int, ...]
     steps: tuple[Step, ...]
 
-    def kernels(self) -> set[str]:
-        """Return the names of all kernels that the network calls."""
-        return {step.kernel for step in flat(self.steps) if isinstance(step, KernelCall)}
+    def kernels(self) -> dict[str, int]:
+        """Return the number of arguments of each kernel that the network calls, by name."""
+        calls = [step for step in flat(self.steps) if isinstance(step, KernelCall)]
+        return {call.kernel: len(call.arguments) for call in calls}
 
     def segments(self) -> list[SegmentCall]:
         """Return the calls of segments, in order."""
