@@ -15,9 +15,10 @@ from tvmopt.forked import forked, run_all
 
 
 @pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    """Let there be two cores."""
+def two_cores(monkeypatch):
+    """Let there be two cores, and forks."""
     monkeypatch.setattr(host, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "_is_allowed", True)
 
 
 def _children() -> list[str]:
@@ -67,8 +68,10 @@ def test_a_fork_that_hangs_is_left(monkeypatch):
     assert _children() == []
 
 
-def test_one_core_computes_it_alone(monkeypatch):
-    monkeypatch.setattr(host, "usable_cores", lambda: 1)
+@pytest.mark.parametrize(("allowed", "count"), [(True, 1), (False, 2)])
+def test_without_a_core_or_leave_it_is_computed_here(monkeypatch, allowed, count):
+    monkeypatch.setattr(host, "usable_cores", lambda: count)
+    monkeypatch.setattr(module, "_is_allowed", allowed)
     with forked(os.getpid) as result:
         assert result() == os.getpid()
 

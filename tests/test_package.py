@@ -25,8 +25,8 @@ PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "forked", "versions",
-    "process", "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
+    "forked", "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters",
     "digest", "row_order", "compare", "random_inputs", "scratch", "nncf_import", "kernels",
     "runtime", "transform", "frontend", "remote", "measure", "config", "tune", "fast_tuning",
     "codegen", "build", "evaluate", "quantize", "profile", "exporters", "stages", "api", "search",

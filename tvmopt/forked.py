@@ -1,6 +1,7 @@
 """Work in forks of this process, beside it: TVM's passes and the ranking of kernels use one core.
 
-Threads would not share that work, because of Python's lock.
+Threads would not share that work, because of Python's lock. Only a process that allows it forks:
+what another thread has locked stays locked in a fork.
 """
 
 from __future__ import annotations
@@ -15,22 +16,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from tvmopt import host
+from tvmopt.process import die_with_parent
 
 # Seconds to wait for a fork after which it is taken for one that hangs.
 _LONGEST_S = 600.0
+_is_allowed = False
+
+
+def allow() -> None:
+    """Let this process fork: a process of a stage, of whose threads one works and others wait."""
+    global _is_allowed
+    _is_allowed = True
 
 
 @contextlib.contextmanager
 def forked(compute: Callable[[], float]) -> Iterator[Callable[[], float]]:
     """Start ``compute`` in a fork of this process, and yield a function that returns its result.
 
-    That function computes here what the fork does not return: where there is no second core, or
-    where the fork fails, so that an error is raised here.
+    That function computes here what no fork returns: where there is no second core, where the
+    process does not allow forks, or where the fork fails, so that an error is raised here.
 
     Args:
         compute: Returns the number; it may start no thread and use none of this process.
     """
-    if not _has_more_cores():
+    if not _may_fork():
         yield compute
         return
     fork = _Fork(compute)
@@ -45,7 +54,7 @@ def run_all(tasks: Sequence[Callable[[], object]]) -> None:
 
     A task whose fork fails is run here, so that its error is raised here.
     """
-    if len(tasks) < 2 or not _has_more_cores():
+    if len(tasks) < 2 or not _may_fork():
         for task in tasks:
             task()
         return
@@ -73,8 +82,8 @@ def _one(task: Callable[[], object]) -> Callable[[], float]:
     return run
 
 
-def _has_more_cores() -> bool:
-    return sys.platform == "linux" and host.usable_cores() > 1
+def _may_fork() -> bool:
+    return _is_allowed and sys.platform == "linux" and host.usable_cores() > 1
 
 
 class _Fork:
@@ -86,11 +95,12 @@ class _Fork:
 
     def __init__(self, compute: Callable[[], float]) -> None:
         self._reader, writer = os.pipe()
+        parent = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # other threads only wait for work
             self._pid = os.fork()
         if self._pid == 0:
-            _compute(compute, self._reader, writer)
+            _compute(compute, self._reader, writer, parent)
         os.close(writer)
 
     def result(self, otherwise: Callable[[], float]) -> float:
@@ -107,9 +117,10 @@ class _Fork:
         os.waitpid(self._pid, 0)
 
 
-def _compute(compute: Callable[[], float], reader: int, writer: int) -> NoReturn:
+def _compute(compute: Callable[[], float], reader: int, writer: int, parent: int) -> NoReturn:
     """Write the result as text into the pipe, and end this process."""
     try:
+        die_with_parent(parent)
         os.close(reader)
         os.write(writer, float(compute()).hex().encode())
     except BaseException:  # the other process computes it again, and says what is wrong

@@ -7,9 +7,12 @@ as watched with the monotonic clock of the process that asks.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import platform
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +25,7 @@ from tvmopt import host
 SILENT_S = 90.0
 # Most seconds of silence counted between two looks: nobody can beat while the database is away.
 _LONGEST_GAP_S = 10.0
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +77,19 @@ class Process:
     def is_running(self) -> bool:
         """Whether it runs now; only for a process that shares its process ids with this one."""
         return self.start == host.process_start(self.pid)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the system kill this process when its parent ends; on Linux.
+
+    Args:
+        parent: Process id of the parent; if it has ended already, this process exits.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the parent process is gone")
 
 
 def pid_namespace() -> str:

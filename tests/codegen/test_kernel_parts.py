@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from tvmopt import host
+from tvmopt import forked, host
 from tvmopt.build import build_library
 from tvmopt.codegen import kernel_parts
 from tvmopt.device.target import resolve_target
@@ -65,6 +65,7 @@ def test_the_library_does_not_depend_on_cores(
     network, library, tmp_path, monkeypatch, cores
 ) -> None:
     monkeypatch.setattr(host, "usable_cores", lambda: cores)
+    monkeypatch.setattr(forked, "_is_allowed", True)
     build_library(network, _TARGET, tmp_path / "again.so")
     assert (tmp_path / "again.so").read_bytes() == library.read_bytes()
 
@@ -99,6 +100,7 @@ def test_a_part_that_does_not_compile(network, tmp_path, monkeypatch, cores) -> 
         raise ValueError("no register is left")
 
     monkeypatch.setattr(host, "usable_cores", lambda: cores)
+    monkeypatch.setattr(forked, "_is_allowed", True)
     monkeypatch.setattr(kernel_parts, "_write", fails)
     with pytest.raises(BuildError, match="no register is left"):
         build_library(network, _TARGET, tmp_path / "library.so")

@@ -6,32 +6,22 @@ can crash, hang or eat memory; in a separate process it takes nothing else along
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from tvmopt import forked
 from tvmopt.device.gpu_memory import is_out_of_gpu_memory
 from tvmopt.errors import LimitError, TvmoptError, in_one_line
+from tvmopt.process import die_with_parent
 from tvmopt.stages.registry import STAGES, StageCall
 from tvmopt.stages.result import Progress, StageResult
 
 RESULT_FILE = "result.json"
 ERROR_FILE = "error.json"
 PROGRESS_MARK = "\x1eprogress "
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent(parent: int) -> None:
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the parent process is gone")
 
 
 def _report(done: int, total: int, text: str) -> None:
@@ -51,7 +41,8 @@ def run_stage(request: dict[str, Any], out_dir: Path, progress: Progress) -> Sta
 def main(path: str) -> int:
     """Serve the request at ``path``; returns the exit code."""
     request = json.loads(Path(path).read_text())
-    _die_with_parent(request["parent"])
+    die_with_parent(request["parent"])
+    forked.allow()
     control = Path(path).parent
     try:
         result = run_stage(request, Path(request["out_dir"]), _report)
