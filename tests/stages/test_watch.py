@@ -62,6 +62,21 @@ def test_children_count_and_end_with_their_parent() -> None:
     assert time.monotonic() < end, "the child lives on"
 
 
+def test_what_forks_share_counts_once() -> None:
+    code = (
+        "import os, time\n"
+        "shared = bytearray(os.urandom(150_000_000))\n"
+        "any(os.fork() == 0 for _ in range(3))\n"
+        "time.sleep(3)\n"
+    )
+    process = _start(code)
+    with Watch(process.pid, Allowance(memory_mb=400)) as watch:
+        time.sleep(1.5)
+        assert resident_mb(process.pid) > 600
+        assert process.wait(20) == 0
+    watch.check("the family")
+
+
 def test_what_keeps_to_its_limits_is_left_alone() -> None:
     process = _start("import time; time.sleep(1.5)")
     with Watch(process.pid, Allowance(seconds=30, memory_mb=10_000)) as watch:

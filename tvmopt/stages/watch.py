@@ -70,7 +70,9 @@ class Watch:
             if 0 < allowed_s < time.monotonic() - start:
                 text = f"it may take {allowed_s:.0f} s, and had not ended by then"
                 self._passed = ("timeout", text)
-            elif 0 < allowed_mb < (used := resident_mb(self._pid)):
+            elif 0 < allowed_mb < resident_mb(self._pid) and allowed_mb < (
+                used := proportional_mb(self._pid)
+            ):
                 text = f"it may use {allowed_mb:.0f} MB of memory, but used {used:.0f} MB"
                 self._passed = ("out_of_memory", text)
             if self._passed is not None:
@@ -79,11 +81,27 @@ class Watch:
 
 
 def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process and its descendants, in megabytes (10^6 bytes)."""
+    """Return the resident memory of a process and its descendants, in megabytes (10^6 bytes).
+
+    Memory that several of them share counts once for each.
+    """
     total = 0
     for process in _tree(pid):
         with contextlib.suppress(psutil.Error):
             total += process.memory_info().rss
+    return total / 1e6
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the same, but memory that processes share, as forks do, is divided among them.
+
+    That takes the system longer to find out. Where it does not tell, it is the resident memory.
+    """
+    total = 0
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.Error):
+            found = process.memory_full_info()
+            total += getattr(found, "pss", found.rss)
     return total / 1e6
 
 
