@@ -28,6 +28,7 @@ def _as_path(model, folder):
     return folder / "net.onnx"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "given",
     [lambda model, folder: model, lambda model, folder: model.SerializeToString(), _as_path],

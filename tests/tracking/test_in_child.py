@@ -203,6 +203,7 @@ def test_commands_bound_the_list_of_layers(slow_model, tmp_path, monkeypatch, ru
     assert list(tmp_path.iterdir()) == []  # no run was opened
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [

@@ -82,6 +82,7 @@ def test_missing_reference_is_refused(use_example, tmp_path):
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kills", "kind", "refused"),
     [(1, "killed", ""), (2, "killed", "was ended by SIGKILL"), (1, "crash", "was ended by SIG")],

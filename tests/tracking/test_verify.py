@@ -170,6 +170,7 @@ class TestNothingIsExchangedUnseen:
             with pytest.raises(ArtifactError, match="must hold files and folders alone, but '"):
                 read(registered.uri)
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("name", ["versions.cpython-311.pyc", "__init__.py"])
     @pytest.mark.parametrize("where", [".", "tvmopt"])
     def test_compiled_code(self, registered, tmp_path, name, where):
@@ -230,6 +231,7 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "the version is registered with generic_sha256" in text
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("data", ["../../elsewhere", "/etc", 7])
     def test_folder_elsewhere(self, registered, data, tmp_path):
         registered.edit_mlmodel(data=data)
@@ -298,6 +300,7 @@ def test_registering_again_keeps_the_hashes(registered, conv_bundle):
     assert tags["sha256"] == ModelMetadata.read(conv_bundle).library_sha256
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_require_finite_refuses_inputs_and_outputs(registered, value):
     model = flavor.load_model(registered.uri)

@@ -127,6 +127,7 @@ def test_what_follows_the_sum_is_kept() -> None:
     assert "mma.sync.aligned.m16n8k16" in code and "cp.async" in code
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sizes", "one"),
     [

@@ -21,7 +21,6 @@ from tests.kernels.attention.reference import (
     problem,
     with_masked_row,
 )
-from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.attention import MaskedBy
 from tvmopt.kernels.attention.function import attention_function
@@ -108,7 +107,8 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-@pytest.mark.parametrize(("fields", "config"), sampled(CASES, 5))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("fields", "config"), CASES)
 def test_attention(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
@@ -186,6 +186,7 @@ def test_any_lengths(queries, keys, size, shared, causal, row_warps, key_warps, 
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("gpu", [A100, L4, H200], ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("queries", [1, 512])
 def test_first_choices_compile(gpu, queries, needs_nvcc):

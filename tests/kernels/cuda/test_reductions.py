@@ -99,11 +99,13 @@ SEVERAL = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SINGLE)
 def test_sums_of_rows_stay(name: str) -> None:
     assert_same(SINGLE[name](), *ROWS)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_norms_stay(name: str) -> None:
     assert_same(SEVERAL[name](), *ROWS, *STAGED)
@@ -194,6 +196,7 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(256, 512), (252, 75), (128, 24)])
 def test_sums_of_columns_stay(shape: tuple[int, int]) -> None:
     assert_same(sums(0, (shape, H)), *COLUMNS)
@@ -224,6 +227,7 @@ WALKED = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WALKED)
 def test_columns_that_a_thread_walks(name: str) -> None:
     assert_same(WALKED[name](), *WALKS)
@@ -236,6 +240,7 @@ def test_rows_are_no_columns_and_columns_no_rows() -> None:
         emit(sums(1, ((32, 64), H)), COLUMNS[0])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
 def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
     """Single elements: TVM makes a reduction axis of extent 1 spatial."""

@@ -108,6 +108,7 @@ def problem(mod: tvm.IRModule):
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("body", "ranges", "columns"),
     [

@@ -65,6 +65,7 @@ def test_numbers(runnable, unrolled):
     assert_right(dense, dense.run(dense.built(unrolled), operands), operands)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("end", ["min", "max"])
 def test_ends_of_the_ranges(integer, end):
     dense = Dense(integer)
@@ -78,6 +79,7 @@ def test_ends_of_the_ranges(integer, end):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("dot", EVERY)
 def test_every_product_is_the_instructions(dot):
     dense = Dense(dot)
@@ -98,6 +100,7 @@ def test_a_pair_beyond_int16_saturates(weights):
         assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(7)
 def test_another_weight_gives_other_numbers(runnable):
     dense = Dense(runnable)
     data, weight, sums = dense.operands()
@@ -124,6 +127,7 @@ def test_any_number_of_tiles(drawn, seed):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "cpu"),
     [
