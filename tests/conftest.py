@@ -113,6 +113,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Hide the name of the test, as in :func:`pytest_pyfunc_call`."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Hide the name of the test, which pytest sets in the environment, from child processes.
+
+    The fork server of stages serves one environment: with another name in it, each test would start
+    a server, which imports TVM for three seconds.
+    """
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
 @contextmanager
 def _mlflow_as_before() -> Iterator[None]:
     """Undo what is set in MLflow for the process: the store, the experiment, its variables."""

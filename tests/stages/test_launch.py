@@ -86,7 +86,6 @@ def test_everything_printed_is_in_the_log(launched, tmp_path):
     assert {"warning", "text", "from a grandchild"} <= set(lines)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("number", "failure_class"),
     [
@@ -107,7 +106,6 @@ def test_signal(launched, number, failure_class):
     assert error.failure_class == failure_class
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("body", "code"), [("os._exit(3)", 3), ("os._exit(0)", 0), ("sys.exit(4)", 4)]
 )
@@ -286,7 +284,6 @@ def test_server_has_no_threads_that_a_fork_would_miss(launched, tmp_path):
     assert len(list(Path(f"/proc/{server}/task").iterdir())) <= (os.cpu_count() or 1)
 
 
-@pytest.mark.sample(1)
 @_linux
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), 11)", "os._exit(3)", "1 / 0"])
 def test_server_outlives_a_stage_that_fails(launched, staged, tmp_path, code):
