@@ -82,6 +82,7 @@ def _scheduled(version: str) -> tuple[tvm.IRModule, dict[str, str]]:
     return cuda_decoder.scheduled(cuda_decoder.step(SIZES, version, 128))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("version", "expected"),
     [

@@ -122,6 +122,7 @@ def _statuses(client: MlflowClient) -> list[str]:
     return [run.info.status for run in runs_of(client)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, kind):
     name = register_bad(kind)

@@ -34,7 +34,7 @@ from tvmopt.measure.split import split_packing
 __all__ = ["emulated_dots"]
 
 _SETTINGS = hypothesis.settings(
-    max_examples=2,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
@@ -105,6 +105,7 @@ def test_results_with_the_instruction_of_this_cpu(name: str) -> None:
     _check(CASES[name])
 
 
+@pytest.mark.slow
 @_SETTINGS
 @hypothesis.given(
     kernel=st.tuples(st.integers(1, 7), st.integers(1, 7)).filter(lambda k: k != (1, 1)),

@@ -113,7 +113,7 @@ def test_another_weight_gives_other_numbers(runnable):
 
 
 @pytest.mark.skipif(not NATIVE, reason="this CPU has none of the intrinsics")
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_number_of_tiles(drawn, seed):
     dense = Dense(
