@@ -141,17 +141,21 @@ def _emulated(mod: tvm.IRModule, inputs: dict[str, np.ndarray]) -> list[np.ndarr
     return value(mod["main"].body.body)
 
 
-def test_an_emulated_gpu_computes_the_step() -> None:
-    """With the position as its distance from the end, too."""
+@pytest.mark.parametrize(
+    "of_the_end",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["position", "distance of the position from the end"],
+)
+def test_an_emulated_gpu_computes_the_step(of_the_end: bool) -> None:
     mod, sources = cuda_decoder.scheduled(cuda_decoder.step(TINY, "int4", 32))
     assert list(sources.values()).count("horizontal fusion") == 2
     inputs = inputs_of(TINY)
     want = reference(TINY, inputs, 32)
-    for position in (inputs["position"], inputs["position"] - TINY.past - 1):
-        y, k, v = _emulated(mod, _plain(inputs | {"position": position}))
-        np.testing.assert_allclose(y.reshape(-1), want, atol=1e-2 * np.abs(want).max())
-        np.testing.assert_array_equal(k[:, :, :-1], inputs["past_k.0"])
-        np.testing.assert_array_equal(v[:, :, :-1], inputs["past_v.0"])
+    position = inputs["position"] - of_the_end * (TINY.past + 1)
+    y, k, v = _emulated(mod, _plain(inputs | {"position": position}))
+    np.testing.assert_allclose(y.reshape(-1), want, atol=1e-2 * np.abs(want).max())
+    np.testing.assert_array_equal(k[:, :, :-1], inputs["past_k.0"])
+    np.testing.assert_array_equal(v[:, :, :-1], inputs["past_v.0"])
 
 
 def test_constants_become_inputs() -> None:

@@ -12,7 +12,7 @@ from tests.commands import CommandServer
 from tvmopt.search.effort import Effort
 
 FAKE = Path(__file__).parents[1] / "fake_gpu"
-_TRIALS = 5
+_TRIALS = 3
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -120,7 +120,7 @@ def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
 
 def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     make_store(tmp_path)
-    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=12"]
+    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=4"]
     run(["flows.sensitivity", *asked], tmp_path)
     found = store(tmp_path)
     [made] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")

@@ -89,7 +89,7 @@ def _cases(draw) -> tuple[AttentionProblem, AttentionTiling]:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
 )
 @given(_cases())
 def test_numbers(case: tuple[AttentionProblem, AttentionTiling]) -> None:

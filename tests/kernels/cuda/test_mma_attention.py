@@ -162,7 +162,7 @@ def test_masked_rows(mask_dtype, c, device):
     check(p, got, want)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     queries=st.integers(1, 40),
     keys=st.integers(1, 150),

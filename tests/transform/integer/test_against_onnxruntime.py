@@ -170,7 +170,7 @@ def _model(seed: int, kind: tuple[str, str], layers: list[Layer]) -> QdqModel:
 
 
 @settings(
-    max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(
