@@ -321,6 +321,7 @@ def test_a_virtual_machine_runs_each_size(make_model, tmp_path) -> None:
         np.testing.assert_allclose(found[thread], [thread * top] * (1 + thread), rtol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 def test_low_precision_in_two_sizes(make_model, dtype, tmp_path) -> None:
     nodes = [

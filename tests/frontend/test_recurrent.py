@@ -85,7 +85,7 @@ def test_results_are_those_of_onnx_runtime(name) -> None:
     _check(_CASES[name], threads=1)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", _LONG_CASES)
 def test_results_of_long_sequences(name, threads, monkeypatch) -> None:

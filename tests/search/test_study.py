@@ -187,7 +187,7 @@ def _work(folder: str, seed: int) -> None:
 @pytest.mark.timeout(200)
 def test_several_processes_share_the_work_and_double_none(tmp_path) -> None:
     open_small_study(tmp_path)
-    codes = [_WORKER.format(folder=str(tmp_path), seed=seed) for seed in range(4)]
+    codes = [_WORKER.format(folder=str(tmp_path), seed=seed) for seed in range(2)]
     workers = [start_python(code) for code in codes]
     for worker in workers:
         assert worker.wait(150) == 0

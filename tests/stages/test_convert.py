@@ -50,6 +50,7 @@ def run(tmp_path, monkeypatch):
     return convert_model
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "is_checked"), [("float32", False), ("bfloat16", True)])
 def test_the_check_can_be_left_out_for_float32(run, conv_model, dtype, is_checked):
     result, out = run(conv_model, dtype=dtype, is_checked=False)
@@ -146,6 +147,7 @@ def elsewhere(monkeypatch):
     return spec.device
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["host", "elsewhere"])
 def test_wrong_import_is_refused(run, conv_model, monkeypatch, request, where):
     """A kernel with wrong results must be detected, also in a model for another machine."""

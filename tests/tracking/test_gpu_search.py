@@ -131,6 +131,7 @@ def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     assert "layers are not timed: target" not in made.data.tags.get("tvmopt.notes", "")
 
 
+@pytest.mark.slow  # test_search.py repeats a search on the CPU
 def test_a_search_goes_on_where_it_ended(searched, command, run) -> None:
     folder, _, _ = searched
     said = run(command, folder)

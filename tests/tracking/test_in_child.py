@@ -192,6 +192,7 @@ def test_listing_layers_of_an_endless_model_times_out(slow_model):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow  # the test above bounds the listing itself
 def test_commands_bound_the_list_of_layers(slow_model, tmp_path, monkeypatch, run_python):
     done = run_python(
         "-m", "flows.convert", "--model", str(slow_model), "--skip_layers", "last",

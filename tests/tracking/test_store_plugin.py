@@ -47,6 +47,7 @@ def _start(args: list[str], env: dict[str, str], folder: Path) -> subprocess.Pop
     )  # fmt: skip
 
 
+@pytest.mark.slow  # tests/faults/test_fresh_store.py has a fresh store, too
 def test_stores_are_opened_at_once(tmp_path, installed) -> None:
     folder = tmp_path / "a folder"  # MLflow's default, which it encodes with %20
     folder.mkdir()

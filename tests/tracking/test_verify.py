@@ -131,11 +131,13 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "model.json must have sha256" in text
 
+    @pytest.mark.slow  # as the library with MLmodel
     def test_tolerance_and_mlmodel(self, registered, tmp_path):
         registered.edit_mlmodel(metadata_sha256=registered.edit_metadata(tolerance=9.001))
         for text in _refusals(registered, tmp_path):
             assert "the version is registered with metadata_sha256" in text
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("name", [LIBRARY_FILE, GOLDEN_FILE])
     def test_one_file(self, registered, name, tmp_path):
         (registered.saved / "compiled" / name).write_bytes(b"other")
@@ -148,6 +150,7 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "the folder of code must have sha256" in text
 
+    @pytest.mark.slow  # as code that is changed
     def test_code_added(self, registered, tmp_path):
         (registered.saved / "code" / "sitecustomize.py").write_text("")
         for text in _refusals(registered, tmp_path):
@@ -170,7 +173,7 @@ class TestNothingIsExchangedUnseen:
             with pytest.raises(ArtifactError, match="must hold files and folders alone, but '"):
                 read(registered.uri)
 
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("name", ["versions.cpython-311.pyc", "__init__.py"])
     @pytest.mark.parametrize("where", [".", "tvmopt"])
     def test_compiled_code(self, registered, tmp_path, name, where):
@@ -197,6 +200,7 @@ class TestNothingIsExchangedUnseen:
         with pytest.raises(ArtifactError, match="what MLflow's generic tools read"):
             flavor.load_model(registered.uri)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("key", ["signature", "saved_input_example_info"])
     def test_signature_and_example(self, registered, key, tmp_path):
         path = registered.saved / "MLmodel"
@@ -269,6 +273,7 @@ print(tvmopt.__file__)
 """
 
 
+@pytest.mark.slow  # two imports of MLflow
 def test_code_of_the_model_is_imported_twice_and_leaves_no_caches(registered, tmp_path):
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env |= {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}

@@ -182,7 +182,7 @@ def _repeated(emit, x):
 GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated, _repeated]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @BOTH
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_tensors_between_layers_are_16_bit(relax_main, run, graph, dtype):
@@ -394,7 +394,7 @@ def _residuals(layers, pre):
     return body
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @BOTH
 @pytest.mark.parametrize("pre", [False, True], ids=["post-norm", "pre-norm"])
 def test_16_bit_residual_sums_cost_little_accuracy(relax_main, run, dtype, pre):

@@ -202,7 +202,7 @@ def gpu(request) -> CudaArch | None:
     return probe()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
 def test_the_top_1_kernels_compute_the_convolution(shape, m, gpu) -> None:

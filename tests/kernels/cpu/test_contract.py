@@ -196,7 +196,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", CASES)
 def test_results_stay(name: str) -> None:
     build, operands, expected = CASES[name]

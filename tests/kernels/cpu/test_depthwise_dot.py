@@ -91,7 +91,7 @@ def _check(case: ByteDepthwise, cpu: str = "host") -> None:
     check_numbers(given, schedules, resolve_target("host", 2).to_tvm(opt_level=1))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.skipif(host.isa() != "x86_64", reason="an instruction of x86 is emulated")
 @pytest.mark.parametrize(("cpu", "name"), EMULATED)
 @pytest.mark.usefixtures("emulated_dots")
@@ -99,7 +99,7 @@ def test_results_with_the_instruction_of_another_cpu(cpu: str, name: str) -> Non
     _check(CASES[name], cpu)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_results_with_the_instruction_of_this_cpu(name: str) -> None:
     _check(CASES[name])
@@ -123,6 +123,7 @@ def test_any_shape(kernel, stride, size, pad, vectors, batch, data) -> None:
     _check(case, "sapphirerapids")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("cpu", "data", "instruction", "funnel"), INSTRUCTIONS)
 def test_instructions_of_a_cpu(cpu: str, data: str, instruction: str, funnel: bool) -> None:
     target = resolve_target(cpu, 2)

@@ -420,7 +420,7 @@ def _in_a_database(case: Case, hint: ContractionConfig, cpu: Cpu, folder: Path) 
     return tvm.ir.load_json((folder / "applied.json").read_text())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("template", "types"),
     [("register_tile", "bytes"), ("matrix_tile", "bytes"), ("matrix_tile", "bfloat16")],

@@ -63,7 +63,7 @@ def _draw(kind: str, examples: int, executor) -> None:
     assert set(served) <= set(by_name())
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_template_keeps_the_contract(kind: str, two_threads) -> None:
     _draw(kind, _EXAMPLES.get(kind, 4), two_threads)

@@ -52,7 +52,7 @@ def test_one_sum(name: str) -> None:
     assert_same(CASES[name](), *WAYS)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_sums(name: str) -> None:
     assert_same(SEVERAL[name](), *WAYS)

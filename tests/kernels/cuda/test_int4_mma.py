@@ -177,6 +177,7 @@ def test_weights_that_a_kernel_may_write_are_loaded_after_it(attrs: dict[str, li
     assert wait < kernel_code.index("tvmopt_int4_")  # before the device function runs
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("sizes", "one"),

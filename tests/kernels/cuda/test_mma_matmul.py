@@ -84,6 +84,7 @@ def test_right_for_any_extents(case, form) -> None:
     assert error(found, case.numpy(arrays)) <= TOLERANCE.get(case.out or case.dtype, 0.0)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("form", ["pipelined", "through registers", "fragments ahead"])
 @pytest.mark.parametrize(
     "case, shape",

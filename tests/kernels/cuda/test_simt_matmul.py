@@ -49,7 +49,7 @@ def cuda(sch) -> str:
     return build_kernels({"main": sch.mod["main"]}, ARCH).imports[0].inspect_source("cuda")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_right_for_any_extents(case, split) -> None:

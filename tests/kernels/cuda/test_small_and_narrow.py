@@ -69,7 +69,7 @@ SMALL: dict[str, Callable[[], tirx.PrimFunc]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_functions_get_one_kernel_that_is_right(name: str) -> None:
     func = SMALL[name]()

@@ -58,6 +58,7 @@ def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]
         assert np.all(np.abs(got - expected) <= TOLERANCE * size)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("unrolled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_numbers(runnable, unrolled):
     dense = Dense(runnable)
@@ -79,7 +80,7 @@ def test_ends_of_the_ranges(integer, end):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("dot", EVERY)
 def test_every_product_is_the_instructions(dot):
     dense = Dense(dot)

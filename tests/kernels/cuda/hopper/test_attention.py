@@ -95,7 +95,7 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("fields", "config"), CASES)
 def test_attention(fields, config, device):
     p = problem(**fields)
@@ -116,7 +116,7 @@ def test_operands_that_are_ranges_of_heads(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "memory",
     [{}, {"own_output": True}, {"query_stages": 2}, {"query_stages": 2, "own_output": True}],

@@ -32,6 +32,7 @@ def test_every_row_of_the_table_has_configurations(name) -> None:
     assert shapes == [list(map(int, p.shape)) for p in row(name).func.params]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "arch", "template"),
     [

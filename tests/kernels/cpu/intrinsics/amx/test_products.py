@@ -42,7 +42,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_dense(target, kind, shape):
@@ -84,6 +84,7 @@ def test_a_part_of_a_wider_matrix(target, kind):
     check(got, data[3 : 3 + rows, 7 : 7 + depth], weight, tile)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", sorted(set(BY_NAME) - {"bf16"}))
 def test_extremes(target, kind):
     tile = BY_NAME[kind]
