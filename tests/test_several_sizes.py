@@ -232,6 +232,7 @@ def test_an_input_with_the_set_of_another_has_its_rows(make_model) -> None:
         _check(compiled, model, {"x": _normal(rows, 8), "z": _normal(rows, 8)})
 
 
+@pytest.mark.slow  # tests/stages/test_non_finite.py has one size
 def test_nan_is_where_onnx_runtime_has_it_in_further_sizes(make_model) -> None:
     """Winograd convolutions spread NaN over a tile, and a size falls back to its direct ones."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])

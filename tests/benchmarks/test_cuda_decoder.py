@@ -172,6 +172,7 @@ def test_constants_become_inputs() -> None:
     assert isinstance(lifted["main"], relax.Function)
 
 
+@pytest.mark.slow  # builds a whole step with nvcc
 def test_kernels_of_a_library_are_found_by_name(tmp_path: Path) -> None:
     """On a CPU; the module of a GPU's library has the same structure."""
     target = resolve_target("host", 1)

@@ -67,6 +67,7 @@ def test_gemms_and_convolutions_of_random_shapes() -> None:
         assert geometric_mean(r.regret for r in found if r.group == group) < most
 
 
+@pytest.mark.slow  # as SWEEP above
 def test_memory_bound_kernels_of_random_sizes_rank_near_the_fastest() -> None:
     found = cuda_regret.regrets_of(FEW_ROWS.read_text().splitlines(), H200)
     assert len(found) == 23

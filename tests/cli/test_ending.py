@@ -170,6 +170,7 @@ def test_a_signal_that_becomes_another_error_ends_the_command(
     assert list(tmp_path.iterdir()) == []  # no report of an error
 
 
+@pytest.mark.slow  # tests/tracking/test_orphans.py has the rule
 @pytest.mark.parametrize("through", ["python", pytest.param("mlflow run", marks=pytest.mark.slow)])
 def test_the_next_command_closes_runs_left_by_kill_9(place, through):
     folder, uri, env = place

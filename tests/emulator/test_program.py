@@ -58,7 +58,7 @@ def elementwise(shape, dtype, *, parallel=False):
     return sch.mod["main"]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "dtype", ["int8", "uint8", "int16", "uint32", "int64", "float32", "float64", "bool"]
 )
@@ -173,7 +173,7 @@ def test_integer_division(isa, dtype):
         assert rest == x - y * quotient
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -261,6 +261,7 @@ def test_code_of_another_cpu(isa):
         run(lib, [x], [x, x], isa)
 
 
+@pytest.mark.sample(2)
 def test_time_is_limited(isa):
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((1 << 16,), "int32"), Y: T.Buffer((1 << 16,), "int32")) -> None:  # noqa: N803

@@ -108,7 +108,7 @@ def test_results(cpu, case):
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("columns", [96, 90])
 @pytest.mark.parametrize(("cpu", "data", "weight", "instruction"), PRODUCTS)
 def test_int8_matmul(cpu, data, weight, instruction, columns):

@@ -79,13 +79,13 @@ _LONG_CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", _CASES)
 def test_results_are_those_of_onnx_runtime(name) -> None:
     _check(_CASES[name], threads=1)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", _LONG_CASES)
 def test_results_of_long_sequences(name, threads, monkeypatch) -> None:
@@ -201,7 +201,7 @@ def test_bad_attributes_are_refused_in_one_line(attributes, said) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["host", "nvidia-h200"])
 @pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
 @pytest.mark.parametrize("skipped", [(), (0,)])

@@ -143,6 +143,7 @@ def test_of_processes_that_begin_a_study_at_once_one_declares_it(tmp_path) -> No
     assert len(set(map(str, found))) == 1
 
 
+@pytest.mark.slow  # test_dead_workers.py has dead workers
 def test_a_study_whose_maker_died_before_declaring_it_is_made_again(tmp_path) -> None:
     import optuna
 

@@ -353,6 +353,7 @@ def test_auto_may_leave_all_layers_in_float32(run):
     assert [row["dtype"] for row in _layers(out)] == ["float32"] * 4
 
 
+@pytest.mark.slow  # as the quantised model above
 def test_auto_of_a_quantised_model_is_its_own_dtypes(run, tmp_path):
     _, out = run("int8")
     (tmp_path / "again").mkdir()

@@ -88,6 +88,7 @@ def test_the_library_holds_machine_code_and_no_source(built) -> None:
     assert b"__global__" not in data
 
 
+@pytest.mark.slow  # test_entry_points.py pulls a model
 @only_one
 def test_it_can_be_pulled_but_not_loaded(built, run_flow) -> None:
     folder, _, name, version, *_ = built

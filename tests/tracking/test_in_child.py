@@ -140,6 +140,7 @@ def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, ki
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow  # promotion refuses such a library above
 def test_champion_that_crashes_is_no_obstacle(client, register_bad, tmp_path):
     wanted = {
         "model_sha256": "m", "input_shapes": "x:1", "target": "cpu", "threads": "2",

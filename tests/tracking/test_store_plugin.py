@@ -122,6 +122,7 @@ def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
     assert asked == ["waits", "complete"]
 
 
+@pytest.mark.slow  # two imports of MLflow
 def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
     # MLflow prepends the code of a model to sys.path; modules already imported stay.
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

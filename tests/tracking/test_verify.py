@@ -228,6 +228,7 @@ class TestNothingIsExchangedUnseen:
         with pytest.raises(ArtifactError, match=r"MLflow's generic tools read|a regular file, but"):
             flavor.load_model(registered.uri)
 
+    @pytest.mark.slow  # as the library with MLmodel
     def test_generic_hash_and_mlmodel(self, registered, tmp_path):
         (registered.saved / "requirements.txt").write_text("evil")
         mlmodel = read_mlmodel(registered.saved)

@@ -182,7 +182,7 @@ def _repeated(emit, x):
 GRAPHS = [_squeeze_excite, _shortcut, _data_movement, _bilinear, _gated, _repeated]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @BOTH
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_tensors_between_layers_are_16_bit(relax_main, run, graph, dtype):
@@ -335,7 +335,7 @@ def test_masks_of_minus_infinity_give_numbers(relax_main, run, dtype):
     assert np.abs(got - want).max() < TOLERANCE[dtype]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @BOTH
 @pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("transpose", [False, True])

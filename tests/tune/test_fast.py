@@ -275,6 +275,7 @@ def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -
     assert len(read_comparisons(tmp_path / "database")) == 1
 
 
+@pytest.mark.slow  # tests/stages/test_tune_layers.py times alternatives
 @pytest.mark.alone
 def test_alternatives_are_timed_together(net, tmp_path: Path, monkeypatch) -> None:
     names = tuple(task.name for task in extract_tasks(net, TARGET)[:2])

@@ -110,7 +110,7 @@ def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
     assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "called", "which"),
     [

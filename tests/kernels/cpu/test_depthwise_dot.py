@@ -91,7 +91,7 @@ def _check(case: ByteDepthwise, cpu: str = "host") -> None:
     check_numbers(given, schedules, resolve_target("host", 2).to_tvm(opt_level=1))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.skipif(host.isa() != "x86_64", reason="an instruction of x86 is emulated")
 @pytest.mark.parametrize(("cpu", "name"), EMULATED)
 @pytest.mark.usefixtures("emulated_dots")
@@ -123,7 +123,7 @@ def test_any_shape(kernel, stride, size, pad, vectors, batch, data) -> None:
     _check(case, "sapphirerapids")
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("cpu", "data", "instruction", "funnel"), INSTRUCTIONS)
 def test_instructions_of_a_cpu(cpu: str, data: str, instruction: str, funnel: bool) -> None:
     target = resolve_target(cpu, 2)
@@ -148,7 +148,7 @@ def test_a_row_of_outputs_takes_one_dot_product_per_input_row_and_no_spills() ->
     assert "rsp" not in loop
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("cpu", ["cortex-a76", "graviton3"])
 @pytest.mark.parametrize("data", ["uint8", "int8"])
 @pytest.mark.parametrize("name", ["5x5", "3x3, stride 2, int8", "5x1"])

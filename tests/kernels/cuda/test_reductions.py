@@ -99,7 +99,7 @@ SEVERAL = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SINGLE)
 def test_sums_of_rows_stay(name: str) -> None:
     assert_same(SINGLE[name](), *ROWS)
@@ -111,6 +111,7 @@ def test_norms_stay(name: str) -> None:
     assert_same(SEVERAL[name](), *ROWS, *STAGED)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(2, 8, 28, 28), (3, 6, 7, 7)])
 def test_rows_that_are_parts_of_an_axis(shape: tuple[int, ...]) -> None:
     func = group_norm(*shape)
@@ -147,6 +148,7 @@ def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
     assert "__shfl_down_sync" in code
 
 
+@pytest.mark.slow  # as the row above
 def test_a_ragged_row_stays_in_registers_too() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((3, 7, 197), H))
     one = hint(

@@ -66,7 +66,7 @@ def test_numbers(runnable, unrolled):
     assert_right(dense, dense.run(dense.built(unrolled), operands), operands)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("end", ["min", "max"])
 def test_ends_of_the_ranges(integer, end):
     dense = Dense(integer)
@@ -80,7 +80,7 @@ def test_ends_of_the_ranges(integer, end):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dot", EVERY)
 def test_every_product_is_the_instructions(dot):
     dense = Dense(dot)
@@ -101,7 +101,7 @@ def test_a_pair_beyond_int16_saturates(weights):
         assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 def test_another_weight_gives_other_numbers(runnable):
     dense = Dense(runnable)
     data, weight, sums = dense.operands()

@@ -131,6 +131,7 @@ def test_results_do_not_depend_on_when_copies_complete(memory):
         np.testing.assert_array_equal(other, first)
 
 
+@pytest.mark.slow  # test_attention has scores
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_maxima_that_grow_and_negative_scores(lazy, device):

@@ -179,7 +179,7 @@ def test_gemms_with_partly_read_blocks(fields, config, device):
     test_gemms(fields, config, device)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("fields", "config"), GEMMS)
 def test_gemms(fields, config, device):
     p = gemm_problem(fields)
@@ -219,14 +219,14 @@ def test_epilogue(config, device):
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", CONVOLUTIONS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):
     check_conv(config, stride, 24, "OHWI", device)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", ["OHWI", "HWIO"])
 @pytest.mark.parametrize("channels", [1, 3, 12, 16, 32, 48, 80])
 def test_channels(channels, layout, device):

@@ -30,7 +30,7 @@ def _problem(**fields) -> GemmProblem:
     return GemmProblem(**{"m": 300, "n": 128, "k": 272, **fields})
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"),
     [

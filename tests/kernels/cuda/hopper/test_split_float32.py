@@ -54,7 +54,7 @@ def multiplied(p: GemmProblem, config, a, b, device) -> np.ndarray:
     return run_kernel(gemm(p, config), inputs, (*front, p.m, p.n), p.out, device)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"),
     [

@@ -66,7 +66,7 @@ def patches(image, kernel, stride, height, width):
     return np.stack(windows)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("blocks_first", [True, False])
 @pytest.mark.parametrize(
     ("kind", "rows", "size", "channels", "stride"),

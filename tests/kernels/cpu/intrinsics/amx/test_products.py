@@ -42,7 +42,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_dense(target, kind, shape):
