@@ -48,6 +48,7 @@ def test_the_reference_equals_onnx_runtime(version: str) -> None:
     np.testing.assert_allclose(got, want, atol=4e-3 * np.abs(want).max())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cpu_computes_the_step(version: str) -> None:
     inputs = inputs_of(SMALL)

@@ -257,6 +257,7 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.so")), "libraries are removed with their measurer"
 
 
+@pytest.mark.slow  # two rounds of processes
 @pytest.mark.alone
 def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path) -> None:
     with Measurer(HOST, tmp_path, builders=1) as measurer:

@@ -153,10 +153,10 @@ def test_clean_process_loads_the_champion_and_equals_onnx_runtime(example, proje
     assert "mlruns" in loaded_from  # the code inside the model, not this checkout
 
 
-def test_second_run_reuses_every_stage(example, run_flow):
+def test_second_run_reuses_every_stage(example, mlflow_run):
     before = len(_runs(example, tvmopt__entry_point="main"))
     stages = {r.info.run_id for r in _runs(example) if "tvmopt.stage" in r.data.tags}
-    done = run_flow(example.folder, "main")
+    done = mlflow_run(example.folder)
     assert done.returncode == 0, done.stderr
     assert "reused     convert, tune, build, build-untuned_tvm, evaluate" in done.stdout
     assert "models:/digits-cnn/1 already registered" in done.stdout
@@ -165,9 +165,9 @@ def test_second_run_reuses_every_stage(example, run_flow):
 
 
 @pytest.mark.slow  # the next test has a dry run
-def test_a_dry_run_says_what_would_be_reused_and_runs_nothing(example, run_flow):
+def test_a_dry_run_says_what_would_be_reused_and_runs_nothing(example, mlflow_run):
     before = {run.info.run_id for run in _runs(example)}
-    done = run_flow(example.folder, "main", dry_run="true")
+    done = mlflow_run(example.folder, dry_run="true")
     assert done.returncode == 0, done.stderr
     for step in ("convert", "tune", "build", "build-untuned_tvm", "evaluate"):
         assert re.search(rf"^{step} +reused from run [0-9a-f]{{8}}, digest", done.stdout, re.M)

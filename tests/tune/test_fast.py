@@ -301,6 +301,7 @@ def test_options_are_checked(net, tmp_path: Path) -> None:
         tune(net, tmp_path, topk=0)
 
 
+@pytest.mark.slow  # as every task above
 @pytest.mark.alone
 def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
@@ -332,6 +333,7 @@ def test_apply_and_build_needs_configurations(net) -> None:
         apply_and_build(func, [], ARCH)
 
 
+@pytest.mark.slow  # tests/tune/test_apply.py applies schedules
 @pytest.mark.alone
 def test_the_pass_schedules_everything_and_then_measures_nothing(
     net, tmp_path: Path, monkeypatch

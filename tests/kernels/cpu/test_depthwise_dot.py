@@ -99,7 +99,7 @@ def test_results_with_the_instruction_of_another_cpu(cpu: str, name: str) -> Non
     _check(CASES[name], cpu)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_results_with_the_instruction_of_this_cpu(name: str) -> None:
     _check(CASES[name])

@@ -420,6 +420,7 @@ def _in_a_database(case: Case, hint: ContractionConfig, cpu: Cpu, folder: Path) 
     return tvm.ir.load_json((folder / "applied.json").read_text())
 
 
+@pytest.mark.slow  # test_tiles_multiply replays in this process
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("template", "types"),
