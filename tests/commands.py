@@ -1,8 +1,9 @@
 """Run entry points in forks of a process that has imported them, as ``python -m flows.ENTRY`` does.
 
 Importing MLflow, TVM and the package takes four to eight CPU seconds in every command; here it does
-so once. What differs from a new process: modules are imported already. The start of a process is
-tested by commands that run through ``mlflow run`` and ``python -m``.
+so once. The fork server of a command's stages is a fork, too; see ``tests.stage_servers``. What
+differs from a new process: modules are imported already. The start of a process is tested by
+commands that run through ``mlflow run`` and ``python -m``.
 
 ``python -m tests.commands`` reads one JSON object a line: the arguments, environment and folder of
 a command, and files for its output. It answers with the exit code, one a line.
@@ -21,6 +22,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from tests import stage_servers
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,6 +108,7 @@ def _end(code: int) -> NoReturn:
 
 def main() -> None:
     """Serve commands until the client closes the pipe."""
+    stage_servers.begin()  # before a module starts a thread
     import tvmopt.workflow  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "w")

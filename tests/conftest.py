@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sampling import mark_slow
 from tvmopt import host
 
 ROOT = Path(__file__).parents[1]
@@ -69,8 +70,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest drops what ``-m`` does not select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run workflows and tuning first: at the end they would leave the other worker idle."""
+    """Apply the mark ``sample``, and run workflows and tuning first.
+
+    At the end, workflows and tuning would leave the other worker idle.
+    """
+    mark_slow(items)
     users = {item.nodeid.partition("::")[0] for item in items if _uses(item, "example")}
     if users - _OF_THE_EXAMPLE:
         raise pytest.UsageError(
@@ -105,6 +111,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             if _CORES:
                 os.sched_setaffinity(0, _CORES)
             fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Hide the name of the test, as in :func:`pytest_pyfunc_call`."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Hide the name of the test, which pytest sets in the environment, from child processes.
+
+    The fork server of stages serves one environment: with another name in it, each test would start
+    a server, which imports TVM for three seconds.
+    """
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 @contextmanager

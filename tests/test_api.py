@@ -28,6 +28,7 @@ def _as_path(model, folder):
     return folder / "net.onnx"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "given",
     [lambda model, folder: model, lambda model, folder: model.SerializeToString(), _as_path],
@@ -58,6 +59,7 @@ def test_int8_is_calibrated_on_samples(conv_model, wanted) -> None:
     assert np.dot(found, y.ravel()) / np.linalg.norm(found) / np.linalg.norm(y) > 0.98
 
 
+@pytest.mark.slow  # tests/tracking/test_asked_metric.py has the metric
 def test_a_dtype_of_each_layer_keeps_the_own_metric(conv_model, tmp_path) -> None:
     """The metric says 0 for answers that are not the float model's, which int8 has none of."""
     samples = np.random.default_rng(6).standard_normal((24, 3, 8, 8), np.float32)

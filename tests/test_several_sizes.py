@@ -190,6 +190,7 @@ def test_a_mask_lets_lengths_be_padded(make_model) -> None:
         compiled({"x": _normal(1, 8, 4), "mask": np.ones((2, 8), np.int64)})
 
 
+@pytest.mark.slow  # the test above has the lengths
 def test_without_a_mask_only_the_compiled_lengths_are_taken(make_model) -> None:
     model = _attention(make_model, masked=False)
     compiled = tvmopt.compile(model, "n=2,1;s=8,16", threads=2)
@@ -232,6 +233,7 @@ def test_an_input_with_the_set_of_another_has_its_rows(make_model) -> None:
         _check(compiled, model, {"x": _normal(rows, 8), "z": _normal(rows, 8)})
 
 
+@pytest.mark.slow  # tests/stages/test_non_finite.py has one size
 def test_nan_is_where_onnx_runtime_has_it_in_further_sizes(make_model) -> None:
     """Winograd convolutions spread NaN over a tile, and a size falls back to its direct ones."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
@@ -321,6 +323,7 @@ def test_a_virtual_machine_runs_each_size(make_model, tmp_path) -> None:
         np.testing.assert_allclose(found[thread], [thread * top] * (1 + thread), rtol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 def test_low_precision_in_two_sizes(make_model, dtype, tmp_path) -> None:
     nodes = [

@@ -73,6 +73,7 @@ def test_a_wrong_result_exits_with_1(model_path, tmp_path, capsys, monkeypatch):
         assert f"{peer} is not installed, its column stays '-': pip install -e .[bench]" in out
 
 
+@pytest.mark.slow  # the table above runs both
 def test_untuned_tvm_has_no_winograd_and_ours_has(tmp_path, monkeypatch):
     import tvmopt.build
 

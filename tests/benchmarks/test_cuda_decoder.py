@@ -48,6 +48,7 @@ def test_the_reference_equals_onnx_runtime(version: str) -> None:
     np.testing.assert_allclose(got, want, atol=4e-3 * np.abs(want).max())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cpu_computes_the_step(version: str) -> None:
     inputs = inputs_of(SMALL)
@@ -82,13 +83,14 @@ def _scheduled(version: str) -> tuple[tvm.IRModule, dict[str, str]]:
     return cuda_decoder.scheduled(cuda_decoder.step(SIZES, version, 128))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        # Q, K and V together; output; gate; up; down. RMSNorm twice.
-        ("float16", {"hopper_gemm": 5, "gpu_row_reduction": 2}),
         # Gate and up together. Q, K and V as well as gate and up compute RMSNorm.
         ("int4", {"gpu_int4": 4}),
+        # Q, K and V together; output; gate; up; down. RMSNorm twice.
+        ("float16", {"hopper_gemm": 5, "gpu_row_reduction": 2}),
     ],
 )
 def test_each_kernel_of_a_hopper_step_is_of_its_family(
@@ -140,17 +142,21 @@ def _emulated(mod: tvm.IRModule, inputs: dict[str, np.ndarray]) -> list[np.ndarr
     return value(mod["main"].body.body)
 
 
-def test_an_emulated_gpu_computes_the_step() -> None:
-    """With the position as its distance from the end, too."""
+@pytest.mark.parametrize(
+    "of_the_end",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["position", "distance of the position from the end"],
+)
+def test_an_emulated_gpu_computes_the_step(of_the_end: bool) -> None:
     mod, sources = cuda_decoder.scheduled(cuda_decoder.step(TINY, "int4", 32))
     assert list(sources.values()).count("horizontal fusion") == 2
     inputs = inputs_of(TINY)
     want = reference(TINY, inputs, 32)
-    for position in (inputs["position"], inputs["position"] - TINY.past - 1):
-        y, k, v = _emulated(mod, _plain(inputs | {"position": position}))
-        np.testing.assert_allclose(y.reshape(-1), want, atol=1e-2 * np.abs(want).max())
-        np.testing.assert_array_equal(k[:, :, :-1], inputs["past_k.0"])
-        np.testing.assert_array_equal(v[:, :, :-1], inputs["past_v.0"])
+    position = inputs["position"] - of_the_end * (TINY.past + 1)
+    y, k, v = _emulated(mod, _plain(inputs | {"position": position}))
+    np.testing.assert_allclose(y.reshape(-1), want, atol=1e-2 * np.abs(want).max())
+    np.testing.assert_array_equal(k[:, :, :-1], inputs["past_k.0"])
+    np.testing.assert_array_equal(v[:, :, :-1], inputs["past_v.0"])
 
 
 def test_constants_become_inputs() -> None:
@@ -167,6 +173,7 @@ def test_constants_become_inputs() -> None:
     assert isinstance(lifted["main"], relax.Function)
 
 
+@pytest.mark.slow  # builds a whole step with nvcc
 def test_kernels_of_a_library_are_found_by_name(tmp_path: Path) -> None:
     """On a CPU; the module of a GPU's library has the same structure."""
     target = resolve_target("host", 1)

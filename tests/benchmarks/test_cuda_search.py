@@ -23,6 +23,7 @@ def _steps(folder) -> Steps:
     return Steps("m", folder, dict(os.environ), sorted(os.sched_getaffinity(0)))
 
 
+@pytest.mark.slow  # waits for a limit
 def test_a_step_that_takes_too_long_is_stopped_with_its_children(tmp_path, capsys):
     (tmp_path / "slow.py").write_text(
         "import subprocess, sys, time\n"

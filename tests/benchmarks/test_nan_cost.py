@@ -38,6 +38,7 @@ def test_one_process_has_no_interval(capsys) -> None:
     assert "--processes must be at least 2, but got 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # processes that import TVM
 def test_a_model_is_timed_in_processes_of_its_own(make_model, tmp_path, capfd) -> None:
     path, rows = tmp_path / "net.onnx", tmp_path / "rows.json"
     node = onnx.helper.make_node("Relu", ["x"], ["y"])

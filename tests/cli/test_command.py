@@ -112,6 +112,7 @@ def test_parameters_follow_the_command(said):
     assert (code, out, err) == (2, "", "error: threads must be a whole number, but got 'two'\n")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_flow_is_the_command(entry, run_python):
     flow = run_python("-m", f"flows.{entry}", "--bogus")

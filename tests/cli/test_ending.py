@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from tests.mlflow_runs import client_of, runs_of
-from tests.sampling import sampled
 from tvmopt.cli import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -90,9 +89,10 @@ def test_a_signal_ends_a_command_cleanly(place, numbers):
     assert list((folder / "tmp").iterdir()) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "number",
-    sampled([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], 3),
+    [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP],
 )
 def test_the_work_ends_with_mlflow_run(place, number):
     folder, uri, env = place
@@ -170,7 +170,8 @@ def test_a_signal_that_becomes_another_error_ends_the_command(
     assert list(tmp_path.iterdir()) == []  # no report of an error
 
 
-@pytest.mark.parametrize("through", [pytest.param("python", marks=pytest.mark.slow), "mlflow run"])
+@pytest.mark.slow  # tests/tracking/test_orphans.py has the rule
+@pytest.mark.parametrize("through", ["python", pytest.param("mlflow run", marks=pytest.mark.slow)])
 def test_the_next_command_closes_runs_left_by_kill_9(place, through):
     folder, uri, env = place
     command = [sys.executable, "-m", "flows.convert", "--threads", "1"]

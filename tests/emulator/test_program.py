@@ -58,6 +58,7 @@ def elementwise(shape, dtype, *, parallel=False):
     return sch.mod["main"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "dtype", ["int8", "uint8", "int16", "uint32", "int64", "float32", "float64", "bool"]
 )
@@ -69,6 +70,7 @@ def test_types(isa, dtype):
     np.testing.assert_array_equal(z, x)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_copies_of_narrow_floats(isa, dtype):
     @T.prim_func(s_tir=True)
@@ -129,6 +131,7 @@ def workspace(*, inside):
     return sch.mod["main"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("inside", [False, True])
 def test_workspaces(isa, inside):
     lib = build(workspace(inside=inside), CPUS[isa])
@@ -154,6 +157,7 @@ def divided(dtype):
     return main
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 def test_integer_division(isa, dtype):
     limits, rng = np.iinfo(dtype), np.random.default_rng(0)
@@ -169,6 +173,7 @@ def test_integer_division(isa, dtype):
         assert rest == x - y * quotient
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -256,6 +261,7 @@ def test_code_of_another_cpu(isa):
         run(lib, [x], [x, x], isa)
 
 
+@pytest.mark.sample(2)
 def test_time_is_limited(isa):
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((1 << 16,), "int32"), Y: T.Buffer((1 << 16,), "int32")) -> None:  # noqa: N803

@@ -199,6 +199,7 @@ def test_lowering_is_deterministic_and_fuses_padding_and_requantize(layer):
     assert "T.Cast" in first.script() and '"uint8"' in first.script()  # the requantize
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_results(name, layer):
     cpu = CPUS[name]
@@ -208,6 +209,7 @@ def test_results(name, layer):
     np.testing.assert_array_equal(run(name, layer, operands), expected)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("name", CPUS)
 def test_every_vector_of_the_tile_has_the_instruction(name, layer):
@@ -222,6 +224,7 @@ def test_every_vector_of_the_tile_has_the_instruction(name, layer):
     assert len(found) >= height * -(-columns // lanes)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_changed_weight_changes_its_channel_only(name, layer):
     cpu = CPUS[name]

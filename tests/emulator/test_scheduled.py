@@ -14,7 +14,6 @@ import tvm
 from tvm import relax, tirx
 
 from tests.emulator import find_tools, run
-from tests.sampling import sampled
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.first_choice import schedule_module
@@ -85,7 +84,8 @@ def compiled(func, spec):
         return tvm.tirx.build(tvm.IRModule({"main": func}), target=spec.to_tvm())
 
 
-@pytest.mark.parametrize("case", sampled(CASES, 2))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_results(cpu, case):
     spec = resolve_target(cpu, 2)
@@ -108,6 +108,7 @@ def test_results(cpu, case):
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("columns", [96, 90])
 @pytest.mark.parametrize(("cpu", "data", "weight", "instruction"), PRODUCTS)
 def test_int8_matmul(cpu, data, weight, instruction, columns):

@@ -34,6 +34,7 @@ def _scores(layers, images, levels):
     return x.astype(np.float32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("levels", "least_own"), [(3, 0.02), (5, 0.01), (8, 0.004)])
 def test_models_that_lose_accuracy_by_labels_are_refused(levels, least_own) -> None:
     rng = np.random.default_rng(0)

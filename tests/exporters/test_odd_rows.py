@@ -28,6 +28,7 @@ from benchmarks.odd_verdicts import (
 _MODELS = {"strict_pipeline": 0, "random_forest": 0}
 
 
+@pytest.mark.slow  # servers of three kinds; tests/tracking/test_serve_rows.py has one
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     # Both have the same cases; the pipeline refuses more of them.

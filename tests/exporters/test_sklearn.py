@@ -33,6 +33,7 @@ def _classifiers():
     }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("name", list(_classifiers()))

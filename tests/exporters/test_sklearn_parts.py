@@ -49,6 +49,7 @@ def test_trees_behind_a_scaler_get_float64(tmp_path):
     _answers_are_equal(found, model, fresh, "predict_proba")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_boosters_in_pipelines(tmp_path, library, classes):
@@ -91,6 +92,7 @@ def test_a_classifier_without_probabilities(tmp_path):
     _answers_are_equal(found, model, table(seed=1))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly", "sigmoid"])
 def test_support_vector_machines_compute_float64(tmp_path, kernel):
     from sklearn.svm import SVC, SVR

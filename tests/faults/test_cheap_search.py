@@ -46,6 +46,7 @@ def _kill_at_random(folder: Path, seed: int, faults: int, seconds: int) -> None:
     check_folders(folder / "tmp", folder, folder / "disk")
 
 
+@pytest.mark.slow  # other files here have a fault each
 def test_each_fault_at_a_random_moment(tmp_path) -> None:
     _kill_at_random(tmp_path, seed=1, faults=len(FAULTS), seconds=200)
 

@@ -73,6 +73,7 @@ def test_a_study_says_one_line_and_goes_on_when_the_disk_does(tmp_path, refusal)
     assert last == "True {'p50': 1.0}"
 
 
+@pytest.mark.slow  # the test below has a study
 @pytest.mark.parametrize(
     "number",
     [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)],

@@ -34,6 +34,7 @@ def _cases():
     return {case.name: case for case in collect_testcases(None) if "attention" in case.name}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [*_FUSED, *_SEPARATE])
 def test_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def _feeds(model: onnx.ModelProto, lengths: list[int]) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sizes", "lengths", "given", "causal"),
     [

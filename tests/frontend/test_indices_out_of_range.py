@@ -62,6 +62,7 @@ def _model(make_model, name, dtype=np.float32):
     return model
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_within_range_equals_onnx_runtime(make_model, name):
     model = _model(make_model, name)

@@ -119,6 +119,7 @@ def test_products_are_those_of_integers(name, threads, monkeypatch) -> None:
     np.testing.assert_allclose(got, _exact(case, inputs), atol=2e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("target", "reads_int8"),
     [

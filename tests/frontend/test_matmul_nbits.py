@@ -130,6 +130,7 @@ def test_weights_stay_packed_in_the_converted_module(tmp_path) -> None:
     np.testing.assert_allclose(got, _expected(model, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("given", "dtype", "template"),
     [

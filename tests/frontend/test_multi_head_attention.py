@@ -45,6 +45,7 @@ def _model(shapes: dict[str, tuple[int, ...]], outputs: int = 1, **attributes) -
     return helper.make_model(graph, opset_imports=sets, ir_version=9)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("further", "outputs", "attributes"),
     [

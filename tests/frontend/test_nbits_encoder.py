@@ -80,6 +80,7 @@ class _Encoder:
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("varied", [False, True], ids=["symmetric", "zero points"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_cpu_computes_what_onnx_runtime_does(bits: int, varied: bool) -> None:

@@ -57,7 +57,7 @@ def _model(rng, rows, features, targets, *, halves, double=False):
     return made, x
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_halves(seed) -> None:
     rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ def test_halves(seed) -> None:
     assert _packed(made, x) == [HALF_BITS]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_bins(seed, double) -> None:
     rng = np.random.default_rng(seed)

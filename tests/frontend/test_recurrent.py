@@ -79,11 +79,13 @@ _LONG_CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", _CASES)
 def test_results_are_those_of_onnx_runtime(name) -> None:
     _check(_CASES[name], threads=1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", _LONG_CASES)
 def test_results_of_long_sequences(name, threads, monkeypatch) -> None:
@@ -98,6 +100,7 @@ def _takes_products(model, target: str = "nvidia-h200") -> bool:
     return kernel.params[0].name == "gates"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("changed", "takes_products"),
     [
@@ -116,6 +119,7 @@ def test_batch_one_of_many_steps_needs_no_matmul(changed, takes_products) -> Non
     assert _takes_products(model, "nvidia-h200")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_threads_share_the_steps_of_a_large_layer(cell, first) -> None:
@@ -197,6 +201,7 @@ def test_bad_attributes_are_refused_in_one_line(attributes, said) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["host", "nvidia-h200"])
 @pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
 @pytest.mark.parametrize("skipped", [(), (0,)])

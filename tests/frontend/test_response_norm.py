@@ -24,6 +24,7 @@ def _by_numpy(x, size, alpha=1e-4, beta=0.75, bias=1.0):
     return x / (bias + alpha / size * sums) ** beta
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("size", [1, 3, 5, 11])
 @pytest.mark.parametrize("shape", [(2, 7, 5, 3), (1, 4, 6), (2, 3, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ ATTRIBUTES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("opset", "attributes"), ATTRIBUTES)
 def test_equals_onnx_runtime(compiled, opset, attributes):
     model, ours = compiled(opset, **attributes)

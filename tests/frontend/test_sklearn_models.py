@@ -53,6 +53,7 @@ _TRAIN = _numbers(200, 0)
 _NAMES = np.array(["cat", "dog", "emu"])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "model",
     [

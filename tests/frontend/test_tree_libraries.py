@@ -60,6 +60,7 @@ def test_regressors_of_scikit_learn(name) -> None:
     np.testing.assert_allclose(got[:, 0], model.predict(x[:_ROWS]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("name", ["RandomForestClassifier", "GradientBoostingClassifier"])
 def test_classifiers_of_scikit_learn(name, classes) -> None:

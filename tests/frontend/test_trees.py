@@ -105,6 +105,7 @@ def test_classifier(seed) -> None:
     _same(made, inputs(rng, rows, features))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("positive", [True, False], ids=["positive", "mixed"])
 @pytest.mark.parametrize("base", [[], [0.25], [0.25, 0.125]], ids=["no base", "one", "two"])
 @pytest.mark.parametrize("ids", [[0], [1], [0, 1]], ids=str)

@@ -7,8 +7,7 @@ import pytest
 from .commands import judged_by
 
 _SAMPLE = (
-    "test_scatternd_add", "test_gather_elements_1", "test_gathernd_example_int32_batch_dim1",
-    "test_div_int8", "test_basic_deform_conv_with_padding",
+    "test_scatternd_add", "test_gather_elements_1", "test_div_int8",
 )  # fmt: skip
 
 

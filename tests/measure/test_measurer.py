@@ -257,6 +257,7 @@ def test_hints_are_measured_out_of_process(func, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.so")), "libraries are removed with their measurer"
 
 
+@pytest.mark.slow  # two rounds of processes
 @pytest.mark.alone
 def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path) -> None:
     with Measurer(HOST, tmp_path, builders=1) as measurer:
@@ -272,6 +273,7 @@ def test_earlier_candidates_are_timed_again_beside_new_ones(func, tmp_path: Path
     assert results[1].built is not None and results[1].built.library != call.built.library
 
 
+@pytest.mark.slow  # two rounds of processes
 def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_path: Path) -> None:
     hints = [r.hint for r in DefaultPolicy(func, ARCH).ranked][:3]
     with Measurer(HOST, tmp_path, builders=1) as measurer:
@@ -284,6 +286,7 @@ def test_candidates_of_any_round_are_checked_with_the_first_library(func, tmp_pa
     assert alone.latency_us is not None
 
 
+@pytest.mark.slow  # a crash does so below
 @pytest.mark.alone
 def test_a_worker_that_is_too_late_leaves_the_others_measured(
     func, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,7 @@ def test_a_cpu_layer_that_does_not_compile_is_none() -> None:
         assert first.inputs == (((8, 4), "float32"),)
 
 
+@pytest.mark.slow  # tests/tracking/test_gpu_search.py times such layers
 @needs_nvcc
 def test_gpu_layers_are_built_at_once_in_workers() -> None:
     target = resolve_target("nvidia/nvidia-h200")

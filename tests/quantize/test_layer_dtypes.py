@@ -114,7 +114,7 @@ def test_a_change_of_dtype_costs_its_bytes(make_model):
         assert table.tolist() == [[0, 5, 6], [5, 0, 3], [6, 3, 0]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(
         st.tuples(st.floats(0.1, 1), st.floats(0.1, 1), st.floats(1e-4, 1), st.floats(1e-4, 1)),

@@ -10,6 +10,7 @@ import pytest
 from tvmopt.quantize.loss_bound import batches_for_mean, loss_bound
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("count", [8, 32, 128])
 def test_the_bound_holds_for_most_new_samples_of_the_best_of_twenty_sets(spread, count):

@@ -181,7 +181,7 @@ def test_stage_passes_the_metric(regression, tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=data.arrays["x"][:, 0], labels=data.labels)
     target = resolve_target("", 1).to_dict()
     config = SensitivityConfig(
-        "", target, ("bfloat16",), sensitivity_time=15, metric="mean_absolute_error"
+        "", target, ("bfloat16",), sensitivity_time=3, metric="mean_absolute_error"
     )
     out = tmp_path / "out"
     out.mkdir()

@@ -114,6 +114,7 @@ def test_metaschedule_without_a_board_is_refused(run, monkeypatch):
         run(strategy="metaschedule", trials=2)
 
 
+@pytest.mark.slow  # the test above tunes on the board
 def test_for_another_cpu_candidates_are_built_for_it(board, tmp_path):
     """This machine rejects each candidate with a reason; the strategy still finishes."""
     if shutil.which("aarch64-linux-gnu-gcc") is None:

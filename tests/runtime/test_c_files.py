@@ -120,6 +120,7 @@ def test_sanitizers_find_nothing(bundle, tmp_path, sanitizer, program) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow  # the address sanitizer finds leaks
 def test_valgrind_finds_no_leak(conv_build, tmp_path) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("needs valgrind")

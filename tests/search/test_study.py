@@ -143,6 +143,7 @@ def test_of_processes_that_begin_a_study_at_once_one_declares_it(tmp_path) -> No
     assert len(set(map(str, found))) == 1
 
 
+@pytest.mark.slow  # test_dead_workers.py has dead workers
 def test_a_study_whose_maker_died_before_declaring_it_is_made_again(tmp_path) -> None:
     import optuna
 
@@ -187,7 +188,7 @@ def _work(folder: str, seed: int) -> None:
 @pytest.mark.timeout(200)
 def test_several_processes_share_the_work_and_double_none(tmp_path) -> None:
     open_small_study(tmp_path)
-    codes = [_WORKER.format(folder=str(tmp_path), seed=seed) for seed in range(4)]
+    codes = [_WORKER.format(folder=str(tmp_path), seed=seed) for seed in range(2)]
     workers = [start_python(code) for code in codes]
     for worker in workers:
         assert worker.wait(150) == 0

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-# Python imports this file at start-up, before the fork server imports all stages.
+# Python imports this file at start-up, before the fork server imports all stages. The code of the
+# test is read when the stage runs, so that all tests have one environment and share the server.
 _SITECUSTOMIZE = """
 import dataclasses, os, sys
 
 if "TVMOPT_TEST_STAGE" in os.environ:
+    from pathlib import Path
+
     def build(config, convert_dir, tune_dir, digest, out_dir, progress):
         from tvmopt.stages.result import StageResult
         scope = {**globals(), **locals()}
-        exec(os.environ["TVMOPT_TEST_STAGE"], scope)
+        exec(Path(os.environ["TVMOPT_TEST_STAGE"]).read_text(), scope)
         return scope.get("result")
 
     from tvmopt.stages.registry import STAGES
@@ -24,19 +27,21 @@ if "TVMOPT_TEST_STAGE" in os.environ:
 """
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """Return a folder whose ``sitecustomize`` replaces the build stage."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    return folder
+
+
 @pytest.fixture
-def staged(tmp_path, monkeypatch):
+def staged(site, monkeypatch):
     """Replace the build stage in child processes by given code."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
-
-    def set_body(body: str) -> None:
-        monkeypatch.setenv("TVMOPT_TEST_STAGE", body)
-
-    return set_body
+    monkeypatch.setenv("TVMOPT_TEST_STAGE", str(site / "stage.txt"))
+    return (site / "stage.txt").write_text
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ def _layers(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("quantization", ["u8s8", "s8s8"])
 def test_int8_layers_hand_bytes_to_each_other(run, quantization):
     result, out = run("int8", quantization=quantization)
@@ -127,6 +128,7 @@ def test_int8_layers_hand_bytes_to_each_other(run, quantization):
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("parameter", "layout"), [("skip", "NCHW"), ("keep_dtype", "NHWC")])
 def test_layers_that_keep_their_dtype_take_the_layout(run, parameter, layout):
     _, out = run("int8", "NHWC", **{parameter: "1"})
@@ -161,6 +163,7 @@ def test_calibration_and_evaluation_share_no_sample(run, tmp_path, network):
     assert -10 < low < high < 10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_low_floats(run, dtype):
     result, out = run(dtype, "NHWC", skip="0")
@@ -190,6 +193,7 @@ def test_layer_that_cannot_take_the_layout_says_why(run):
     assert int(change["bytes"]) == 4 * 16 * 64
 
 
+@pytest.mark.slow  # tracking/test_conversion.py has dtype auto
 def test_sensitivity_proposes_what_auto_skips(run, tmp_path):
     _, out = run("int8", skip="auto")
     proposed = read_proposal(tmp_path / "sensitive", "int8")
@@ -215,6 +219,7 @@ def test_proposed_layers_keep_their_number_format_but_not_their_layout(run, monk
     ]
 
 
+@pytest.mark.slow  # test_quantised_check.py has such a model
 def test_model_that_came_quantised_needs_no_calibration(run, tmp_path):
     _, out = run("int8")
     model = onnx.load(str(out / QUANTIZED_FILE))
@@ -301,6 +306,7 @@ def test_skip_pattern_that_matches_nothing(run):
         run("float16", skip="conv9")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_auto_gives_each_layer_its_dtype(run, layout):
     chosen = {0: "int8", 1: "bfloat16", 3: "int8"}
@@ -322,6 +328,7 @@ def test_auto_keeps_the_layers_that_the_user_skips(run):
     assert _layers(out)[1]["reason"] == "skip_layers: left"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", ["int8", "bfloat16"])
 def test_layers_may_have_two_16_bit_floats(run, first):
     """With int8 layers and without: the second 16-bit float is of single layers."""
@@ -347,6 +354,7 @@ def test_auto_may_leave_all_layers_in_float32(run):
     assert [row["dtype"] for row in _layers(out)] == ["float32"] * 4
 
 
+@pytest.mark.slow  # as the quantised model above
 def test_auto_of_a_quantised_model_is_its_own_dtypes(run, tmp_path):
     _, out = run("int8")
     (tmp_path / "again").mkdir()

@@ -50,6 +50,7 @@ def run(tmp_path, monkeypatch):
     return convert_model
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "is_checked"), [("float32", False), ("bfloat16", True)])
 def test_the_check_can_be_left_out_for_float32(run, conv_model, dtype, is_checked):
     result, out = run(conv_model, dtype=dtype, is_checked=False)
@@ -100,6 +101,7 @@ def test_golden_values_are_of_the_data_when_there_is_data(run, conv_model):
     assert any("random inputs and given inputs" in line for line in result.changed)
 
 
+@pytest.mark.slow  # tests/tracking/test_main.py reuses a conversion
 def test_files_can_be_used_again(run, conv_model):
     _, out = run(conv_model)
     assert isinstance(read_module(out), tvm.IRModule)
@@ -146,6 +148,7 @@ def elsewhere(monkeypatch):
     return spec.device
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["host", "elsewhere"])
 def test_wrong_import_is_refused(run, conv_model, monkeypatch, request, where):
     """A kernel with wrong results must be detected, also in a model for another machine."""
@@ -224,6 +227,7 @@ def test_outputs_that_are_no_numbers(run, make_model):
         run(model)
 
 
+@pytest.mark.slow  # test_launch.py has the threads
 def test_pool_gets_the_threads_of_the_target(run, conv_model):
     run(conv_model)
     assert os.environ["TVM_NUM_THREADS"] == "1"
@@ -278,6 +282,7 @@ def test_rounded_thresholds_compute_what_the_rounded_model_does(run, thresholds)
         np.testing.assert_allclose(golden["output_0"], want[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow  # converts twice
 def test_a_signature_of_an_older_conversion_tells_what_is_rounded(run, conv_model):
     _, out = run(conv_model)
     path = out / "signature.json"

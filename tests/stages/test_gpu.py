@@ -66,6 +66,7 @@ def test_convolutions_are_laid_out_for_its_kernels(conv_build) -> None:
     assert choose_layout(lambda layout: plain, resolve_target("a100")).name == "NHWC"
 
 
+@pytest.mark.sample(1)
 @no_gpu
 @needs_nvcc
 @pytest.mark.parametrize("strategy", ["fast", "default", "none"])

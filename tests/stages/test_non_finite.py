@@ -73,6 +73,7 @@ def converted(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_conversion_records_that_nan_is_where_the_reference_has_it(converted, dtype) -> None:
     result = converted(_DIGITS, "image:1x1x8x8", dtype)
@@ -163,6 +164,7 @@ def test_nan_that_onnx_runtime_loses_is_said_apart() -> None:
     assert wrong is not None and wrong.tag.startswith("differs: +inf everywhere")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("cell", "activation", "bias", "loses"),
     [

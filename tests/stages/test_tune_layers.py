@@ -128,6 +128,7 @@ def test_a_spent_time_leaves_the_layers_as_converted(converted, tmp_path, monkey
     assert {row["source"].partition(":")[0] for row in rows(tmp_path / TASKS_FILE)} == {"default"}
 
 
+@pytest.mark.slow  # test_entry_points.py tunes by operator
 def test_by_operator_the_converted_layout_stays(converted, tmp_path) -> None:
     config = TuneConfig(SPEC.to_dict(), topk=1, granularity="operator")
     result = tune(config, converted[0], tmp_path, lambda *_: None)

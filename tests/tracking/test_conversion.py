@@ -78,6 +78,7 @@ def test_quantised_model_is_an_artifact_with_the_skipped_layers_in_float(int8, s
     assert all(quantised.values())
 
 
+@pytest.mark.slow  # the conversion of dtype auto below reuses it, too
 def test_calibration_is_a_run_that_conversions_share(int8, store, run_flow, tmp_path):
     (calibrated,) = _runs(store, "tags.`tvmopt.stage` = 'calibrate'")
     assert calibrated.data.metrics["calibration_samples"] == 100

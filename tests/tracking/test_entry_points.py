@@ -252,22 +252,13 @@ def test_the_command_itself_says_one_line(root, project_env, tmp_path):
 
 
 def test_failed_stage_is_a_failed_run_with_class_and_log(
-    root, project_env, tmp_path, make_store, make_model
+    run_flow, tmp_path, make_store, make_model
 ):
     make_store(tmp_path)
     node = onnx.helper.make_node("Det", ["x"], ["y"], name="gate")
     model = make_model([node], {"x": ("float32", [3, 4, 4])}, {"y": ("float32", None)}, {})
     onnx.save_model(model, str(tmp_path / "det.onnx"))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "flows.convert", "--fallback", "refuse"),
-            *("--model", str(tmp_path / "det.onnx")),
-        ],
-        cwd=root,
-        env=project_env(tmp_path),
-        capture_output=True,
-        text=True,
-    )
+    done = run_flow(tmp_path, "convert", fallback="refuse", model=tmp_path / "det.onnx")
     assert done.returncode == 2
     assert "Det x1 at gate" in done.stderr
     (run,) = _runs(tmp_path, "tags.`tvmopt.stage` = 'convert'")

@@ -12,7 +12,7 @@ from tests.commands import CommandServer
 from tvmopt.search.effort import Effort
 
 FAKE = Path(__file__).parents[1] / "fake_gpu"
-_TRIALS = 5
+_TRIALS = 3
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -73,6 +73,7 @@ def _stage(found, run, stage: str):
     return found.client.get_run(run.data.tags[f"tvmopt.stage_run.{stage}"])
 
 
+@pytest.mark.slow  # 80 s; test_search.py searches on the CPU
 def test_a_search_on_a_gpu_leaves_a_champion(searched) -> None:
     _, found, said = searched
     version = found.champion()
@@ -88,6 +89,7 @@ def test_a_search_on_a_gpu_leaves_a_champion(searched) -> None:
         assert "pretended" in _stage(found, run, "evaluate").data.tags["tvmopt.gpu"]
 
 
+@pytest.mark.slow  # of the search above
 def test_each_granularity_serves_functions_of_the_network(searched) -> None:
     _, found, _ = searched
     efforts = {}
@@ -104,6 +106,7 @@ def test_each_granularity_serves_functions_of_the_network(searched) -> None:
         assert any(row["schedule"] == "database" for row in rows)
 
 
+@pytest.mark.slow  # of the search above
 def test_a_trial_that_does_not_fit_fails_alone(searched) -> None:
     _, found, said = searched
     failed = [r for r in found.trials() if r.info.status == "FAILED"]
@@ -112,6 +115,7 @@ def test_a_trial_that_does_not_fit_fails_alone(searched) -> None:
     assert "must fit into the memory of this machine's GPU" in said
 
 
+@pytest.mark.slow  # of the search above
 def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
     _, found, said = searched
     assert "opening    float16 NHWC default" in said
@@ -120,7 +124,7 @@ def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
 
 def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     make_store(tmp_path)
-    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=12"]
+    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=4"]
     run(["flows.sensitivity", *asked], tmp_path)
     found = store(tmp_path)
     [made] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
@@ -131,6 +135,7 @@ def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     assert "layers are not timed: target" not in made.data.tags.get("tvmopt.notes", "")
 
 
+@pytest.mark.slow  # test_search.py repeats a search on the CPU
 def test_a_search_goes_on_where_it_ended(searched, command, run) -> None:
     folder, _, _ = searched
     said = run(command, folder)

@@ -88,14 +88,12 @@ def test_the_library_holds_machine_code_and_no_source(built) -> None:
     assert b"__global__" not in data
 
 
+@pytest.mark.slow  # test_entry_points.py pulls a model
 @only_one
-def test_it_can_be_pulled_but_not_loaded(built, root, project_env) -> None:
+def test_it_can_be_pulled_but_not_loaded(built, run_flow) -> None:
     folder, _, name, version, *_ = built
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.pull", "--name", "digits-cnn", "--version", "1",
-         "--output", str(folder / "pulled")],
-        cwd=root, env=project_env(folder), capture_output=True, text=True,
-    )  # fmt: skip
+    asked = {"name": "digits-cnn", "version": "1", "output": folder / "pulled"}
+    done = run_flow(folder, "pull", **asked)
     assert done.returncode == 0, done.stderr
     assert f"not run here: this machine lacks a GPU of compute capability {version}" in done.stdout
     assert f"for {name}\n(a GPU of" in (folder / "pulled" / "README.md").read_text()

@@ -15,6 +15,8 @@ import pytest
 
 from tests.mlflow_runs import client_of, runs_of
 
+# One run of main and one of pull; tests/stages/test_fallback.py runs such models in the stages.
+pytestmark = pytest.mark.slow
 _TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
 hybrid (float[6,2,8] x) => (float[N] y, float[P,Q,R,S] h)

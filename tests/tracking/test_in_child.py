@@ -122,6 +122,7 @@ def _statuses(client: MlflowClient) -> list[str]:
     return [run.info.status for run in runs_of(client)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, kind):
     name = register_bad(kind)
@@ -139,6 +140,7 @@ def test_promotion_refuses_what_it_cannot_run(client, register_bad, tmp_path, ki
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow  # promotion refuses such a library above
 def test_champion_that_crashes_is_no_obstacle(client, register_bad, tmp_path):
     wanted = {
         "model_sha256": "m", "input_shapes": "x:1", "target": "cpu", "threads": "2",
@@ -191,6 +193,7 @@ def test_listing_layers_of_an_endless_model_times_out(slow_model):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow  # the test above bounds the listing itself
 def test_commands_bound_the_list_of_layers(slow_model, tmp_path, monkeypatch, run_python):
     done = run_python(
         "-m", "flows.convert", "--model", str(slow_model), "--skip_layers", "last",
@@ -203,6 +206,7 @@ def test_commands_bound_the_list_of_layers(slow_model, tmp_path, monkeypatch, ru
     assert list(tmp_path.iterdir()) == []  # no run was opened
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [

@@ -164,6 +164,7 @@ def test_second_run_reuses_every_stage(example, mlflow_run):
     assert len(_runs(example, tvmopt__entry_point="main")) == before + 1
 
 
+@pytest.mark.slow  # the next test has a dry run
 def test_a_dry_run_says_what_would_be_reused_and_runs_nothing(example, mlflow_run):
     before = {run.info.run_id for run in _runs(example)}
     done = mlflow_run(example.folder, dry_run="true")

@@ -82,6 +82,8 @@ def test_missing_reference_is_refused(use_example, tmp_path):
         )
 
 
+@pytest.mark.slow  # tests/stages/test_launch.py kills a stage
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kills", "kind", "refused"),
     [(1, "killed", ""), (2, "killed", "was ended by SIGKILL"), (1, "crash", "was ended by SIG")],

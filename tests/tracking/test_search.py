@@ -13,7 +13,7 @@ from tvmopt.search.effort import Effort
 from tvmopt.tracking.search.entry_points import search, worker
 
 ASKED = {
-    "dtypes": "float32,int8", "strategies": "default,fast", "topk": 1, "layouts": "NHWC",
+    "dtypes": "float32,int8", "strategies": "default", "layouts": "NHWC",
     "trials": 2, "sensitivity_time": 3, "repeats": 20,
 }  # fmt: skip
 

@@ -172,6 +172,7 @@ with command("test", "next", {}):
 """
 
 
+@pytest.mark.slow  # tests/faults/test_fresh_store.py makes one
 def test_the_command_that_makes_a_store_says_where_it_is(run_python, tmp_path, root):
     env = {"MLFLOW_TRACKING_URI": None, "PYTHONPATH": str(root)}
     first, second = (run_python("-c", _COMMAND, cwd=tmp_path, **env) for _ in range(2))

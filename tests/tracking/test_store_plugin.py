@@ -47,6 +47,7 @@ def _start(args: list[str], env: dict[str, str], folder: Path) -> subprocess.Pop
     )  # fmt: skip
 
 
+@pytest.mark.slow  # tests/faults/test_fresh_store.py has a fresh store, too
 def test_stores_are_opened_at_once(tmp_path, installed) -> None:
     folder = tmp_path / "a folder"  # MLflow's default, which it encodes with %20
     folder.mkdir()
@@ -121,6 +122,7 @@ def test_a_complete_store_is_not_waited_for(tmp_path, monkeypatch) -> None:
     assert asked == ["waits", "complete"]
 
 
+@pytest.mark.slow  # two imports of MLflow
 def test_a_saved_model_finds_no_other_tvmopt(tmp_path, installed) -> None:
     # MLflow prepends the code of a model to sys.path; modules already imported stay.
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

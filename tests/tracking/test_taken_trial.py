@@ -82,6 +82,7 @@ def worker(client, tmp_path, monkeypatch) -> Worker:
     return Worker(client, tmp_path, monkeypatch)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "end",
     [None, StageFailedError("it crashed"), LimitError("spent", BUDGET_SPENT), LimitError("slow")],

@@ -97,6 +97,7 @@ def test_an_untuned_build_for_a_gpu_may_fail_alone(monkeypatch, capsys, logged) 
         untuned.compare_untuned(_pipeline(_request()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("asked_s", "allowed_s"), [(0.0, 10.0), (4.0, 4.0)])
 def test_it_has_a_share_of_a_budget_that_is_divided(asked_s, allowed_s, monkeypatch) -> None:
     """The limit of the command's stages holds as well."""

@@ -131,11 +131,13 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "model.json must have sha256" in text
 
+    @pytest.mark.slow  # as the library with MLmodel
     def test_tolerance_and_mlmodel(self, registered, tmp_path):
         registered.edit_mlmodel(metadata_sha256=registered.edit_metadata(tolerance=9.001))
         for text in _refusals(registered, tmp_path):
             assert "the version is registered with metadata_sha256" in text
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("name", [LIBRARY_FILE, GOLDEN_FILE])
     def test_one_file(self, registered, name, tmp_path):
         (registered.saved / "compiled" / name).write_bytes(b"other")
@@ -148,6 +150,7 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "the folder of code must have sha256" in text
 
+    @pytest.mark.slow  # as code that is changed
     def test_code_added(self, registered, tmp_path):
         (registered.saved / "code" / "sitecustomize.py").write_text("")
         for text in _refusals(registered, tmp_path):
@@ -170,6 +173,7 @@ class TestNothingIsExchangedUnseen:
             with pytest.raises(ArtifactError, match="must hold files and folders alone, but '"):
                 read(registered.uri)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("name", ["versions.cpython-311.pyc", "__init__.py"])
     @pytest.mark.parametrize("where", [".", "tvmopt"])
     def test_compiled_code(self, registered, tmp_path, name, where):
@@ -196,6 +200,7 @@ class TestNothingIsExchangedUnseen:
         with pytest.raises(ArtifactError, match="what MLflow's generic tools read"):
             flavor.load_model(registered.uri)
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("key", ["signature", "saved_input_example_info"])
     def test_signature_and_example(self, registered, key, tmp_path):
         path = registered.saved / "MLmodel"
@@ -223,6 +228,7 @@ class TestNothingIsExchangedUnseen:
         with pytest.raises(ArtifactError, match=r"MLflow's generic tools read|a regular file, but"):
             flavor.load_model(registered.uri)
 
+    @pytest.mark.slow  # as the library with MLmodel
     def test_generic_hash_and_mlmodel(self, registered, tmp_path):
         (registered.saved / "requirements.txt").write_text("evil")
         mlmodel = read_mlmodel(registered.saved)
@@ -230,6 +236,7 @@ class TestNothingIsExchangedUnseen:
         for text in _refusals(registered, tmp_path):
             assert "the version is registered with generic_sha256" in text
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("data", ["../../elsewhere", "/etc", 7])
     def test_folder_elsewhere(self, registered, data, tmp_path):
         registered.edit_mlmodel(data=data)
@@ -267,6 +274,7 @@ print(tvmopt.__file__)
 """
 
 
+@pytest.mark.slow  # two imports of MLflow
 def test_code_of_the_model_is_imported_twice_and_leaves_no_caches(registered, tmp_path):
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env |= {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
@@ -298,6 +306,7 @@ def test_registering_again_keeps_the_hashes(registered, conv_bundle):
     assert tags["sha256"] == ModelMetadata.read(conv_bundle).library_sha256
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_require_finite_refuses_inputs_and_outputs(registered, value):
     model = flavor.load_model(registered.uri)

@@ -62,6 +62,7 @@ def outputs(mod, given):
     return [got.numpy()] if isinstance(got, tvm.runtime.Tensor) else [y.numpy() for y in got]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "weights",
     [

@@ -228,6 +228,7 @@ SLOW = settings(
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @SLOW
 @given(models(), st.sampled_from(LAYOUTS), st.lists(st.integers(0, 9), max_size=2))

@@ -83,6 +83,7 @@ def _selection(op: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("op", ["MatMul", "ReduceL2", "ReduceProd", "ReduceSum"])
 def test_a_selection_of_nothing_is_reduced_as_in_onnx_runtime(op: str) -> None:
     model = _selection(op)

@@ -147,6 +147,7 @@ def _cuda_source(module):
     return next((s for m in module.imports if (s := _cuda_source(m))), "")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc compiles the kernels")
 @pytest.mark.parametrize(
     ("dtype", "out_dtype"), [("float32", "float32"), ("float16", "float16"), ("int8", "int32")]

@@ -58,6 +58,7 @@ def emulated(mod, x):
     return values[lowered["main"].body.body]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_norm_gate_and_up_become_one_kernel_with_their_numbers(relax_main, rows, dtype) -> None:

@@ -314,6 +314,7 @@ def test_all_that_follows_is_fused_with_the_product(product, types, kernels):
     assert "llvm.x86.avx512.vpdpbusd" in scheduled.script(show_meta=False)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("cpu", "types", "instruction"),
     [

@@ -82,7 +82,7 @@ WAYS = {
 }  # fmt: skip
 
 
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 @hypothesis.given(st.fixed_dictionaries({}, optional=WAYS))
 def test_every_plan_computes_the_same(net, plan) -> None:
     lowered = lower(net, TARGET, plan=plan)

@@ -144,6 +144,7 @@ def _convolve(x, w, strides, pad):
     return np.einsum("nchwij,ocij->nohw", windows[:, :, ::strides, ::strides], w)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("dtype", "out_dtype"),
     [

@@ -38,6 +38,7 @@ def _described(mod):
     return rows
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("depth", "dtype"),
     [(18, "int8"), (18, "int4"), (50, "int8"), pytest.param(50, "int4", marks=pytest.mark.slow)],

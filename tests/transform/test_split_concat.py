@@ -58,6 +58,7 @@ def test_a_cache_is_copied_by_vectors_beside_its_new_rows(relax_main, compute) -
     assert vectors and set(vectors) == {8}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("past", "new", "parts"), [(16, 1, 1), (16, 3, 2), (57, 1, 1)])
 def test_what_is_computed_stays(relax_main, past, new, parts) -> None:
     """Emulated on the GPU, in one launch; the caches are the first inputs or the last."""

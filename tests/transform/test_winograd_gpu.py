@@ -173,6 +173,7 @@ def _run(problem: Problem) -> np.ndarray:
     return serial.run(back, [given[tuple(int(e) for e in p.shape)] for p in back.params[:-1]])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("m", [2, 4])
 def test_the_kernels_compute_the_convolution(m) -> None:
     problem = Problem((2, 13, 10, 24), 20, m, (1, 0, 2, 1))
@@ -202,6 +203,7 @@ def gpu(request) -> CudaArch | None:
     return probe()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("shape", [(2, 13, 10, 24), (3, 28, 31, 64), (1, 1, 5, 17)])
 def test_the_top_1_kernels_compute_the_convolution(shape, m, gpu) -> None:

@@ -275,6 +275,7 @@ def test_an_interrupt_keeps_what_is_finished(net, tmp_path: Path, monkeypatch) -
     assert len(read_comparisons(tmp_path / "database")) == 1
 
 
+@pytest.mark.slow  # tests/stages/test_tune_layers.py times alternatives
 @pytest.mark.alone
 def test_alternatives_are_timed_together(net, tmp_path: Path, monkeypatch) -> None:
     names = tuple(task.name for task in extract_tasks(net, TARGET)[:2])
@@ -300,6 +301,7 @@ def test_options_are_checked(net, tmp_path: Path) -> None:
         tune(net, tmp_path, topk=0)
 
 
+@pytest.mark.slow  # as every task above
 @pytest.mark.alone
 def test_apply_and_build_gives_one_result_a_configuration(net) -> None:
     func = extract_tasks(net, TARGET)[0].mod["main"]
@@ -331,6 +333,7 @@ def test_apply_and_build_needs_configurations(net) -> None:
         apply_and_build(func, [], ARCH)
 
 
+@pytest.mark.slow  # tests/tune/test_apply.py applies schedules
 @pytest.mark.alone
 def test_the_pass_schedules_everything_and_then_measures_nothing(
     net, tmp_path: Path, monkeypatch

@@ -119,6 +119,7 @@ def test_warm_start_serves_without_a_trial(
     assert after == before
 
 
+@pytest.mark.slow  # the warm start above has none
 def test_warm_start_spends_trials_where_nothing_is_known(
     tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_the_time_budget_holds(tmp_path: Path) -> None:
     assert 0 < result.trials < 100_000
 
 
+@pytest.mark.slow  # the wrong result below is logged
 def test_failures_are_logged_with_their_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_wrong_result_is_a_failure(tmp_path: Path) -> None:
     assert bad.error.startswith("run: WrongResultError: wrong result: argument 2 is off by")
 
 
+@pytest.mark.slow  # test_fast.py has an interrupt
 def test_an_interrupt_leaves_a_usable_database(tmp_path: Path) -> None:
     def interrupt(done: int, total: int, text: str) -> None:
         if done:

@@ -85,6 +85,7 @@ def assert_in_one_nest(func: tirx.PrimFunc, anchor: str) -> None:
 # ---- traces ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FUSED)
 def test_every_sampled_trace_is_transferred(name: str) -> None:
     """Each equals NumPy, and its epilogue is inside the tile loops."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ from .tensor_map import encode_tiled
 _FOLDER = Path(__file__).parent
 _MACHINE = ("machine.cc", "memory.cc", "tensor_cores.cc", "launch.cc")
 _OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+
+
+def _compiler() -> str:
+    return shutil.which(cxx_compiler()) or cxx_compiler()
 
 
 class Libraries:
@@ -42,10 +47,9 @@ class Libraries:
         self._include = Path(tvm_ffi.__file__).parent / "include"
         #: The error of a failed build; TVM keeps only its text.
         self.failure: TvmoptError | None = None
-        self._compile(["-x", "c++-header", str(_FOLDER / "launch.h")], folder / "launch.h.gch")
-        machine = folder / "machine.so"
-        self._compile(["-shared", *(str(_FOLDER / name) for name in _MACHINE)], machine)
-        self._machine = ctypes.CDLL(str(machine), mode=ctypes.RTLD_GLOBAL)
+        self._header: Path | None = None  # of the precompiled header
+        self._header = self._machine_folder()
+        self._machine = ctypes.CDLL(str(self._header / "machine.so"), mode=ctypes.RTLD_GLOBAL)
         memory = tvm.get_global_func("device_api.cpu")
         register_global_func("device_api.cuda", lambda: memory())
         register_global_func("runtime.cuTensorMapEncodeTiled", encode_tiled)
@@ -86,10 +90,33 @@ class Libraries:
             self._compile(["-shared", str(path)], library)
         return tvm_ffi.load_module(str(library))
 
+    def _machine_folder(self) -> Path:
+        """Return a folder of the machine and the precompiled header of kernels.
+
+        Compiling them takes ten seconds, so they are kept, by the hash of what they are made of,
+        where Python keeps its bytecode. The lock lets one process compile what several need.
+        """
+        made_of = [*sorted(_FOLDER.glob("*.cc")), *sorted(_FOLDER.glob("*.h"))]
+        told = subprocess.run([_compiler(), "--version"], capture_output=True, check=False).stdout
+        told += repr((_OPTIONS, str(self._include))).encode()
+        name = hashlib.sha256(
+            b"".join([told, *(path.read_bytes() for path in made_of)])
+        ).hexdigest()
+        kept = _FOLDER / "__pycache__" / f"machine-{name[:16]}"
+        kept.mkdir(parents=True, exist_ok=True)
+        with (kept / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (kept / "done").exists():
+                header = kept / "launch.h.gch"
+                self._compile(["-x", "c++-header", str(_FOLDER / "launch.h")], header)
+                sources = [str(_FOLDER / name) for name in _MACHINE]
+                self._compile(["-shared", *sources], kept / "machine.so")
+                (kept / "done").touch()
+        return kept
+
     def _compile(self, what: list[str], result: Path) -> None:
-        compiler = shutil.which(cxx_compiler()) or cxx_compiler()
-        places = [f"-I{self._folder}", f"-I{_FOLDER}", f"-I{self._include}"]
-        command = [compiler, *_OPTIONS, *places, *what, "-o", str(result)]
+        places = [f"-I{path}" for path in (self._header, _FOLDER, self._include) if path]
+        command = [_compiler(), *_OPTIONS, *places, *what, "-o", str(result)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line]

@@ -104,11 +104,13 @@ def _wrong(func: tirx.PrimFunc, name: str, order: str) -> str:
     return "" if close.all() else "wrong results"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_an_unchanged_kernel_is_right_in_every_order(name: str) -> None:
     assert [_wrong(_kernel(name), name, order) for order in ORDERS] == ["", "", ""]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "called", "which"),
     [

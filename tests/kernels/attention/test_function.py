@@ -41,6 +41,7 @@ def _run(problem, inputs):
     return out.numpy()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fields", [*CASES, *HEAD_RANGES])
 def test_function(fields):
     problem = small(**fields)

@@ -32,6 +32,7 @@ def _activations(left: tuple[int, ...], right: tuple[int, ...]) -> tirx.PrimFunc
     return function(relax.op.matmul, left, right).without_attr("layout_free_buffers")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cpu", CPUS, ids=lambda cpu: cpu.name)
 def test_every_configuration_keeps_the_numbers(cpu, two_threads) -> None:
     [case] = cases(_batched((3, 29, 40), (3, 40, 64)), cpu.target)

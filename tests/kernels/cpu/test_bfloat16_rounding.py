@@ -105,6 +105,7 @@ def test_this_machine_is_found_to_have_it_or_not():
     assert ("avx512bf16" in features) == ("avx512_bf16" in host.cpu_flags())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("channels", "vector"), [(240, 16), (24, 8), (64, 32)])
 def test_the_epilogue_of_a_partial_amx_tile_has_vectors_that_lie_inside_or_outside(
     channels: int, vector: int

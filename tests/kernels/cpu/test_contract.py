@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.kernels.cpu.harness import ARCH, NARROW, check
-from tests.sampling import sampled
 
 op, nn = relax.op, relax.op.nn
 
@@ -197,7 +196,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 2))
+@pytest.mark.sample(16)
+@pytest.mark.parametrize("name", CASES)
 def test_results_stay(name: str) -> None:
     build, operands, expected = CASES[name]
     _, rules = check(build, operands)
@@ -213,6 +213,7 @@ _COPIED = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", _COPIED)
 def test_results_stay_where_the_contraction_copies_its_operands(name: str) -> None:
     """The ranking prefers other templates here, so the test selects the template by name."""
@@ -220,6 +221,7 @@ def test_results_stay_where_the_contraction_copies_its_operands(name: str) -> No
     check(build, operands, template="contraction")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["conv_3x3", "matmul_prime", "softmax", "layer_norm", "gelu"])
 def test_results_stay_with_narrow_vectors(name: str) -> None:
     build, operands, _ = CASES[name]

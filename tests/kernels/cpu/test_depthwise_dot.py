@@ -34,7 +34,7 @@ from tvmopt.measure.split import split_packing
 __all__ = ["emulated_dots"]
 
 _SETTINGS = hypothesis.settings(
-    max_examples=2,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
@@ -91,6 +91,7 @@ def _check(case: ByteDepthwise, cpu: str = "host") -> None:
     check_numbers(given, schedules, resolve_target("host", 2).to_tvm(opt_level=1))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(host.isa() != "x86_64", reason="an instruction of x86 is emulated")
 @pytest.mark.parametrize(("cpu", "name"), EMULATED)
 @pytest.mark.usefixtures("emulated_dots")
@@ -98,11 +99,13 @@ def test_results_with_the_instruction_of_another_cpu(cpu: str, name: str) -> Non
     _check(CASES[name], cpu)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_results_with_the_instruction_of_this_cpu(name: str) -> None:
     _check(CASES[name])
 
 
+@pytest.mark.slow
 @_SETTINGS
 @hypothesis.given(
     kernel=st.tuples(st.integers(1, 7), st.integers(1, 7)).filter(lambda k: k != (1, 1)),
@@ -120,6 +123,7 @@ def test_any_shape(kernel, stride, size, pad, vectors, batch, data) -> None:
     _check(case, "sapphirerapids")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("cpu", "data", "instruction", "funnel"), INSTRUCTIONS)
 def test_instructions_of_a_cpu(cpu: str, data: str, instruction: str, funnel: bool) -> None:
     target = resolve_target(cpu, 2)
@@ -144,6 +148,7 @@ def test_a_row_of_outputs_takes_one_dot_product_per_input_row_and_no_spills() ->
     assert "rsp" not in loop
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("cpu", ["cortex-a76", "graviton3"])
 @pytest.mark.parametrize("data", ["uint8", "int8"])
 @pytest.mark.parametrize("name", ["5x5", "3x3, stride 2, int8", "5x1"])

@@ -63,7 +63,7 @@ def test_left_as_it_is(method: str, layout: str, channels: int) -> None:
     assert "index_var" not in _text(build, _shape(layout, channels, 10, 12))
 
 
-@hypothesis.settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=4, deadline=None, derandomize=True, database=None)
 @hypothesis.given(
     layout=st.sampled_from(["NCHW", "NCHW", "NHWC"]),
     batch=st.integers(1, 2),

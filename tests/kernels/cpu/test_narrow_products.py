@@ -27,7 +27,6 @@ from tests.kernels.cpu.drawn import BFLOAT16, BYTES, Drawn, Operand, Types
 from tests.kernels.cpu.drawn_products import conv2d_numpy
 from tests.kernels.cpu.intrinsics.amx.kernels import FEATURES, NO_FEATURES, on_amx
 from tests.kernels.cpu.kinds import NARROW
-from tests.sampling import sampled
 from tvmopt import host
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
@@ -263,13 +262,11 @@ def count(case: Case, hint: ContractionConfig, cpu: Cpu, instruction: str) -> in
     return len(re.findall(rf"\b{instruction}\b", assembly))
 
 
+@pytest.mark.sample(4)
 @needs_instructions
 @pytest.mark.parametrize(
     ("name", "types"),
-    sampled(
-        [*((name, "bytes") for name in PRODUCTS), *((name, "bfloat16") for name in ALSO_BFLOAT16)],
-        2,
-    ),
+    [*((name, "bytes") for name in PRODUCTS), *((name, "bfloat16") for name in ALSO_BFLOAT16)],
 )
 def test_the_first_choice_multiplies_by_the_instruction(
     name: str, types: str, native: Cpu, two_threads: Any
@@ -309,8 +306,9 @@ def test_no_configuration_with_the_instruction_is_refused(name: str, native: Cpu
         emit(case.func, hint)
 
 
+@pytest.mark.sample(2)
 @needs_emulator
-@pytest.mark.parametrize(("name", "types"), sampled(ON_TILES, 2))
+@pytest.mark.parametrize(("name", "types"), ON_TILES)
 def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> None:
     instruction = {"bytes": "tdpbusd", "bfloat16": "tdpbf16ps"}[types]
     case = whole(PRODUCTS[name], TYPES[types], tiles)
@@ -422,6 +420,8 @@ def _in_a_database(case: Case, hint: ContractionConfig, cpu: Cpu, folder: Path) 
     return tvm.ir.load_json((folder / "applied.json").read_text())
 
 
+@pytest.mark.slow  # test_tiles_multiply replays in this process
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("template", "types"),
     [("register_tile", "bytes"), ("matrix_tile", "bytes"), ("matrix_tile", "bfloat16")],

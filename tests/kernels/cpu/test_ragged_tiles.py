@@ -81,6 +81,7 @@ def test_rows_have_branches_where_a_ragged_loop_is_one_with_others() -> None:
     assert _branches(fused) > 0
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("rows", [1, 2, 5, 7, 13, 100, 101])
 @pytest.mark.parametrize(
     "tile", [_tile(6, 64), _tile(6, 64, k_block=16, loops_in_k_block=1)], ids=str

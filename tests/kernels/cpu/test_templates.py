@@ -63,6 +63,7 @@ def _draw(kind: str, examples: int, executor) -> None:
     assert set(served) <= set(by_name())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_template_keeps_the_contract(kind: str, two_threads) -> None:
     _draw(kind, _EXAMPLES.get(kind, 4), two_threads)
@@ -96,6 +97,7 @@ def changed(draw, hint: TileConfig) -> TileConfig:
     return dataclasses.replace(hint, **{k: v for k, v in values.items() if k in known})
 
 
+@pytest.mark.sample(1)
 @hypothesis.settings(
     max_examples=4,
     deadline=None,

@@ -47,6 +47,7 @@ def _inlined(func) -> list[WindowConfig]:
     return [h for h in ranked if h.template == "window" and h.producer_depth == INLINED]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_stay_and_nothing_is_copied(case) -> None:
     build, operands = CASES[case]

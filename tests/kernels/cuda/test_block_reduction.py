@@ -9,7 +9,6 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered, sums
 from tests.kernels.cuda.serial import H200, assert_same, cuda_source, hint
-from tests.sampling import sampled
 from tvmopt.kernels.cuda.finish import finish
 from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.policies import policy_of
@@ -47,17 +46,20 @@ SEVERAL: dict[str, Callable[[], tirx.PrimFunc]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 2))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", CASES)
 def test_one_sum(name: str) -> None:
     assert_same(CASES[name](), *WAYS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_sums(name: str) -> None:
     assert_same(SEVERAL[name](), *WAYS)
 
 
-@pytest.mark.parametrize("name", sampled([*CASES, *SEVERAL], 2))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", [*CASES, *SEVERAL])
 def test_few_long_sums_are_not_left_to_a_few_threads(name: str) -> None:
     func = (CASES | SEVERAL)[name]()
     best = policy_of(func, H200).ranked[0].hint

@@ -42,6 +42,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_computed_stays(name: str) -> None:
     assert_same(FUNCTIONS[name](), *HINTS)

@@ -53,6 +53,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_computed_stays(name: str) -> None:
     assert_same(FUNCTIONS[name](), *HINTS)

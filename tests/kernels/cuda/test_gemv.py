@@ -31,6 +31,7 @@ HINTS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("sizes", [(1, 100, 256), (5, 97, 260), (8, 16, 512), (1, 13, 101)])
 def test_what_is_computed_stays(sizes: tuple[int, int, int]) -> None:
     assert_same(product(*sizes), *HINTS)
@@ -46,6 +47,7 @@ def test_other_types_and_a_result_that_nothing_follows() -> None:
     assert_same(computed(make, ((1, 96), "float32"), ((42, 96), "float32")), *HINTS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_weights_of_four_bits(dtype: str, whole: bool) -> None:

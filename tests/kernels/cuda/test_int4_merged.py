@@ -147,6 +147,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("merged", "config"), CASES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_results(merged: Merged, config: Any, order: str) -> None:

@@ -127,6 +127,7 @@ def test_what_follows_the_sum_is_kept() -> None:
     assert "mma.sync.aligned.m16n8k16" in code and "cp.async" in code
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sizes", "one"),
     [
@@ -176,6 +177,7 @@ def test_weights_that_a_kernel_may_write_are_loaded_after_it(attrs: dict[str, li
     assert wait < kernel_code.index("tvmopt_int4_")  # before the device function runs
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("sizes", "one"),

@@ -21,7 +21,6 @@ from tests.kernels.attention.reference import (
     problem,
     with_masked_row,
 )
-from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.attention import MaskedBy
 from tvmopt.kernels.attention.function import attention_function
@@ -108,7 +107,8 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-@pytest.mark.parametrize(("fields", "config"), sampled(CASES, 5))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("fields", "config"), CASES)
 def test_attention(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
@@ -116,6 +116,7 @@ def test_attention(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"), zip(HEAD_RANGES, [PLAIN, config(split_k=2), DECODE], strict=True)
 )
@@ -126,6 +127,7 @@ def test_operands_that_are_ranges_of_heads(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "c",
     [
@@ -153,6 +155,7 @@ def test_tiles_that_see_no_key_give_zeros(c):
         check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("c", [PLAIN, dataclasses.replace(DECODE, split_k=3)])
 @pytest.mark.parametrize("mask_dtype", ["bool", "float32"])
 def test_masked_rows(mask_dtype, c, device):
@@ -162,7 +165,7 @@ def test_masked_rows(mask_dtype, c, device):
     check(p, got, want)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     queries=st.integers(1, 40),
     keys=st.integers(1, 150),
@@ -186,6 +189,7 @@ def test_any_lengths(queries, keys, size, shared, causal, row_warps, key_warps, 
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("gpu", [A100, L4, H200], ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("queries", [1, 512])
 def test_first_choices_compile(gpu, queries, needs_nvcc):

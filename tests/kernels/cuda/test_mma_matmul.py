@@ -14,7 +14,6 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests.kernels.cuda import on_cpu
 from tests.kernels.cuda.products import Case, Conv, error, inputs, module
-from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.mma.config import MmaConfig
@@ -64,19 +63,17 @@ def cuda(sch, arch=ARCH) -> str:
     return build_kernels({"main": sch.mod["main"]}, arch).imports[0].inspect_source("cuda")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "case, form",
-    sampled(
-        [
-            *((case, "pipelined") for case in CASES),
-            *((case, "split") for case in CASES[::3]),
-            *((CASES[0], form) for form in ("through registers", "fragments ahead", "one stage")),
-            *((CASES[9], form) for form in ("through registers", "fragments ahead")),
-            *((CASES[n], "packed") for n in (0, 2, 5, 7, 8, 9)),
-            *((CASES[n], "one packed") for n in (1, 3, 7)),
-        ],
-        2,
-    ),
+    [
+        *((case, "pipelined") for case in CASES),
+        *((case, "split") for case in CASES[::3]),
+        *((CASES[0], form) for form in ("through registers", "fragments ahead", "one stage")),
+        *((CASES[9], form) for form in ("through registers", "fragments ahead")),
+        *((CASES[n], "packed") for n in (0, 2, 5, 7, 8, 9)),
+        *((CASES[n], "one packed") for n in (1, 3, 7)),
+    ],
     ids=str,
 )
 def test_right_for_any_extents(case, form) -> None:
@@ -87,6 +84,7 @@ def test_right_for_any_extents(case, form) -> None:
     assert error(found, case.numpy(arrays)) <= TOLERANCE.get(case.out or case.dtype, 0.0)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("form", ["pipelined", "through registers", "fragments ahead"])
 @pytest.mark.parametrize(
     "case, shape",
@@ -143,6 +141,7 @@ def test_a_step_waits_before_it_copies() -> None:
     assert places == sorted(places) and loop.count("__syncthreads()") == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(
     "case, form",

@@ -36,6 +36,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", CONFIGS)
 @pytest.mark.parametrize(
     "case",

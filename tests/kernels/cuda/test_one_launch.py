@@ -35,6 +35,7 @@ TAKE = lowered(lambda w, i: op.take(w, i, 0), ((5, 24), H), ((9,), "int64"))
 SCALAR = lowered(op.add, ((1,), F), ((1,), F))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_each_output_is_its_members(seed: int) -> None:
     """Members of other threads, vectors and grids; CAST reads the first input of ADD."""

@@ -77,6 +77,7 @@ _LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", _LAYERS)
 def test_results_are_those_of_a_cpu(name: str) -> None:
     layer = _LAYERS[name]

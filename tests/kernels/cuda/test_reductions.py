@@ -99,16 +99,19 @@ SEVERAL = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SINGLE)
 def test_sums_of_rows_stay(name: str) -> None:
     assert_same(SINGLE[name](), *ROWS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_norms_stay(name: str) -> None:
     assert_same(SEVERAL[name](), *ROWS, *STAGED)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(2, 8, 28, 28), (3, 6, 7, 7)])
 def test_rows_that_are_parts_of_an_axis(shape: tuple[int, ...]) -> None:
     func = group_norm(*shape)
@@ -145,6 +148,7 @@ def test_a_kept_row_is_read_once_and_stays_in_registers() -> None:
     assert "__shfl_down_sync" in code
 
 
+@pytest.mark.slow  # as the row above
 def test_a_ragged_row_stays_in_registers_too() -> None:
     func = lowered(lambda x: nn.softmax(x, -1), ((3, 7, 197), H))
     one = hint(
@@ -194,6 +198,7 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(256, 512), (252, 75), (128, 24)])
 def test_sums_of_columns_stay(shape: tuple[int, int]) -> None:
     assert_same(sums(0, (shape, H)), *COLUMNS)
@@ -224,6 +229,7 @@ WALKED = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WALKED)
 def test_columns_that_a_thread_walks(name: str) -> None:
     assert_same(WALKED[name](), *WALKS)
@@ -236,6 +242,7 @@ def test_rows_are_no_columns_and_columns_no_rows() -> None:
         emit(sums(1, ((32, 64), H)), COLUMNS[0])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(20, 10), (9, 33), (4, 1)])
 def test_kept_rows_without_vectors(shape: tuple[int, int]) -> None:
     """Single elements: TVM makes a reduction axis of extent 1 spatial."""

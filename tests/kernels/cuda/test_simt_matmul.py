@@ -49,6 +49,7 @@ def cuda(sch) -> str:
     return build_kernels({"main": sch.mod["main"]}, ARCH).imports[0].inspect_source("cuda")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_right_for_any_extents(case, split) -> None:
@@ -62,6 +63,7 @@ def test_right_for_any_extents(case, split) -> None:
     assert error(found, case.numpy(arrays)) <= TOLERANCE.get(case.out or case.dtype, 0.0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "change",
     [

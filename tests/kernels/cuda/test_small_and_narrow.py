@@ -11,7 +11,6 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.functions import lowered
 from tests.kernels.cuda.serial import H200, assert_same, hint
-from tests.sampling import sampled
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.cuda.elementwise.config import CudaElementwiseConfig
 from tvmopt.kernels.cuda.toolchain import modules
@@ -70,7 +69,8 @@ SMALL: dict[str, Callable[[], tirx.PrimFunc]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(SMALL, 2))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", SMALL)
 def test_small_functions_get_one_kernel_that_is_right(name: str) -> None:
     func = SMALL[name]()
     policy = policy_of(func, H200)
@@ -133,6 +133,7 @@ NARROW: dict[str, Callable[[], tirx.PrimFunc]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NARROW)
 def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The emitted code stores no vectors of booleans to memory."""
@@ -145,6 +146,7 @@ def test_types_without_long_vectors(name: str, monkeypatch: pytest.MonkeyPatch) 
         assert_same(func, best)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [H, I8])
 def test_no_long_vectors_from_places_apart(dtype: str) -> None:
     """Channel shuffle: TVM's code for gathered vectors of more than four does not compile."""

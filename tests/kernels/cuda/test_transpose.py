@@ -38,6 +38,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_computed_stays(name: str) -> None:
     assert_same(FUNCTIONS[name](), *HINTS)

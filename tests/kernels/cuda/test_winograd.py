@@ -102,6 +102,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ENDS)
 def test_any_elementwise_end_is_fused(name) -> None:
     end = ENDS[name]
@@ -176,6 +177,7 @@ def test_tiles_side_by_side_share_inputs() -> None:
     assert len(re.findall(r"= \*\(float2\*\)\(x_ptr", code)) == 6 * 10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(("m", "vector", "tiles"), [(4, 4, 1), (4, 2, 2), (2, 4, 3)])
 def test_all_is_in_registers(m, vector, tiles, tmp_path) -> None:

@@ -29,6 +29,7 @@ def config(m: int, **fields: object) -> WinogradConvConfig:
     return WinogradConvConfig(**{**vars(CONFIG), "m": m, **fields})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize(
     "case",

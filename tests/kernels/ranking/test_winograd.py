@@ -31,6 +31,7 @@ def cycles(func: tirx.PrimFunc, arch=ARCH) -> dict:
     return {ranked.hint: ranked.cycles for ranked in winograd_hints(form, arch)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "settings",
     [

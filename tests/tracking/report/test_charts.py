@@ -101,7 +101,7 @@ def test_importances_are_bars_with_their_values() -> None:
     assert axes.get_xlabel() == "share of the variance of log latency (fANOVA)"
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+@settings(max_examples=3, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_labels_of_a_crowded_search_do_not_overlap(data) -> None:
     records = [record(0, BASELINE, 5.0)]

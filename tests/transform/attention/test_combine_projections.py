@@ -108,6 +108,7 @@ def problem(mod: tvm.IRModule):
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("body", "ranges", "columns"),
     [
@@ -206,6 +207,7 @@ def kernels(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gpu", ["nvidia-h200", "nvidia-a100"])
 def test_the_kernels_on_a_gpu(gpu: str) -> None:
     """The matmul, and attention that reads its result in place, emulated."""

@@ -38,6 +38,7 @@ def _run(mod: tvm.IRModule, arrays) -> np.ndarray:
     return vm["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("operands", "options", "expected"),
     [

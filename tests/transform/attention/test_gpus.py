@@ -29,6 +29,7 @@ def _lowered(gpu: str, dtype: str) -> list[tirx.PrimFunc]:
     return [func for _, func in functions if isinstance(func, tirx.PrimFunc)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("gpu", "family"),
     [("nvidia-h200", HOPPER), ("nvidia-a100", MMA), ("nvidia-l4", MMA), ("nvidia-a10", MMA)],

@@ -51,6 +51,7 @@ def _run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
     return vm["main"](tvm.runtime.tensor(x)).numpy()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "body", [_vit, _gpt, lambda emit, x: _gpt(emit, x, [32, 64])], ids=["vit", "gpt", "places"]
 )

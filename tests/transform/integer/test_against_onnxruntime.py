@@ -170,7 +170,7 @@ def _model(seed: int, kind: tuple[str, str], layers: list[Layer]) -> QdqModel:
 
 
 @settings(
-    max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(
@@ -183,6 +183,7 @@ def test_random_layers(seed: int, kind: tuple[str, str], layers: list[Layer]) ->
     assert assert_within_one_step(model.build(), model.feeds).floats == {}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS, ids=["u8s8", "s8s8", "u8u8"])
 def test_every_kind_of_layer(kind: tuple[str, str]) -> None:
     model = _model(1, kind, list(LAYERS))

@@ -81,6 +81,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_8_bit_tensors_are_stored_where_users_can_widen(relax_main, name):
     body, count, dtypes = CASES[name]

@@ -125,6 +125,7 @@ FOLLOWS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FOLLOWS)
 def test_operator(run, name):
     body, quiet = FOLLOWS[name]

@@ -58,6 +58,7 @@ def assert_right(dense: Dense, got: np.ndarray, operands: tuple[np.ndarray, ...]
         assert np.all(np.abs(got - expected) <= TOLERANCE * size)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("unrolled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_numbers(runnable, unrolled):
     dense = Dense(runnable)
@@ -65,6 +66,7 @@ def test_numbers(runnable, unrolled):
     assert_right(dense, dense.run(dense.built(unrolled), operands), operands)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("end", ["min", "max"])
 def test_ends_of_the_ranges(integer, end):
     dense = Dense(integer)
@@ -78,6 +80,7 @@ def test_ends_of_the_ranges(integer, end):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dot", EVERY)
 def test_every_product_is_the_instructions(dot):
     dense = Dense(dot)
@@ -98,6 +101,7 @@ def test_a_pair_beyond_int16_saturates(weights):
         assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(5)
 def test_another_weight_gives_other_numbers(runnable):
     dense = Dense(runnable)
     data, weight, sums = dense.operands()
@@ -110,7 +114,7 @@ def test_another_weight_gives_other_numbers(runnable):
 
 
 @pytest.mark.skipif(not NATIVE, reason="this CPU has none of the intrinsics")
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_number_of_tiles(drawn, seed):
     dense = Dense(
@@ -124,6 +128,7 @@ def test_any_number_of_tiles(drawn, seed):
     assert_right(dense, dense.run(dense.built(), operands), operands)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "cpu"),
     [

@@ -10,6 +10,7 @@ from tvmopt.kernels.cpu.intrinsics import instructions_used
 from tvmopt.kernels.first_choice import schedule_function
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("gpu", "dtype", "used"),
     [

@@ -20,7 +20,6 @@ from tests.kernels.attention.reference import (
     with_masked_row,
 )
 from tests.kernels.cuda.hopper.sources import H200
-from tests.sampling import sampled
 from tvmopt.device.gpus import GPUS
 from tvmopt.kernels.attention import MaskedBy
 from tvmopt.kernels.attention.function import attention_function
@@ -96,7 +95,8 @@ def _outputs(p, c, inputs, device, orders=("chance",)):
     return [out.numpy()]
 
 
-@pytest.mark.parametrize(("fields", "config"), sampled(CASES, 3))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("fields", "config"), CASES)
 def test_attention(fields, config, device):
     p = problem(**fields)
     inputs = operands(p)
@@ -104,6 +104,7 @@ def test_attention(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("fields", "config"),
     zip(HEAD_RANGES, [config(query_stages=2, own_output=True), TWO, PLAIN], strict=True),
@@ -115,6 +116,7 @@ def test_operands_that_are_ranges_of_heads(fields, config, device):
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "memory",
     [{}, {"own_output": True}, {"query_stages": 2}, {"query_stages": 2, "own_output": True}],
@@ -129,6 +131,8 @@ def test_results_do_not_depend_on_when_copies_complete(memory):
         np.testing.assert_array_equal(other, first)
 
 
+@pytest.mark.slow  # test_attention has scores
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_maxima_that_grow_and_negative_scores(lazy, device):
     p = problem(scale=1.0)
@@ -141,6 +145,7 @@ def test_maxima_that_grow_and_negative_scores(lazy, device):
     check(p, got, attention(p, inputs))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mask_dtype", ["bool", "float32"])
 def test_masked_rows(mask_dtype, device):
     p = problem(mask_shape=(1, 1, 100, 150), mask_dtype=mask_dtype)

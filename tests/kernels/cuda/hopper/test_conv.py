@@ -31,6 +31,7 @@ def test_out_size():
     assert ConvProblem(1, 20, 30, 8, 8, (3, 3), dilation=(2, 2)).out_size == (16, 26)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("weight", ["OHWI", "HWIO"])
 def test_instructions(weight, tmp_path):
     problem = ConvProblem(3, 13, 9, 24, 40, stride=(2, 1), padding=(1, 1, 1, 1), weight=weight)

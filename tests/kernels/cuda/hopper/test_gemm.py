@@ -75,6 +75,7 @@ def _bias_gelu(accumulator, out):
     return elementwise(accumulator, out, compute, [("float16", (500,), (1,))], rank=2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "config",
     [

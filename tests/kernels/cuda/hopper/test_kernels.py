@@ -13,7 +13,6 @@ from tvm.script import tirx as T  # noqa: N812
 from tests.emulator.cuda import ORDERS, run
 from tests.kernels.cuda.hopper.epilogues import elementwise
 from tests.kernels.cuda.hopper.sources import H200, conv_config, fitted, gemm_config
-from tests.sampling import sampled
 from tvmopt.kernels.cuda.hopper.conv import conv
 from tvmopt.kernels.cuda.hopper.conv_problem import ConvProblem
 from tvmopt.kernels.cuda.hopper.gemm import gemm
@@ -174,12 +173,14 @@ def _matrix(*shape, dtype="float16"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("fields", "config"), PARTLY_READ_BLOCKS)
 def test_gemms_with_partly_read_blocks(fields, config, device):
     test_gemms(fields, config, device)
 
 
-@pytest.mark.parametrize(("fields", "config"), sampled(GEMMS, 2))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(("fields", "config"), GEMMS)
 def test_gemms(fields, config, device):
     p = gemm_problem(fields)
     front = (p.batch,) if p.batch > 1 else ()
@@ -198,6 +199,7 @@ def test_gemms(fields, config, device):
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", [SMALL, SMEM_STORE, ONE_TILE])
 def test_epilogue(config, device):
     m, n, k = 77, 264, 136
@@ -217,18 +219,21 @@ def test_epilogue(config, device):
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", CONVOLUTIONS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions(config, stride, device):
     check_conv(config, stride, 24, "OHWI", device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", ["OHWI", "HWIO"])
 @pytest.mark.parametrize("channels", [1, 3, 12, 16, 32, 48, 80])
 def test_channels(channels, layout, device):
     check_conv(SMALL, 1, channels, layout, device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", [SMALL, SMEM_STORE, dataclasses.replace(ONE_TILE, tile_n=128)])
 @pytest.mark.parametrize("channels", [2, 3])
 def test_a_kernel_of_fewer_rows_than_a_k_block_holds(channels, config, device):

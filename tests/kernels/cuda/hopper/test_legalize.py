@@ -70,6 +70,7 @@ def test_int8_convolution():
     assert isinstance(problem, ConvProblem) and problem.weight == "OHWI"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"), [(7, 2, 3), (3, 1, 1), (3, 2, 1), (5, 1, 0)]
 )

@@ -200,6 +200,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CASES)
 def test_match_is_equivalent(name):
     matched = 0

@@ -30,6 +30,7 @@ def _problem(**fields) -> GemmProblem:
     return GemmProblem(**{"m": 300, "n": 128, "k": 272, **fields})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
@@ -77,6 +78,7 @@ def test_gelu_and_a_prefetched_residual(device):
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=2e-3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("channels", [3, 12, 80])
 def test_convolutions(channels, device):
     check_conv(SMALL, 1, channels, "OHWI", device)

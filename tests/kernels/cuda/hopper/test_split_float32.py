@@ -54,6 +54,7 @@ def multiplied(p: GemmProblem, config, a, b, device) -> np.ndarray:
     return run_kernel(gemm(p, config), inputs, (*front, p.m, p.n), p.out, device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
@@ -165,6 +166,7 @@ def test_a_stage_holds_the_parts_of_the_problem(split: bool) -> None:
     assert wrong.why_not(p).reason.startswith(f"a stage holds {p.parts} parts")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("size", [1024, 4096])
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 def test_the_cost_model_prefers_tensor_cores(layout, size) -> None:

@@ -45,6 +45,7 @@ def close(got, a, b, device) -> None:
         np.testing.assert_allclose(got, truncated(a) @ truncated(b), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
@@ -74,6 +75,7 @@ def test_gemms(fields, config, device) -> None:
     close(got, a, b, device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", ["OHWI", "HWIO"])
 @pytest.mark.parametrize("channels", [3, 8, 16, 20, 40])
 def test_convolutions(channels, layout, device) -> None:

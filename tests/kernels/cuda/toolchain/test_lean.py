@@ -69,6 +69,7 @@ def test_headers_that_are_not_used_go() -> None:
     assert text.strip() == rank
 
 
+@pytest.mark.sample(2)
 @needs_nvcc
 @pytest.mark.parametrize(
     "name",

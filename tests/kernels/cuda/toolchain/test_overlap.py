@@ -52,6 +52,7 @@ def bodies(source):
     return parts[1:]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [*SEED_ROWS, *MORE])
 def test_every_kernel_waits_once_and_is_launched_early(name) -> None:
     policy = policy_of(row(name).func, H200)

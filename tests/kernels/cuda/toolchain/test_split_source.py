@@ -90,6 +90,7 @@ def test_a_library_finds_the_kernels_of_all_parts(tmp_path) -> None:
             assert loaded.implements_function(kernel, query_imports=True)
 
 
+@pytest.mark.slow  # nvcc twice
 @needs_nvcc
 def test_the_library_does_not_depend_on_the_number_of_cores(tmp_path, monkeypatch) -> None:
     contents = []

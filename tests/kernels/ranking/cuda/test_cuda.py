@@ -16,6 +16,7 @@ from tvmopt.kernels.policies import DefaultPolicy, policy_of
 H200, A100 = GPUS["nvidia-h200"], GPUS["nvidia-a100"]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SEED_ROWS)
 def test_every_row_of_the_table_has_configurations(name) -> None:
     policy = policy_of(row(name).func, H200)
@@ -31,6 +32,7 @@ def test_every_row_of_the_table_has_configurations(name) -> None:
     assert shapes == [list(map(int, p.shape)) for p in row(name).func.params]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "arch", "template"),
     [

@@ -17,6 +17,7 @@ from tvmopt.kernels.cuda.hopper.ranking import conv_configs, gemm_configs
 H200 = GPUS["nvidia-h200"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "problem",
     [

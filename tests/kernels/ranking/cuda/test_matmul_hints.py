@@ -43,6 +43,7 @@ def test_first_choices_of_simt_schedule(case, arch) -> None:
         assert isinstance(SimtMatmul().emit(case.func(), one.hint), Schedule)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", [H200, A100], ids=lambda a: a.name)
 @pytest.mark.parametrize(
     "case",

@@ -71,6 +71,7 @@ def test_the_template_that_fits_comes_first(case: tuple[tirx.PrimFunc, str]) -> 
         assert all(len(r.features) == FEATURES for r in ranked[:50])
 
 
+@pytest.mark.sample(5)
 def test_most_of_what_is_proposed_applies(case: tuple[tirx.PrimFunc, str]) -> None:
     func, _ = case
     hints = DefaultPolicy(func, H200).emit_config(12)

@@ -49,6 +49,7 @@ def test_hints_are_of_the_template_distinct_and_survive_json(arch, m) -> None:
             assert len(ranked.features) == FEATURES and ranked.cycles > 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("shape", "outputs"), [((1, 5, 7, 17), 19), ((3, 12, 24, 20), 18), ((1, 1, 1, 16), 16)]
 )

@@ -60,6 +60,7 @@ def two_stages(first, second, parallel=(True, True)):
     return sch.mod["main"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("parallel", [(True, True), (True, False), (False, False)])
 def test_each_stage_sets_tiles_up(target, parallel):
     halves = shaped(U8S8, row_blocks=1)  # other blocks with the same tiles

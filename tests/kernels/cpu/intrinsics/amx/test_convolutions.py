@@ -66,6 +66,7 @@ def patches(image, kernel, stride, height, width):
     return np.stack(windows)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("blocks_first", [True, False])
 @pytest.mark.parametrize(
     ("kind", "rows", "size", "channels", "stride"),
@@ -148,6 +149,7 @@ def test_convolution_of_width_7(target, kind):
     check(useful, patches(image, kernel, 1, height, width), weights.reshape(-1, filters), tile)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("line_step", [0, 2])
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_rows_that_overlap(target, kind, line_step):

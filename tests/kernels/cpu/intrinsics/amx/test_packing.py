@@ -56,6 +56,7 @@ def packing_dense(tile, parallel):
     return tensorized(sch.mod["main"], tile, split, parallel)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("parallel", [0, None])
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_packing_at_build_time(target, kind, parallel):

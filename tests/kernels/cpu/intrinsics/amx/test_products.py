@@ -20,7 +20,6 @@ from tests.kernels.cpu.intrinsics.amx.kernels import (
     random,
     shaped,
 )
-from tests.sampling import sampled
 
 pytestmark = on_x86_64
 
@@ -43,7 +42,8 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", sampled(SHAPES, 2))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
 def test_dense(target, kind, shape):
     tile = shaped(BY_NAME[kind], **SHAPES[shape])
@@ -70,6 +70,7 @@ def test_dense(target, kind, shape):
         }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", BY_NAME)
 def test_a_part_of_a_wider_matrix(target, kind):
     """Rows are longer than K, and begin at an odd offset."""
@@ -83,6 +84,7 @@ def test_a_part_of_a_wider_matrix(target, kind):
     check(got, data[3 : 3 + rows, 7 : 7 + depth], weight, tile)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", sorted(set(BY_NAME) - {"bf16"}))
 def test_extremes(target, kind):
     tile = BY_NAME[kind]
