@@ -190,7 +190,7 @@ def test_a_mask_lets_lengths_be_padded(make_model) -> None:
         compiled({"x": _normal(1, 8, 4), "mask": np.ones((2, 8), np.int64)})
 
 
-@pytest.mark.slow  # the test above has the lengths
+@pytest.mark.slow  # of the lengths above
 def test_without_a_mask_only_the_compiled_lengths_are_taken(make_model) -> None:
     model = _attention(make_model, masked=False)
     compiled = tvmopt.compile(model, "n=2,1;s=8,16", threads=2)

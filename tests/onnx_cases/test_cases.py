@@ -16,7 +16,9 @@ from tests.onnx_cases.cases import node_cases, small_models
 from tests.onnx_cases.listed import differences, read_list
 
 # Of the default run: every case of this many, so that each kind of operator has a chance.
-_STEP = 331
+_STEP = 199
+# The package has 1,795 cases; making them takes half of a minute, so the sample does it once.
+_AT_LEAST = 1700
 
 
 def _outcomes(part: str, folder: Path) -> list[dict[str, str]]:
@@ -31,14 +33,16 @@ def _outcomes(part: str, folder: Path) -> list[dict[str, str]]:
 
 def test_a_sample_passes_or_is_listed(tmp_path) -> None:
     found = _outcomes(f"1/{_STEP}", tmp_path)
-    assert len(found) == len([*node_cases(), *small_models()][::_STEP])
+    assert len(found) >= _AT_LEAST // _STEP
     assert differences(found, read_list()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_every_case_passes_or_is_listed(tmp_path) -> None:
-    assert set(read_list()) <= {case.name for case in [*node_cases(), *small_models()]}
+    names = {case.name for case in [*node_cases(), *small_models()]}
+    assert set(read_list()) <= names
+    assert len(names) >= _AT_LEAST
     assert differences(_outcomes("1/1", tmp_path), read_list()) == []
 
 

@@ -219,7 +219,6 @@ def test_proposed_layers_keep_their_number_format_but_not_their_layout(run, monk
     ]
 
 
-@pytest.mark.slow  # test_quantised_check.py has such a model
 def test_model_that_came_quantised_needs_no_calibration(run, tmp_path):
     _, out = run("int8")
     model = onnx.load(str(out / QUANTIZED_FILE))

@@ -55,7 +55,7 @@ def stages(make_model, tmp_path_factory):
     asked = ConvertConfig("n=4,16", target)
     results = {
         "convert": convert(asked, folder / "model.onnx", converted, _quiet),
-        "tune": tune(TuneConfig(target, strategy="fast", topk=1), converted, tuned, _quiet),
+        "tune": tune(TuneConfig(target, strategy="fast", topk=2), converted, tuned, _quiet),
         "build": build(BuildConfig("m", target), converted, tuned, "d", built, _quiet),
     }
     return folder, results
