@@ -124,7 +124,7 @@ def test_a_feasible_16_bit_float_is_not_analysed(searched) -> None:
 
 def test_layers_are_timed_on_the_gpu(tmp_path, make_store, store, run) -> None:
     make_store(tmp_path)
-    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=4"]
+    asked = ["--target=cuda", "--threads=1", "--dtypes=float16", "--sensitivity_time=12"]
     run(["flows.sensitivity", *asked], tmp_path)
     found = store(tmp_path)
     [made] = found.runs("tags.`tvmopt.stage` = 'sensitivity'")
