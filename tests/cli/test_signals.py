@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 _REPEATED = """
 import itertools, os, random, signal
 from mlflow.entities import Metric, RunTag
@@ -29,7 +27,6 @@ print("written")
 """
 
 
-@pytest.mark.slow  # test_ending.py has one signal of a command
 def test_the_store_can_be_written_after_a_signal(run_python, tmp_path) -> None:
     done = run_python("-c", _REPEATED, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert done.stdout.split()[-1:] == ["written"], done.stderr

@@ -12,7 +12,7 @@ from tests.commands import CommandServer
 from tvmopt.search.effort import Effort
 
 FAKE = Path(__file__).parents[1] / "fake_gpu"
-_TRIALS = 3
+_TRIALS = 5
 pytestmark = pytest.mark.timeout(400)
 
 

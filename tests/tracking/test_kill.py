@@ -66,7 +66,6 @@ def test_killed_in_every_stage_then_completed(tmp_path, project_env, make_store,
     assert version.version
 
 
-@pytest.mark.slow  # tests/stages/test_launch.py kills a stage
 def test_killed_stage_process_is_a_failed_run(tmp_path, project_env, make_store, root):
     env = {**project_env(tmp_path), "PYTHONPATH": str(root)}
     uri = make_store(tmp_path)
