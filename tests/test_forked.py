@@ -21,13 +21,21 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(module, "_is_allowed", True)
 
 
-def _children() -> list[str]:
-    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+def _running() -> set[str]:
+    """Return the process ids of the children of this process."""
+    return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
 
 
-def test_the_number_is_exact_and_of_another_process():
+@pytest.fixture
+def forks():
+    """Return a function that lists the children that the test has started."""
+    before = _running()
+    return lambda: sorted(_running() - before)
+
+
+def test_the_number_is_exact_and_of_another_process(forks):
     with forked(lambda: os.getpid() + 0.1) as result:
-        [child] = _children()
+        [child] = forks()
         assert result() == int(child) + 0.1
 
 
@@ -39,13 +47,13 @@ def test_both_work_at_once():
     assert time.perf_counter() - start < 0.9
 
 
-def test_an_error_is_raised_here():
+def test_an_error_is_raised_here(forks):
     def fails() -> float:
         raise KeyError("layer")
 
     with forked(fails) as result, pytest.raises(KeyError, match="layer"):
         result()
-    assert _children() == []
+    assert forks() == []
 
 
 def test_what_the_fork_cannot_compute_is_computed_here():
@@ -60,12 +68,12 @@ def test_what_the_fork_cannot_compute_is_computed_here():
         assert result() == 3.0
 
 
-def test_a_fork_that_hangs_is_left(monkeypatch):
+def test_a_fork_that_hangs_is_left(monkeypatch, forks):
     monkeypatch.setattr(module, "_LONGEST_S", 0.1)
     own = os.getpid()
     with forked(lambda: 4.0 if os.getpid() == own else time.sleep(60)) as result:
         assert result() == 4.0
-    assert _children() == []
+    assert forks() == []
 
 
 @pytest.mark.parametrize(("allowed", "count"), [(True, 1), (False, 2)])
@@ -77,7 +85,7 @@ def test_without_a_core_or_leave_it_is_computed_here(monkeypatch, allowed, count
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
-def test_every_task_runs_once(tmp_path, monkeypatch, cores):
+def test_every_task_runs_once(tmp_path, monkeypatch, cores, forks):
     monkeypatch.setattr(host, "usable_cores", lambda: cores)
 
     def task(number):
@@ -87,10 +95,10 @@ def test_every_task_runs_once(tmp_path, monkeypatch, cores):
     run_all([functools.partial(task, number) for number in range(7)])
     pids = [int((tmp_path / str(number)).read_text()) for number in range(7)]
     assert len(set(pids)) == (1 if cores == 1 else 7)
-    assert _children() == []
+    assert forks() == []
 
 
-def test_the_error_of_a_task_is_raised_here_and_no_fork_is_left():
+def test_the_error_of_a_task_is_raised_here_and_no_fork_is_left(forks):
     def fails():
         raise KeyError("kernel")
 
@@ -99,4 +107,4 @@ def test_the_error_of_a_task_is_raised_here_and_no_fork_is_left():
     with pytest.raises(KeyError, match="kernel"):
         run_all(tasks)
     assert time.perf_counter() - start < 30
-    assert _children() == []
+    assert forks() == []

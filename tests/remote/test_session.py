@@ -20,7 +20,8 @@ from .conftest import wait_for
 
 def _session_process() -> psutil.Process:
     """Return the process of the open session: a child of the server that runs no worker module."""
-    servers = psutil.Process().children()
+    children = psutil.Process().children()
+    servers = [child for child in children if "tvm.exec.popen_worker" in child.cmdline()]
     sessions = [child for server in servers for child in server.children()]
     [found] = [p for p in sessions if p.status() != psutil.STATUS_ZOMBIE]
     return found

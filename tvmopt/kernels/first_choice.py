@@ -14,6 +14,7 @@ from tvmopt.device.arch import Arch
 from tvmopt.errors import last_line
 from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
+from tvmopt.kernels.families import by_name
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.structure import Structure
@@ -56,11 +57,16 @@ def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
         The function, ready to be compiled. A function that no family matches is returned unchanged,
         with the reason.
     """
-    return _scheduled(Structure(func, None), arch, arch.cost_parameters)
+    known = arch.cost_parameters, *by_name().items()
+    return _scheduled(Structure(func, None), arch, known)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _scheduled(structure: Structure[None], arch: Arch, _cost_parameters: Hashable) -> Scheduled:
+def _scheduled(
+    structure: Structure[None],
+    arch: Arch,
+    _known: Hashable,  # part of the key: what the candidates depend on beside function and device
+) -> Scheduled:
     func = structure.func
     policy = policy_of(func, arch)
     reasons: dict[str, str] = {}
