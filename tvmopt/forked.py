@@ -44,7 +44,7 @@ def forked(compute: Callable[[], float]) -> Iterator[Callable[[], float]]:
         return
     fork = _Fork(compute)
     try:
-        yield lambda: fork.result(compute)
+        yield fork.result
     finally:
         fork.end()
 
@@ -59,16 +59,15 @@ def run_all(tasks: Sequence[Callable[[], object]]) -> None:
             task()
         return
     waiting = list(reversed(tasks))
-    running: list[tuple[Callable[[], object], _Fork]] = []
+    running: list[_Fork] = []
     try:
         while waiting or running:
             while waiting and len(running) < host.usable_cores():
-                running.append((waiting[-1], _Fork(_one(waiting.pop()))))
-            task, fork = running[0]
-            fork.result(_one(task))
-            running.pop(0)[1].end()
+                running.append(_Fork(_one(waiting.pop())))
+            running[0].result()
+            running.pop(0).end()
     finally:
-        for _, fork in running:
+        for fork in running:
             fork.end()
 
 
@@ -94,6 +93,7 @@ class _Fork:
     """
 
     def __init__(self, compute: Callable[[], float]) -> None:
+        self._compute = compute
         self._reader, writer = os.pipe()
         parent = os.getpid()
         with warnings.catch_warnings():
@@ -103,11 +103,11 @@ class _Fork:
             _compute(compute, self._reader, writer, parent)
         os.close(writer)
 
-    def result(self, otherwise: Callable[[], float]) -> float:
-        """Return the number; of ``otherwise``, called here, where the fork has none."""
+    def result(self) -> float:
+        """Return the number; computed here where the fork has none."""
         ready, _, _ = select.select([self._reader], [], [], _LONGEST_S)
         text = os.read(self._reader, 64) if ready else b""
-        return float.fromhex(text.decode()) if text else otherwise()
+        return float.fromhex(text.decode()) if text else self._compute()
 
     def end(self) -> None:
         """End the fork, also one that still computes."""

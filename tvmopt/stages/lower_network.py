@@ -50,7 +50,7 @@ def lower_network(
 
 def _may_return_nan(mod: tvm.IRModule) -> bool:
     """Return whether an output can hold NaN, upon which the runtime calls the fallback."""
-    return any("float" in dtype for dtype in _dtypes(mod["main"].ret_ty))
+    return any(dtype.startswith("float") for dtype in _dtypes(mod["main"].ret_ty))
 
 
 def _dtypes(ty: tvm.ir.Type) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -85,11 +86,7 @@ def resident_mb(pid: int) -> float:
 
     Memory that several of them share counts once for each.
     """
-    total = 0
-    for process in _tree(pid):
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total / 1e6
+    return _total_mb(pid, lambda process: process.memory_info().rss)
 
 
 def proportional_mb(pid: int) -> float:
@@ -97,11 +94,19 @@ def proportional_mb(pid: int) -> float:
 
     That takes the system longer to find out. Where it does not tell, it is the resident memory.
     """
+
+    def used(process: psutil.Process) -> int:
+        found = process.memory_full_info()
+        return int(getattr(found, "pss", found.rss))
+
+    return _total_mb(pid, used)
+
+
+def _total_mb(pid: int, used: Callable[[psutil.Process], int]) -> float:
     total = 0
     for process in _tree(pid):
-        with contextlib.suppress(psutil.Error):
-            found = process.memory_full_info()
-            total += getattr(found, "pss", found.rss)
+        with contextlib.suppress(psutil.Error):  # it has ended
+            total += used(process)
     return total / 1e6
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmopt.kernels.structure import Structure
 
 
 class SharedKernels:
@@ -17,24 +18,19 @@ class SharedKernels:
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        self._known: dict[int, list[tuple[GlobalVar, tirx.PrimFunc]]] = {}
+        self._known: dict[Structure[None], GlobalVar] = {}
         for var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
             if isinstance(func, tirx.PrimFunc):
                 self.add(var, func)
 
     def add(self, var: GlobalVar, func: tirx.PrimFunc) -> GlobalVar:
         """Add a kernel; return its variable."""
-        bare = _nameless(func)
-        self._known.setdefault(tvm_ffi.structural_hash(bare), []).append((var, bare))
+        self._known.setdefault(_key(func), var)
         return var
 
     def find(self, func: tirx.PrimFunc) -> GlobalVar | None:
         """Return the variable of an equal kernel; None if there is none."""
-        bare = _nameless(func)
-        for var, other in self._known.get(tvm_ffi.structural_hash(bare), []):
-            if tvm_ffi.structural_equal(bare, other):
-                return var
-        return None
+        return self._known.get(_key(func))
 
 
 @mutator
@@ -50,5 +46,6 @@ class RenameFunctions(PyExprMutator):
         return self.variables.get(op.name_hint, op)
 
 
-def _nameless(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.without_attr("global_symbol") if func.attrs else func
+def _key(func: tirx.PrimFunc) -> Structure[None]:
+    """Return the kernel as a key, without its name."""
+    return Structure(func.without_attr("global_symbol") if func.attrs else func, None)
