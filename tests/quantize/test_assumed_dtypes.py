@@ -23,15 +23,15 @@ from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
+from tvmopt.quantize.layer_times import LayerTimes
 from tvmopt.quantize.layer_timing import in_timing_order
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.ranges import collect_ranges
 from tvmopt.quantize.report import LayerCost
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.stages.sensitivity import _map_line
 
-PEAKS = LayerRoofline(flops=1e9, bandwidth=1e12, faster={"int8": 4.0, "bfloat16": 2.0})
+SECONDS = {"float32": 1.0, "int8": 0.25, "bfloat16": 0.5}  # of a layer
 COST_S = 5.0  # of a measurement of a map, by the fake clock
 
 
@@ -97,8 +97,9 @@ def choose(make_model, monkeypatch):
             costs[i, "int8"] = _cost(i, "int8", error)
             if halves:
                 costs[i, "bfloat16"] = _cost(i, "bfloat16", 1e-6)
-        works = {i: LayerWork(1e9, 1.0) for i in range(count)}
-        maps = choose_layer_dtypes(analysis, costs, works, PEAKS, limit, known, COST_S)
+        seconds = {(i, dtype): s for i in range(count) for dtype, s in SECONDS.items()}
+        times = LayerTimes(seconds, frozenset(range(count)), 1e12)
+        maps = choose_layer_dtypes(analysis, costs, times, limit, known, COST_S)
         return Result(fastest(maps), maps, judged, few)
 
     return run

@@ -72,6 +72,26 @@ def _seconds(monkeypatch, builder, model, deadline=float("inf")):
     return latency.layer_seconds(model, jobs, Scheme(), resolve_target("host", 1), deadline)
 
 
+@pytest.mark.parametrize(("deadline", "timed"), [(14.0, 6), (9.0, 4), (5.0, 0)])
+def test_no_layer_is_timed_where_few_of_them_would_be(monkeypatch, deadline, timed) -> None:
+    """Of 6 layers that take 2 seconds each, at least half must be expected to be timed."""
+    now = [0.0]
+
+    class Slow(_Builder):
+        def build(self, layers):
+            now[0] += 2.0
+            return super().build(layers)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(latency, "layer_builder", lambda target: contextlib.nullcontext(Slow(1)))
+    monkeypatch.setattr(latency, "layer_timer", lambda target: contextlib.nullcontext(_Timer()))
+    model = _matmuls(4, 6, 8, 10)
+    jobs = [(node, dtype) for node in model.graph.node for dtype in ("float32", "bfloat16")]
+    target = resolve_target("host", 1)
+    found = latency.layer_seconds(model, jobs, Scheme(), target, deadline, least_part=0.5)
+    assert len(found) == timed
+
+
 def test_layers_of_one_shape_are_built_once(monkeypatch) -> None:
     builder = _Builder(3)
     found = _seconds(monkeypatch, builder, _matmuls(4, 6, 4, 6))  # m2 is as m0

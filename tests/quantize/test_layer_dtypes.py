@@ -27,6 +27,7 @@ from tvmopt.quantize.layer_choices import (
     layer_choices,
     pareto_choices,
 )
+from tvmopt.quantize.layer_times import LayerTimes
 from tvmopt.quantize.map_measurement import MapMeasurement, emulated
 from tvmopt.quantize.probe import Setting
 from tvmopt.quantize.quantizer import Quantizer
@@ -39,6 +40,13 @@ DTYPES = ("float32", "int8", "bfloat16")
 PEAKS = LayerRoofline(flops=1e9, bandwidth=1e12, faster={"int8": 4.0, "bfloat16": 2.0})
 
 
+def _times(works):
+    """Return the times that ``PEAKS`` gives, by the work of each layer."""
+    seconds = {(i, d): PEAKS.seconds(work, d) for i, work in works.items() for d in DTYPES}
+    bound = frozenset(i for i, work in works.items() if PEAKS.is_compute_bound(work))
+    return LayerTimes(seconds, bound, PEAKS.bandwidth)
+
+
 def _cost(index, dtype, error=0.1, **values):
     return LayerCost(index, f"n{index}", "Conv", dtype, "measured", error=error, **values)
 
@@ -47,10 +55,10 @@ def _map(seconds, *, holds=True, layers=(), dtypes=()):
     return DtypeMap(layers, dtypes, seconds, 0.0, 1.0, None, 0.0, 4, holds)
 
 
-def test_measured_times_come_before_the_roofline():
+def test_measured_times_come_before_predicted_ones():
     """Layer 0 is measured: int8 is slower. Layer 1 is modelled, on the scale of layer 0.
 
-    One timed layer does not outweigh the roofline's ratio of int8 to float32.
+    One timed layer does not outweigh the predicted ratio of int8 to float32.
     """
     costs = {
         (0, "int8"): _cost(0, "int8", latency_s=6.0, float_latency_s=4.0),
@@ -58,7 +66,7 @@ def test_measured_times_come_before_the_roofline():
         (1, "int8"): _cost(1, "int8"),
     }
     works = {0: LayerWork(2e9, 1.0), 1: LayerWork(1e9, 1.0)}
-    first, second = layer_choices(costs, works, PEAKS)
+    first, second = layer_choices(costs, _times(works))
     assert first.dtypes == DTYPES
     assert first.seconds == pytest.approx((4.0, 6.0, 2.0))
     assert first.errors == (0.0, 0.1, 0.2)
@@ -79,7 +87,7 @@ def test_a_layer_is_predicted_from_timed_ones_that_the_roofline_bounds_alike():
         (i, "int8"): _cost(i, "int8", latency_s=9.0, float_latency_s=3.0) for i in range(3, 6)
     }
     costs |= {(i, "int8"): _cost(i, "int8") for i in (6, 7)}
-    *_, first, second = layer_choices(costs, works, PEAKS)
+    *_, first, second = layer_choices(costs, _times(works))
     assert first.seconds == pytest.approx((4.0, 2.0))
     assert second.seconds == pytest.approx((6.0, 6.0))
 
@@ -89,8 +97,22 @@ def test_layers_of_unknown_work_cost_nothing_and_others_are_left_out():
         (0, "int8"): _cost(0, "int8"),
         (1, "int8"): LayerCost(1, "n1", "MatMul", "int8", "not convertible"),
     }
-    [only] = layer_choices(costs, {0: None, 1: None}, PEAKS)
+    [only] = layer_choices(costs, _times({}))
     assert (only.index, only.seconds) == (0, (0.0, 0.0))
+
+
+def test_a_dtype_that_is_predicted_to_be_slower_than_float32_stays_slower():
+    """Unless timed layers say otherwise; these do not make the prediction worse."""
+    times = LayerTimes({(0, "float32"): 1.0, (0, "float16"): 1.2}, frozenset(), 1.0)
+    costs = {(0, "float16"): _cost(0, "float16")}
+    [only] = layer_choices(costs, times)
+    assert only.seconds == (1.0, 1.2)
+    more = {(i, d): s for i in range(1, 4) for d, s in (("float32", 1.0), ("float16", 1.0))}
+    slow = {
+        (i, "float16"): _cost(i, "float16", latency_s=2.0, float_latency_s=1.0) for i in (1, 2, 3)
+    }
+    times = LayerTimes({**times.seconds, **more}, frozenset(), 1.0)
+    assert layer_choices({**costs, **slow}, times)[0].seconds == (1.0, 1.2)
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -9,7 +9,7 @@ from tvm import relax
 from tvmopt.device.target import resolve_target
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.lower import lower
-from tvmopt.transform.single_layer import layer_key, single_layer
+from tvmopt.transform.single_layer import FLOAT_OPERANDS, layer_key, single_layer
 
 
 def convolution(data_dtype, weight_dtype, out_dtype, constant=True, strides=(2, 1)):
@@ -34,31 +34,34 @@ def convolution(data_dtype, weight_dtype, out_dtype, constant=True, strides=(2, 
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "dtype", "operands", "accumulator"),
+    ("dtypes", "operands", "accumulator"),
     [
-        (("float32", "float32", "float32"), "float32", ("float32", "float32"), "float32"),
-        (("uint8", "int8", "int32"), "uint8", ("uint8", "int8"), "int32"),
-        (("int8", "int8", "int32"), "int8", ("int8", "int8"), "int32"),
-        (("uint8", "int8", "int32"), "float32", ("float32", "float32"), "float32"),
-        (("float16", "float16", "float32"), "float16", ("float16", "float16"), "float32"),
-        (("float16", "float16", "float32"), "float32", ("float32", "float32"), "float32"),
+        (("float32", "float32", "float32"), FLOAT_OPERANDS, "float32"),
+        (("float32", "float32", "float32"), ("uint8", "int8"), "int32"),
+        (("float32", "float32", "float32"), ("bfloat16", "bfloat16"), "float32"),
+        (("uint8", "int8", "int32"), ("uint8", "int8"), "int32"),
+        (("int8", "int8", "int32"), ("int8", "int8"), "int32"),
+        (("uint8", "int8", "int32"), FLOAT_OPERANDS, "float32"),
+        (("float16", "float16", "float32"), ("float16", "float16"), "float32"),
+        (("float16", "float16", "float32"), FLOAT_OPERANDS, "float32"),
     ],
 )
-def test_dtypes_and_attributes(dtypes, dtype, operands, accumulator):
+def test_dtypes_and_attributes(dtypes, operands, accumulator):
     call = convolution(*dtypes)
-    mod = single_layer(call, dtype)
+    mod = single_layer(call, operands)
     [anchor] = anchors(mod)
     assert tuple(str(arg.ty.dtype) for arg in anchor.call.args) == operands
     assert str(anchor.call.ty.dtype) == accumulator
     assert list(map(int, anchor.call.ty.shape)) == list(map(int, call.ty.shape))
     for name in ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout"):
         assert str(getattr(anchor.call.attrs, name)) == str(getattr(call.attrs, name))
-    assert str(mod["main"].ret_ty.dtype) == dtype
+    assert str(mod["main"].ret_ty.dtype) == operands[0]
     lower(mod, resolve_target("sapphirerapids", 2).to_tvm())  # every operator has a kernel
 
 
 def test_a_weight_that_is_no_constant_stays_an_input():
-    mod = single_layer(convolution("float32", "float32", "float32", constant=False), "float32")
+    call = convolution("float32", "float32", "float32", constant=False)
+    mod = single_layer(call, FLOAT_OPERANDS)
     assert len(mod["main"].params) == 2
 
 

@@ -1,25 +1,24 @@
-"""Predicted gain of each layer in each dtype, by its roofline, before anything is measured."""
+"""Predicted gain of each layer in each dtype, before anything is measured."""
 
 from __future__ import annotations
 
 from tvmopt.frontend.layers import Layer as TableRow
 from tvmopt.quantize.analysis import Analysis, Costs
+from tvmopt.quantize.layer_times import FLOAT, LayerTimes
 from tvmopt.quantize.report import ESTIMATED, NOT_CONVERTIBLE, LayerCost
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork, work_of
 
 
-def estimated_costs(analysis: Analysis, peaks: LayerRoofline) -> Costs:
+def estimated_costs(analysis: Analysis, times: LayerTimes) -> Costs:
     """Return a cost per layer and dtype, with its gain, or why it is not convertible."""
-    works = {layer.index: work_of_layer(analysis, layer) for layer in analysis.layers}
-    total = sum(peaks.seconds(w, "float32") for w in works.values() if w is not None)
+    seconds = times.seconds
+    total = sum(value for (_, dtype), value in seconds.items() if dtype == FLOAT)
     costs: Costs = {}
     for dtype in analysis.dtypes:
         for layer in analysis.layers:
             reason = _why_not(analysis, layer, dtype)
-            work = works[layer.index]
             saved = None
-            if work is not None and reason is None:
-                saved = peaks.seconds(work, "float32") - peaks.seconds(work, dtype)
+            if (layer.index, dtype) in seconds and reason is None:
+                saved = seconds[layer.index, FLOAT] - seconds[layer.index, dtype]
             costs[layer.index, dtype] = LayerCost(
                 index=layer.index,
                 name=layer.name,
@@ -36,11 +35,3 @@ def estimated_costs(analysis: Analysis, peaks: LayerRoofline) -> Costs:
 def _why_not(analysis: Analysis, layer: TableRow, dtype: str) -> str | None:
     node = analysis.nodes.get(layer.name)
     return "it is in a branch" if node is None else analysis.setting.why_not(node, dtype)
-
-
-def work_of_layer(analysis: Analysis, layer: TableRow) -> LayerWork | None:
-    """Return the FLOPs and bytes of a layer; None in a branch, whose shapes are not known."""
-    node, graph = analysis.nodes.get(layer.name), analysis.setting.graph
-    if node is None:
-        return None
-    return work_of(layer.flops, [graph.dims(n) for n in (*node.input[:2], node.output[0])])

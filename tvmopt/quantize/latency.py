@@ -31,6 +31,7 @@ def layer_seconds(
     scheme: Scheme,
     target: TargetSpec,
     deadline: float,
+    least_part: float = 0.0,
 ) -> dict[tuple[str, str], float]:
     """Time single layers until ``deadline`` (of ``time.monotonic()``).
 
@@ -41,6 +42,8 @@ def layer_seconds(
         target: CPU or GPU of this machine, to compile for.
         deadline: No layer starts after it, nor one that would end after it if it took as long as
             the slowest before. On a GPU all cores start a layer each.
+        least_part: Part of the layers that must be expected to be timed by the deadline, after the
+            first ones; else none is.
 
     Returns:
         Median seconds by node name and dtype. Layers that do not compile, or that time did not
@@ -60,7 +63,11 @@ def layer_seconds(
         while waiting and (start := time.monotonic()) + longest < deadline:
             some, waiting = waiting[: builder.at_once], waiting[builder.at_once :]
             known |= _timed(model, graph, some, scheme, builder, timer)
-            longest = max(longest, time.monotonic() - start)
+            longest = max(longest, took := time.monotonic() - start)
+            if len(some) + len(waiting) == len(distinct):
+                wanted_s = (least_part * len(distinct) / len(some) - 1) * took
+                if time.monotonic() + wanted_s > deadline:
+                    return {}
     return {layer: known[key] for layer, key in keys.items() if key in known}
 
 
@@ -97,7 +104,7 @@ def _shape_of(graph: Graph, node: onnx.NodeProto) -> tuple[object, ...]:
 def _alone(
     model: onnx.ModelProto, graph: Graph, node: onnx.NodeProto, dtype: str, scheme: Scheme
 ) -> onnx.ModelProto:
-    """Return a model of one layer on inputs in [-1, 1], quantized internally for int8."""
+    """Return a model of one layer on inputs in [-1, 1], quantised for int8."""
     inputs = []
     for name in dict.fromkeys(node.input):
         if name and name not in graph.constants:
@@ -112,40 +119,7 @@ def _alone(
         return alone
     tensors = dict.fromkeys([*node.input, *node.output], (-1.0, 1.0))
     ranges = Ranges("minmax", None, 1, tensors)
-    return integer_edges(quantize_model(at_least_opset_13(alone), ranges, scheme))
-
-
-def integer_edges(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return one quantized layer with 8-bit inputs and outputs, as inside a network.
-
-    before -> after: ``y = Conv(DQ(Q(x)), ...)`` -> ``y8 = Q(Conv(DQ(x8), ...))``, with one scale.
-    """
-    out = onnx.ModelProto()
-    out.CopyFrom(model)
-    graph = out.graph
-    index = Graph(graph)
-    quantises = [n for n in graph.node if n.op_type == "QuantizeLinear"]
-    if not quantises:
+    quantised = quantize_model(at_least_opset_13(alone), ranges, scheme)
+    if all(one.op_type != "QuantizeLinear" for one in quantised.graph.node):
         raise ValueError("the layer is not quantised")
-    kept = [n for n in graph.node if n.op_type != "QuantizeLinear"]
-    types = {value.name: value for value in graph.input}
-    for node in quantises:
-        kind = index.constants[node.input[2]].data_type
-        value = types[node.input[0]]
-        value.type.tensor_type.elem_type = kind
-        for reader in index.consumers[node.output[0]]:
-            reader.input[0] = value.name
-    result = graph.output[0]
-    kept.append(
-        onnx.helper.make_node(
-            "QuantizeLinear",
-            [result.name, *quantises[0].input[1:]],
-            [f"{result.name}.quantised"],
-            f"{result.name}.quantise",
-        )
-    )
-    del graph.node[:]
-    graph.node.extend(kept)
-    result.name = f"{result.name}.quantised"
-    result.type.tensor_type.elem_type = kind
-    return out
+    return quantised

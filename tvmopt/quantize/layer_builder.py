@@ -140,12 +140,13 @@ def build_layer(model: onnx.ModelProto, dtype: str, target: TargetSpec, path: Pa
     from tvmopt.frontend import import_onnx
     from tvmopt.transform import convert_module
     from tvmopt.transform.lower import lower
+    from tvmopt.transform.single_layer import layout_of_layers, only_layer
 
-    layout = target.arch().layout or "NCHW"
-    converted = convert_module(import_onnx(model), dtype=dtype, layout=layout)
-    inputs = []
-    for value in model.graph.input:
-        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        inputs.append((tuple(d.dim_value for d in value.type.tensor_type.shape.dim), kind.name))
-    built = build_library(lower(converted.mod, target.to_tvm()), target, path)
-    return BuiltLayer(path, tuple(inputs), built.native)
+    layout = layout_of_layers(target.arch())
+    alone = only_layer(convert_module(import_onnx(model), dtype=dtype, layout=layout).mod)
+    inputs = tuple(
+        (tuple(int(extent) for extent in param.ty.shape), str(param.ty.dtype))
+        for param in alone["main"].params
+    )
+    built = build_library(lower(alone, target.to_tvm()), target, path)
+    return BuiltLayer(path, inputs, built.native)

@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -24,16 +24,15 @@ import onnx
 from tvmopt.device import dtypes as dtype_table
 from tvmopt.quantize.analysis import Costs, is_convertible
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork
+from tvmopt.quantize.layer_times import FLOAT, LayerTimes
 from tvmopt.tune.assignment import minimise, total_cost
 
-FLOAT = "float32"
 # Multipliers between the two that decide every layer by time alone and by error alone.
 _MULTIPLIERS = 128
 _DECADES = 6.0
-# The roofline's own ratio of a dtype to float32 counts like two timed layers: one or two of them,
-# timed on a busy machine, must not rule a dtype out for all layers.
-_ROOFLINE_SCALES = [1.0, 1.0]
+# The predicted ratio of a dtype to float32 counts like two timed layers: one or two of them, timed
+# on a busy machine, must not rule a dtype out for all layers.
+_PREDICTED_SCALES = [1.0, 1.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,35 +59,31 @@ class LayerChoice:
         return (0,) if self.half else ()
 
 
-def layer_choices(
-    costs: Costs, works: Mapping[int, LayerWork | None], peaks: LayerRoofline
-) -> list[LayerChoice]:
+def layer_choices(costs: Costs, times: LayerTimes) -> list[LayerChoice]:
     """Return the choices of all layers that some dtype can convert.
 
-    A layer's float32 time is the measured one, or the roofline time times the median ratio of
-    measured to roofline times. Times in other dtypes have the ratio to float32 that was measured,
-    or that of the rooflines times the median ratio of the two over the timed layers, where the
-    roofline counts like two of them. These are the timed layers that the roofline bounds alike, by
-    compute or by memory, if there are any. A layer that was not timed is not predicted to be slower
-    than in float32: a few timed on a busy machine would rule a dtype out for all.
+    A layer's float32 time is the measured one, or the predicted one times the median ratio of
+    measured to predicted times. Times in other dtypes have the ratio to float32 that was measured,
+    or the predicted one times the median ratio of the two over the timed layers, where the
+    prediction counts like two of them. These are the timed layers that the roofline bounds alike,
+    by compute or by memory, if there are any. Timed layers do not make one that was not timed
+    slower than both float32 and its prediction: a few timed on a busy machine would rule a dtype
+    out for all.
     """
     by_layer: dict[int, list[str]] = {}
     for (index, dtype), cost in costs.items():
         if is_convertible(cost):
             by_layer.setdefault(index, []).append(dtype)
     modelled = {
-        index: {dtype: peaks.seconds(work, dtype) for dtype in (FLOAT, *by_layer[index])}
-        if (work := works.get(index)) is not None
-        else dict.fromkeys((FLOAT, *by_layer[index]), 0.0)
+        index: {
+            dtype: times.seconds.get((index, dtype), 0.0) for dtype in (FLOAT, *by_layer[index])
+        }
         for index in by_layer
     }
     timed = {
         index: cost.float_latency_s
         for (index, _), cost in costs.items()
         if cost.float_latency_s is not None
-    }
-    bounds = {
-        i: (work := works.get(i)) is not None and peaks.is_compute_bound(work) for i in by_layer
     }
     scales: dict[str, dict[int, float]] = {}  # measured time over the modelled one, by dtype
     for i, base in timed.items():
@@ -100,7 +95,9 @@ def layer_choices(
             scales.setdefault(dtype, {})[i] = ratio
     choices = []
     for index, dtypes in sorted(by_layer.items()):
-        base = timed.get(index, modelled[index][FLOAT] * _scale(scales, FLOAT, index, bounds))
+        base = timed.get(
+            index, modelled[index][FLOAT] * _scale(scales, FLOAT, index, times.compute_bound)
+        )
         seconds, errors = [base], [0.0]
         for dtype in dtypes:
             cost = costs[index, dtype]
@@ -108,8 +105,8 @@ def layer_choices(
                 ratio = cost.latency_s / cost.float_latency_s
             elif modelled[index][FLOAT]:
                 ratio = modelled[index][dtype] / modelled[index][FLOAT]
-                # The conversion keeps float32 for layers that are slower in another dtype.
-                ratio = min(1.0, ratio * _scale(scales, dtype, index, bounds))
+                scale = _scale(scales, dtype, index, times.compute_bound)
+                ratio = min(max(1.0, ratio), ratio * scale)
             else:
                 ratio = 1.0
             seconds.append(base * ratio)
@@ -120,14 +117,14 @@ def layer_choices(
 
 
 def _scale(
-    scales: Mapping[str, Mapping[int, float]], dtype: str, index: int, bounds: Mapping[int, bool]
+    scales: Mapping[str, Mapping[int, float]], dtype: str, index: int, bounded: Collection[int]
 ) -> float:
     """Return the median over timed layers that the roofline bounds alike; over all if none is."""
     known = scales.get(dtype, {})
-    alike = [scale for i, scale in known.items() if bounds[i] == bounds[index]]
+    alike = [scale for i, scale in known.items() if (i in bounded) == (index in bounded)]
     found = alike or [*known.values()]
     if dtype != FLOAT:
-        found += _ROOFLINE_SCALES
+        found += _PREDICTED_SCALES
     return statistics.median(found) if found else 1.0
 
 

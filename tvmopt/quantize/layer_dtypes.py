@@ -31,8 +31,8 @@ from tvmopt.quantize.layer_choices import (
     pareto_choices,
     with_choices_between,
 )
+from tvmopt.quantize.layer_times import LayerTimes
 from tvmopt.quantize.map_measurement import MapMeasurement
-from tvmopt.quantize.roofline import LayerRoofline, LayerWork
 
 # Choices that are tried in turn on a few samples, each with half of the loss allowed before.
 _ASSUMED = 3
@@ -41,8 +41,7 @@ _ASSUMED = 3
 def choose_layer_dtypes(
     analysis: Analysis,
     costs: Costs,
-    works: Mapping[int, LayerWork | None],
-    peaks: LayerRoofline,
+    times: LayerTimes,
     deadline: float,
     known: Mapping[str, JointVerdict] | None = None,
     measurement_s: float = 0.0,
@@ -54,15 +53,14 @@ def choose_layer_dtypes(
     Args:
         analysis: The analysis.
         costs: Error of each layer and dtype, and seconds where they were measured.
-        works: Work of each layer by index, for layers that were not timed.
-        peaks: Peaks of the target.
+        times: Predicted times, for layers that were not timed.
         deadline: Value of ``time.monotonic()``: no measurement starts that would end after it.
             One on a few samples may.
         known: Verdicts on all samples for the model with every layer in one dtype that can have it.
         measurement_s: Seconds that a measurement is expected to take.
     """
-    choices = layer_choices(costs, works, peaks)
-    changes = dtype_changes(analysis.setting.graph, choices, peaks.bandwidth)
+    choices = layer_choices(costs, times)
+    changes = dtype_changes(analysis.setting.graph, choices, times.bandwidth)
     measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
     _search(choices, changes, measure, deadline)
     best = fastest(measure.found)

@@ -14,14 +14,20 @@ from tvmopt.quantize.graph import Graph, attributes
 from tvmopt.quantize.report import LayerCost
 
 
-def with_latency(analysis: Analysis, costs: Costs, target: TargetSpec, deadline: float) -> Costs:
+def with_latency(
+    analysis: Analysis,
+    costs: Costs,
+    target: TargetSpec,
+    deadline: float,
+    least_part: float = 0.0,
+) -> Costs:
     """Return costs with measured seconds, as :func:`.latency.layer_seconds` measures them."""
     from tvmopt.quantize.latency import layer_seconds
 
     setting = analysis.setting
     ordered = in_timing_order(setting.graph, analysis.nodes, list(costs.values()))
     jobs = [(analysis.nodes[c.name], dtype) for c in ordered for dtype in ("float32", c.dtype)]
-    seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline)
+    seconds = layer_seconds(setting.model, jobs, setting.scheme, target, deadline, least_part)
     return {
         key: dataclasses.replace(
             cost,
@@ -37,7 +43,7 @@ def in_timing_order(
 ) -> list[LayerCost]:
     """Return the convertible layers and dtypes in the order in which to time them.
 
-    The shape with the largest roofline gain over all its layers comes first, and before the second
+    The shape with the largest predicted gain over all its layers comes first, and before the second
     shape of one operator the first shape of each: layers that time does not reach are predicted
     from timed ones (:func:`.layer_choices.layer_choices`). Grouped convolutions are an operator of
     their own.
@@ -74,6 +80,8 @@ def notes_on_latency(costs: Costs) -> list[str]:
     untimed = sum(c.latency_s is None and is_convertible(c) for c in costs.values())
     if not untimed:
         return []
+    if all(cost.latency_s is None for cost in costs.values()):
+        return ["layers are not timed, which takes longer than the time allows, but predicted"]
     return [
         f"{untimed} of {len(costs)} layers and types are not timed: time ran out or they "
         "do not compile alone"

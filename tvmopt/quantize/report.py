@@ -34,8 +34,8 @@ class LayerCost:
         disagreement: Fraction of rows with another top-1; None without class scores, or when
             estimated.
         samples: Number of samples compared.
-        saved_s: Seconds saved by the roofline model; None when shapes are unknown.
-        gain: ``saved_s`` as a fraction of all layers' roofline seconds in float32.
+        saved_s: Predicted seconds that it saves; None when shapes are unknown.
+        gain: ``saved_s`` as a fraction of all layers' predicted seconds in float32.
         latency_s: Measured seconds of the single layer in this dtype; None when not measured.
         float_latency_s: Measured seconds in float32; None when not measured.
         reason: Why the layer is not convertible.
@@ -73,7 +73,7 @@ class SkipSet:
         cosine: Smallest cosine with the float outputs over batches and outputs.
         agreement: Fraction of rows with the float model's top-1; None without class scores.
         drop: Accuracy drop as in evaluation: by the metric, top-1 or fidelity.
-        gain: Fraction of all layers' roofline seconds that is still saved.
+        gain: Fraction of all layers' predicted seconds that is still saved.
         samples: Number of samples compared.
         holds: Whether the set meets the :class:`Bar` with its margin; a stricter margin applies
             to sets tried while shrinking another set.

@@ -15,7 +15,7 @@ from tvmopt.choices import AUTO, LOW_DTYPES
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 
-_HERTZ = 2.5e9
+HERTZ = 2.5e9  # nominal, for all CPUs
 _BYTES_A_SECOND_PER_CORE = 10e9
 _MOST_BYTES_A_SECOND = 200e9
 _FINER = "float16"  # has 11 significant bits, bfloat16 has 8
@@ -74,7 +74,7 @@ def roofline(flags: Collection[str] | None = None, cores: int = 0) -> LayerRoofl
     cores = cores or host.usable_cores()
     lanes = 16 if "avx512f" in flags else 8 if "avx2" in flags else 4
     return LayerRoofline(
-        flops=cores * _HERTZ * lanes * 2 * 2,  # two FMA units, two FLOPs per FMA
+        flops=cores * HERTZ * lanes * 2 * 2,  # two FMA units, two FLOPs per FMA
         bandwidth=min(_MOST_BYTES_A_SECOND, cores * _BYTES_A_SECOND_PER_CORE),
         faster={dtype: dtypes.dtype(dtype).cpu_rate(flags) for dtype in LOW_DTYPES},
     )

@@ -31,10 +31,11 @@ from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.checks import check_float
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.dtype_map import DtypeMap
-from tvmopt.quantize.estimated_costs import estimated_costs, work_of_layer
+from tvmopt.quantize.estimated_costs import estimated_costs
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import Judge
 from tvmopt.quantize.layer_dtypes import choose_layer_dtypes
+from tvmopt.quantize.layer_times import LayerTimes, roofline_times
 from tvmopt.quantize.layer_timing import notes_on_latency, why_untimed, with_latency
 from tvmopt.quantize.measured_skip_sets import measured_skip_sets
 from tvmopt.quantize.probe import Setting
@@ -57,6 +58,9 @@ _SHARE_OF_ONE = 0.03  # of the time limit, for one measurement of a converted mo
 _SHARE_OF_ONE_MAP = 0.08
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
+_SHARE_OF_PREDICTIONS = 0.25  # of the time limit, for the cost model of the kernels
+# Part of the layers to time beside predictions of all: a few of them say less than these.
+_LEAST_PART_TIMED = 0.5
 
 
 def sensitivity(
@@ -133,7 +137,12 @@ def sensitivity(
 
     chosen = few
     analysis, why_not_asked = begin(chosen)
-    costs = estimated_costs(analysis, peaks)
+    times = roofline_times(analysis, peaks)
+    if layer_dtypes and target is not None:
+        times = _with_predictions(
+            analysis, times, target, start + _SHARE_OF_PREDICTIONS * time_limit_s
+        )
+    costs = estimated_costs(analysis, times)
     starts = all_converted(analysis, costs, deadline)
     share = _SHARE_OF_ONE_MAP if layer_dtypes else _SHARE_OF_ONE
     wanted = wanted_samples(analysis, starts, share * time_limit_s)
@@ -157,10 +166,10 @@ def sensitivity(
     if layer_dtypes:  # the choice reads the times
         if timed_on is not None:
             until = phases.end_of_timing(time.monotonic())
-            costs = with_latency(analysis, costs, timed_on, until)
-        works = {layer.index: work_of_layer(analysis, layer) for layer in analysis.layers}
+            least_part = _LEAST_PART_TIMED if timed_on.gpu is None else 0.0
+            costs = with_latency(analysis, costs, timed_on, until, least_part)
         known = {dtype: start.verdict for dtype, start in starts.items()}
-        maps = choose_layer_dtypes(analysis, costs, works, peaks, deadline, known, measurement_s)
+        maps = choose_layer_dtypes(analysis, costs, times, deadline, known, measurement_s)
     else:
         for_sets = 1.0 if timed_on is None else _SHARE_OF_SKIP_SETS
         sets = measured_skip_sets(
@@ -187,6 +196,15 @@ def sensitivity(
         notes=tuple(notes),
         dtype_maps=tuple(maps),
     )
+
+
+def _with_predictions(
+    analysis: Analysis, times: LayerTimes, target: TargetSpec, deadline: float
+) -> LayerTimes:
+    """Return times with those that the kernels' cost model predicts, on a CPU."""
+    from tvmopt.quantize.kernel_times import kernel_times
+
+    return kernel_times(analysis.setting.model, analysis.dtypes, times, target, deadline)
 
 
 def _judge(

@@ -26,8 +26,8 @@ from tvmopt.quantize.layer_choices import FLOAT, LayerChoice, dtype_changes
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.lower import lower
-from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS
-from tvmopt.transform.single_layer import layer_key, single_layer
+from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, operand_dtypes
+from tvmopt.transform.single_layer import FLOAT_OPERANDS, layer_key, single_layer
 from tvmopt.tune.assignment import minimise
 
 # A layer keeps float32 where that saves at least this share of its predicted cycles.
@@ -111,8 +111,8 @@ def predicted_cycles(
     least_flops = _LEAST_SHARE * sum(layer.flops or 0 for layer in layers)
     peak_flops = 2 * arch.cores * arch.fma_ports * arch.lanes(FLOAT)  # in a cycle
 
-    def cycles(call: relax.Call, dtype: str) -> float:
-        return modelled_cycles(lower(single_layer(call, dtype), llvm), arch)
+    def cycles(call: relax.Call, operands: tuple[str, str]) -> float:
+        return modelled_cycles(lower(single_layer(call, operands), llvm), arch)
 
     known: dict[tuple[object, ...], tuple[float, float] | None] = {}
     found = {}
@@ -122,9 +122,9 @@ def predicted_cycles(
             continue
         key = layer_key(call)
         if key not in known:
-            as_narrow = cycles(call, str(call.args[0].ty.dtype))
+            as_narrow = cycles(call, operand_dtypes(call))
             can_be_slower = flops / peak_flops < (1 - _MARGIN) * as_narrow
-            known[key] = (cycles(call, FLOAT), as_narrow) if can_be_slower else None
+            known[key] = (cycles(call, FLOAT_OPERANDS), as_narrow) if can_be_slower else None
         if (both := known[key]) is not None:
             found[index] = both
     return found

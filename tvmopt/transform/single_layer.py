@@ -1,4 +1,4 @@
-"""A layer of a converted module alone, in its dtype or in float32, for predictions of its time."""
+"""A layer of a converted module alone, in some dtype, for predictions of its time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,47 @@ import tvm
 from tvm import relax
 
 from tvmopt.device import dtypes
-from tvmopt.transform.precision.anchor_call import constant_data, operand_dtypes, with_operands
+from tvmopt.device.arch import Arch
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.precision.anchor_call import (
+    TYPED_ANCHORS,
+    constant_data,
+    operand_dtypes,
+    with_operands,
+)
 
 FLOAT = "float32"
+FLOAT_OPERANDS = (FLOAT, FLOAT)
 # A factor of the requantization; its value does not change the kernel.
 _SCALE = 0.01
 
 
-def single_layer(call: relax.Call, dtype: str) -> tvm.IRModule:
-    """Return a module of one layer with the epilogue that stores its result in ``dtype``.
+def layout_of_layers(arch: Arch) -> str:
+    """Return the layout in which to predict and to time convolutions alone.
 
-    before -> after, for an int8 layer in int8, and in float32::
+    It is the one that the device's kernels require. Where several compete it is NHWC, since NCHW
+    has no dot products of narrow dtypes.
+    """
+    return arch.layout or "NHWC"
+
+
+def only_layer(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the one layer of a converted module as :func:`single_layer` does.
+
+    The layer is then without the changes of dtype and layout at the edges of the module, which it
+    has not inside a network. A module without exactly one of :data:`TYPED_ANCHORS` is returned as
+    it is.
+    """
+    found = anchors(mod)
+    if len(found) != 1 or found[0].op not in TYPED_ANCHORS:
+        return mod
+    return single_layer(found[0].call, operand_dtypes(found[0].call))
+
+
+def single_layer(call: relax.Call, operands: tuple[str, str]) -> tvm.IRModule:
+    """Return a module of one layer with an epilogue that stores its result as its data.
+
+    before -> after, for an int8 layer with its own operands, and with ``FLOAT_OPERANDS``::
 
         conv2d(x: uint8, w: int8)  ->  astype(clip(round(conv2d(x, w) * scale)), uint8)
         conv2d(x: uint8, w: int8)  ->  relu(conv2d(x: float32, w: float32))
@@ -27,10 +57,9 @@ def single_layer(call: relax.Call, dtype: str) -> tvm.IRModule:
     Args:
         call: A call of one of :data:`~tvmopt.transform.precision.anchor_call.TYPED_ANCHORS`, whose
             operands have static shapes.
-        dtype: ``"float32"``, or the dtype of the first operand.
+        operands: Dtypes of data and weight: two equal floats, or two integers of 8 bits.
     """
-    is_float = dtype == FLOAT
-    data_dtype, weight_dtype = (FLOAT, FLOAT) if is_float else operand_dtypes(call)
+    data_dtype, weight_dtype = operands
     accumulator = FLOAT if dtypes.dtype(data_dtype).is_float else "int32"
     builder = relax.BlockBuilder()
     data = relax.Var("data", relax.TensorType(call.args[0].ty.shape, data_dtype))

@@ -1,0 +1,125 @@
+"""Predict the time of each layer with the cost model of the kernels, where the target is a CPU.
+
+Each layer is predicted alone, with the kernel that the build would choose. In a roofline that
+memory bounds, two 16-bit floats are equal; as kernels they differ by a factor of 4 where the CPU
+has dot products of one and converts the other to float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+from tvm import relax
+
+from tvmopt import host
+from tvmopt.device.cpu import CpuArch
+from tvmopt.device.target import TargetSpec
+from tvmopt.forked import run_all
+from tvmopt.frontend import import_onnx
+from tvmopt.kernels.graph_cost import modelled_cycles
+from tvmopt.quantize.layer_builder import LAYER_ERRORS
+from tvmopt.quantize.layer_times import FLOAT, LayerTimes
+from tvmopt.quantize.roofline import HERTZ
+from tvmopt.transform.anchors import anchors
+from tvmopt.transform.conversion import convert_module
+from tvmopt.transform.lower import lower
+from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS
+from tvmopt.transform.single_layer import layer_key, layout_of_layers, single_layer
+
+_INT8_OPERANDS = ("uint8", "int8")  # activations and weights
+
+
+def kernel_times(
+    model: onnx.ModelProto,
+    dtypes: Sequence[str],
+    roofline: LayerTimes,
+    target: TargetSpec,
+    deadline: float,
+) -> LayerTimes:
+    """Return predicted times of the layers of a model.
+
+    Args:
+        model: A prepared float32 model with static shapes.
+        dtypes: Dtypes to predict beside float32.
+        roofline: Times that stay for a GPU, and for layers without a kernel of their own.
+        target: The target.
+        deadline: Value of ``time.monotonic()`` after which no layer is begun.
+    """
+    arch = target.arch()
+    if not isinstance(arch, CpuArch):
+        return roofline
+    calls = _layer_calls(model, layout_of_layers(arch))
+    keys = {i: layer_key(call) for i, call in calls.items() if (i, FLOAT) in roofline.seconds}
+    distinct = {key: calls[index] for index, key in keys.items()}
+    rows = _predicted([*distinct.values()], (FLOAT, *dtypes), target, deadline)
+    by_key = dict(zip(distinct, rows, strict=True))
+    predicted = {
+        (index, dtype): seconds
+        for index, key in keys.items()
+        for dtype, seconds in by_key[key].items()
+    }
+    bandwidth = arch.l3_bandwidth * arch.cores * HERTZ
+    return LayerTimes({**roofline.seconds, **predicted}, roofline.compute_bound, bandwidth)
+
+
+def _layer_calls(model: onnx.ModelProto, layout: str) -> dict[int, relax.Call]:
+    """Return the call of each layer by index; a model that is not imported has none."""
+    try:
+        mod = convert_module(import_onnx(model), layout=layout).mod
+    except LAYER_ERRORS:  # the conversion says why; the roofline predicts meanwhile
+        return {}
+    return {anchor.index: anchor.call for anchor in anchors(mod) if anchor.op in TYPED_ANCHORS}
+
+
+def _predicted(
+    calls: Sequence[relax.Call], dtypes: Sequence[str], target: TargetSpec, deadline: float
+) -> list[dict[str, float]]:
+    """Return the seconds by dtype of each layer; an empty table for one without a prediction.
+
+    All cores predict, each its part of the layers.
+    """
+    parts = max(1, min(len(calls), host.usable_cores()))
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+        files = [Path(scratch) / f"{part}.json" for part in range(parts)]
+        run_all(
+            [
+                functools.partial(_write, calls[part::parts], dtypes, target, deadline, file)
+                for part, file in enumerate(files)
+            ]
+        )
+        found: list[dict[str, float]] = [{} for _ in calls]
+        for part, file in enumerate(files):
+            found[part::parts] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def _write(
+    calls: Sequence[relax.Call],
+    dtypes: Sequence[str],
+    target: TargetSpec,
+    deadline: float,
+    file: Path,
+) -> None:
+    """Write the seconds of some layers as JSON."""
+    rows: list[dict[str, float]] = []
+    for call in calls:
+        row: dict[str, float] = {}
+        with contextlib.suppress(*LAYER_ERRORS):  # a layer without a kernel in some dtype
+            if time.monotonic() < deadline:
+                row = {dtype: _seconds(call, dtype, target) for dtype in dtypes}
+        rows.append(row)
+    file.write_text(json.dumps(rows), "utf-8")
+
+
+def _seconds(call: relax.Call, dtype: str, target: TargetSpec) -> float:
+    """Return the predicted seconds of one layer in one dtype."""
+    operands = _INT8_OPERANDS if dtype == "int8" else (dtype, dtype)
+    mod = lower(single_layer(call, operands), target.to_tvm())
+    return modelled_cycles(mod, target.arch()) / HERTZ
