@@ -255,14 +255,18 @@ class Judge:
     ) -> JointVerdict:
         if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
             return self._by_scored(measured, dtype, bar, scored)
+        drop, samples = measured.accuracy.drop, measured.accuracy.samples
         if not self._by_r2:
-            return JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
+            verdict = JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
+            if verdict.holds or not bar.counts(measured.rows, samples):
+                return verdict
+        else:
+            verdict = JointVerdict(measured.accuracy, False, measured.losses)
         interval = meter.result(with_interval=True).interval
-        holds = bar.holds_by_mean(measured, dtype, measured.accuracy.drop, interval)
-        drop = measured.accuracy.drop
-        return self._with_odds(
-            JointVerdict(measured.accuracy, holds, measured.losses), bar, drop, interval
-        )
+        if self._by_r2:
+            holds = bar.holds_by_mean(measured, dtype, drop, interval)
+            verdict = dataclasses.replace(verdict, holds=holds)
+        return self._with_odds(verdict, bar, drop, interval)
 
     def _by_scored(
         self, measured: MeasuredAccuracy, dtype: str, bar: Bar, scored: dict[int, np.ndarray]

@@ -222,12 +222,16 @@ class MapMeasurement:
             loss_bound=loss_bound(judged.losses),
             biases={} if ranges is None else {**ranges.biases, **ranges.half_biases},
             is_assumed=is_assumed,
-            is_undecided=judged.is_likely and not holds and not is_assumed,
+            is_undecided=self._is_undecided(judged) and not holds and not is_assumed,
             samples_to_decide=judged.samples_to_decide if not holds else 0,
         )
         self.found.append(found)
         self._tell(found)
         return found
+
+    def _is_undecided(self, judged: JointVerdict) -> bool:
+        """Return whether a map is likely to meet the bar, and no map can be shown to."""
+        return judged.is_likely and not self.can_be_shown
 
     def predicted_loss(self, choice: Sequence[int]) -> float:
         """Return the cosine loss, half the error power, added over the layers."""

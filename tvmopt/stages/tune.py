@@ -33,9 +33,10 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import write_plan
 from tvmopt.tune.base import TuneOptions, TuneResult, TuneStrategy
 
-# Seconds to rank and measure a function. In 30 s, 10 candidates of 96 functions were measured on a
-# slow machine with 2 cores (PP-OCR det): benchmarks/results/2026-11-28-auto-quarter.md.
-_S_A_FUNCTION = 0.3
+# Seconds to rank and measure a function, with which a part of a network is tuned. In 30 s, 2 of 30
+# to 73 functions were, with 2 threads of a CPU with AMX; of 96 none on a slow one:
+# benchmarks/results/2026-11-29-search-amx-4.md.
+_S_A_FUNCTION = 1.0
 #: Tag with the reason why nothing was measured.
 UNMEASURED_TAG = "tvmopt.unmeasured.tuning"
 
