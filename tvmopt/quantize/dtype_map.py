@@ -34,7 +34,8 @@ class DtypeMap:
         is_assumed: Whether the map is assumed to meet the bar, from its predicted loss and a few
             samples, since time ended before a measurement showed it; ``holds`` is then false.
         is_undecided: Whether the map is likely to meet the bar, measured on all samples, which are
-            too few to show it; ``holds`` is then false.
+            too few to show it, as they are for all layers in a 16-bit float; ``holds`` is then
+            false.
         samples_to_decide: Number of samples that would show it; 0 unless undecided.
     """
 

@@ -8,8 +8,9 @@ are measured: each where the loss that was measured before lets it be expected w
 no choice with int8 met the bar when time ends, the fastest one whose extrapolated loss is within
 the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 
-Samples can be too few to show that a map meets the bar. One that is likely to is undecided: it is
-chosen where it is clearly faster than what was shown.
+Samples can be too few to show that a map meets the bar, also the one with all layers in a 16-bit
+float. One that is likely to is then undecided: it is chosen where it is clearly faster than what
+was shown.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from tvmopt.quantize.dtype_map import DtypeMap, half_layers, whole_model_dtype
 from tvmopt.quantize.emulate import cast_layers
 from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
 from tvmopt.quantize.joint import JointVerdict
-from tvmopt.quantize.layer_choices import FLOAT, LayerChoice, total_seconds
+from tvmopt.quantize.layer_choices import LayerChoice, total_seconds
+from tvmopt.quantize.layer_times import FLOAT
 from tvmopt.quantize.loss_bound import loss_bound
 from tvmopt.quantize.mixed_biases import MixedBiases
 from tvmopt.quantize.quantizer import Quantizer

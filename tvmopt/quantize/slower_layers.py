@@ -22,7 +22,8 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import Layer
 from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.quantize.graph import Graph
-from tvmopt.quantize.layer_choices import FLOAT, LayerChoice, dtype_changes
+from tvmopt.quantize.layer_choices import LayerChoice, dtype_changes
+from tvmopt.quantize.layer_times import FLOAT
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.lower import lower
