@@ -140,6 +140,6 @@ def test_maps_are_measured_with_their_biases_and_the_conversion_reads_them(
     _write_table(tmp_path / "maps.csv", DtypeMap, result.dtype_maps)
     assert "biases" not in (tmp_path / "maps.csv").read_text()
     layers = layer_table(model)
-    read = with_biases_of_map(fitted, layers, {1, 3}, tmp_path)
+    read = with_biases_of_map(fitted, layers, {1, 3}, tmp_path, 0)
     assert read == want
-    assert set(with_biases_of_map(fitted, layers, {1}, tmp_path).half_biases) == {"second"}
+    assert set(with_biases_of_map(fitted, layers, {1}, tmp_path, 0).half_biases) == {"second"}

@@ -49,7 +49,7 @@ def choose_layer_dtypes(
 ) -> list[DtypeMap]:
     """Return the maps that were measured; one of them meets the bar, float32 if no other does.
 
-    The chosen one, see :func:`.dtype_map.fastest`, has its biases.
+    Those that can be chosen, see :func:`.dtype_map.fastest`, have their biases.
 
     Args:
         analysis: The analysis.
@@ -64,9 +64,10 @@ def choose_layer_dtypes(
     changes = dtype_changes(analysis.setting.graph, choices, times.bandwidth)
     measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
     _search(choices, changes, measure, deadline)
-    best = fastest(measure.found)
+    measure.keep_known(deadline)
     return [
-        found if found is best else dataclasses.replace(found, biases={}) for found in measure.found
+        found if found.can_be_chosen else dataclasses.replace(found, biases={})
+        for found in measure.found
     ]
 
 

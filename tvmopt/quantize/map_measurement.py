@@ -266,6 +266,15 @@ class MapMeasurement:
         self._biases_s = time.monotonic() - start - self._setup_s
         return found
 
+    def keep_known(self, deadline: float) -> None:
+        """Keep the maps of one dtype whose verdicts are known: evaluation may refuse others."""
+        kept = {(found.layers, found.dtypes) for found in self.found}
+        for dtype in self._known:
+            able = [c for c in self._choices if dtype in c.dtypes]
+            if (tuple(c.index for c in able), (dtype,) * len(able)) not in kept:
+                at = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in self._choices]
+                self(at, deadline)
+
     def accept_halves(self, deadline: float) -> None:
         """Measure all layers in 16-bit floats, which must not be shown to lose more than allowed.
 

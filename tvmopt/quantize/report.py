@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError
-from tvmopt.quantize.dtype_map import DtypeMap, fastest
+from tvmopt.quantize.dtype_map import DtypeMap, fastest_after
 from tvmopt.spreadsheet import write_csv
 
 MEASURED, ESTIMATED, NOT_CONVERTIBLE = "measured", "estimated", "not convertible"
@@ -156,12 +156,20 @@ class Sensitivity:
         Raises:
             ConfigError: When no maps were measured.
         """
+        return self.map_after(0)
+
+    def map_after(self, refused: int) -> DtypeMap:
+        """Return the map after so many that evaluation refused, see :func:`.fastest_after`.
+
+        Raises:
+            ConfigError: When no maps were measured.
+        """
         if not self.dtype_maps:
             raise ConfigError(
                 "dtype=auto needs an analysis with layer_dtypes, but this one has skip sets only"
                 "; analyse with dtype=auto"
             )
-        return fastest(self.dtype_maps)
+        return fastest_after(self.dtype_maps, refused)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dictionary for :meth:`from_dict`; infinities become text."""

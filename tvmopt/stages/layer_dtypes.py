@@ -24,7 +24,11 @@ _UNMEASURED = "dtype: auto (recurrent layers are not measured)"
 
 
 def with_biases_of_map(
-    ranges: Ranges, layers: Sequence[Layer], halves: Collection[int], sensitivity_dir: Path
+    ranges: Ranges,
+    layers: Sequence[Layer],
+    halves: Collection[int],
+    sensitivity_dir: Path,
+    refused: int,
 ) -> Ranges:
     """Return ``ranges`` with the biases that were corrected for the chosen dtypes.
 
@@ -33,8 +37,9 @@ def with_biases_of_map(
         layers: The layer table.
         halves: Indices of layers in a 16-bit float; others do not use such biases.
         sensitivity_dir: Output of the sensitivity stage.
+        refused: Number of maps that evaluation has refused.
     """
-    chosen = read_sensitivity(sensitivity_dir).chosen_map
+    chosen = read_sensitivity(sensitivity_dir).map_after(refused)
     by_name = {
         layers[index].name: dtype
         for index, dtype in chosen.by_layer.items()
@@ -72,7 +77,8 @@ def resolve_layer_dtypes(
         )
     found = read_sensitivity(sensitivity_dir)
     left = {**by_user, **kept}
-    chosen = {i: dtype for i, dtype in found.chosen_map.by_layer.items() if i not in left}
+    by_layer = found.map_after(config.refused_maps).by_layer
+    chosen = {i: dtype for i, dtype in by_layer.items() if i not in left}
     dtype = whole_model_dtype(chosen.values())
     halves = {i: half for i, half in half_layers(chosen).items() if half != dtype}
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}

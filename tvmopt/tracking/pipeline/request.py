@@ -111,6 +111,7 @@ class Request:
             checked on golden inputs alone.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
+        refused_maps: For dtype ``auto``: number of maps of dtypes that evaluation has refused.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Request:
     starts_reference: bool = True
     is_only_compared: bool = False
     torch_source: Path | None = None
+    refused_maps: int = 0
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -189,7 +191,11 @@ class Request:
         """Return the configuration of the convert stage."""
         asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
         config = ConvertConfig(
-            self.input_shapes, self.target.to_dict(), is_checked=not self.is_only_compared, **asked
+            self.input_shapes,
+            self.target.to_dict(),
+            is_checked=not self.is_only_compared,
+            refused_maps=self.refused_maps,
+            **asked,
         )
         if not config.may_quantise:
             return config

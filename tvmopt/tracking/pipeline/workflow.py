@@ -25,6 +25,7 @@ from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
 from tvmopt.tracking.pipeline.dry_run import say_plan
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built
+from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
 from tvmopt.tracking.pipeline.untuned import compare_untuned
@@ -102,37 +103,58 @@ def main(command: commands.MainCommand) -> MainResult:
             was built and registered but does not meet ``max_accuracy_drop``.
     """
     with _opened("main", command, builds=True) as pipeline:
-        session, request = pipeline.session, pipeline.request
-        built = pipeline.run("build")
-        if request.is_measurable:
+        pipeline.run("build")
+        if pipeline.request.is_measurable:
             compare_untuned(pipeline)
-        measured = pipeline.run("evaluate")
-        names = {
-            CANDIDATE: report.variant_of(request),
-            UNTUNED: "untuned TVM",
-            REFERENCE: "ONNX Runtime fp32",
-            **{label: f"torch.compile {dtype}" for label, dtype in TORCH_PEERS.items()},
-        }
-        table = comparison(read_table(measured.folder), names)
-        report.log_comparison(session, measured, table)
-        registered = register_built(session, request, pipeline.run("convert"), built, measured)
-        say()
-        say(as_text(table))
-        say()
-        promoted, refused = _promote(session, request, registered, measured)
-        report.log_note(session, registered, promoted, table)
+        judged = _judged(pipeline)
+        while judged.refused is not None and (following := with_next_map(pipeline)) is not None:
+            say(f"{'dtypes':<18} {judged.promoted.words}")
+            say(f"{'':<18} the next map of dtypes loses at most half as much: it is built instead")
+            pipeline, judged = following, _judged(following)
+        session, registered = pipeline.session, judged.registered
         reused = tuple(s.stage for s in pipeline.outputs if s.cached)
-        report.say_end(session, request, registered, promoted, reused)
-        if refused is not None:
-            raise refused
+        report.say_end(session, pipeline.request, registered, judged.promoted, reused)
+        if judged.refused is not None:
+            raise judged.refused
         return MainResult(
             session.run_id,
             registered.name,
             registered.version,
-            promoted.done,
+            judged.promoted.done,
             reused,
-            as_text(table),
+            judged.table,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged:
+    """A registered version, what came of it, and the comparison table as text."""
+
+    registered: Registered
+    promoted: Promotion
+    refused: PromotionRefusedError | None
+    table: str
+
+
+def _judged(pipeline: StagePipeline) -> _Judged:
+    """Build, evaluate, register, and promote if it earns it."""
+    session, request = pipeline.session, pipeline.request
+    built, measured = pipeline.run("build"), pipeline.run("evaluate")
+    names = {
+        CANDIDATE: report.variant_of(request),
+        UNTUNED: "untuned TVM",
+        REFERENCE: "ONNX Runtime fp32",
+        **{label: f"torch.compile {dtype}" for label, dtype in TORCH_PEERS.items()},
+    }
+    table = comparison(read_table(measured.folder), names)
+    report.log_comparison(session, measured, table)
+    registered = register_built(session, request, pipeline.run("convert"), built, measured)
+    say()
+    say(as_text(table))
+    say()
+    promoted, refused = _promote(session, request, registered, measured)
+    report.log_note(session, registered, promoted, table)
+    return _Judged(registered, promoted, refused, as_text(table))
 
 
 def _promote(
