@@ -5,10 +5,10 @@ Usage: ``python -m benchmarks.search_champion --name NAME [--beside NAME] [--tra
 
 The script loads ``models:/NAME@champion`` and its float32 source model. It computes the accuracy
 drop of each contender on the evaluation and on the held-out split of the data, or the fidelity on
-random inputs without ``--data``; the larger drop counts, since the champion had to keep the limit on
-both. It times all contenders interleaved in one process and prints one table. OpenVINO runs
-in float32, in bfloat16, and in int8 as NNCF's presets with the fast bias correction quantise the
-model on the calibration split. The last line compares the champion with the fastest contender whose
+random inputs without ``--data``. The larger drop counts, since the champion had to keep the limit
+on both. It times all contenders interleaved in one process and prints one table. OpenVINO runs in
+float32, in bfloat16, and in int8 as NNCF's presets with the fast bias correction quantise the model
+on the calibration split. The last line compares the champion with the fastest contender whose
 drop is at most ``--max_drop``. ``--beside`` adds the champion of another name, of the same model.
 ``--quantised`` is a folder in which :mod:`benchmarks.quantise_contenders` has left NNCF's models.
 """

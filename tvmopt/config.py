@@ -39,7 +39,7 @@ _SIZES_AS_ONE = 10
 _RPC = ("rpc_tracker", "rpc_key")
 # Left out of a digest when empty, so that digests of local measurements, of exact float32, of
 # calibration without a time limit, and of the first map of dtypes stay equal.
-_ONLY_IF_SET = (*_RPC, "allow_tf32", "calibration_time", "exact_pairs", "refused_maps")
+_ONLY_IF_SET = (*_RPC, "allow_tf32", "calibration_time", "exact_pairs", "dtype_map")
 
 _C = TypeVar("_C", bound="StageConfig")
 
@@ -125,14 +125,12 @@ class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
         quantization: For int8: activations and weights, ``"u8s8"`` or ``"s8s8"``.
         is_checked: Whether to compile and run the module in this stage, for a float32 model that is
             compiled whole; the build stage checks the library in any case.
-        refused_maps: For dtype ``auto``: number of maps of dtypes that evaluation has refused.
     """
 
     input_shapes: str
     target: dict[str, Any]
     quantization: str = "u8s8"
     is_checked: bool = True
-    refused_maps: int = 0
 
     def __post_init__(self) -> None:
         from tvmopt.frontend.given_sizes import parse_given_sizes
@@ -140,7 +138,6 @@ class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
         super().__post_init__()
         parse_given_sizes(self.input_shapes)  # raises where it cannot be read
         one_of("quantization", self.quantization, QUANTIZATIONS)
-        at_least("refused_maps", self.refused_maps, 0)
         if self.allow_tf32:
             _check_has_tf32(self.target)
 

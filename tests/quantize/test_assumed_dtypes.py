@@ -213,7 +213,8 @@ def test_noise_of_few_samples_leaves_most_layers_in_int8(choose, measurements):
 def test_all_layers_in_int8_are_enough_where_no_samples_can_show_more(choose):
     alone = {"int8": _undecided(0.006), "bfloat16": _undecided(0.005)}
     found = choose(lambda n: 0.006, alone, errors=MANY, verdict=_undecided)
-    assert found.judged == [] and set(found.chosen.dtypes) == {"int8"}
+    assert len(found.judged) == 1  # of the map that would follow it
+    assert set(found.chosen.dtypes) == {"int8"}
     assert found.chosen.is_undecided
 
 

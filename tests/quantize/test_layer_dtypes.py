@@ -18,7 +18,7 @@ from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize import Sensitivity, sensitivity
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.dtype_map import DtypeMap, fastest, fastest_after, whole_model_dtype
+from tvmopt.quantize.dtype_map import DtypeMap, fastest, nth_map, whole_model_dtype
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
@@ -120,7 +120,7 @@ def test_after_a_refused_map_comes_the_fastest_that_loses_half_as_much():
     losses = {3.0: 0.002, 1.0: 0.01, 2.0: 0.006, 2.5: 0.005, 9.0: 0.0}
     maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.001))
-    assert [fastest_after(maps, n).predicted_s for n in range(5)] == [1.0, 2.5, 3.0, 9.0, 9.0]
+    assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.5, 3.0, 9.0, 9.0]
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -92,7 +92,8 @@ def test_alone_it_stops_when_no_choice_is_left(objectives: int) -> None:
     choices = _choices(_alone(HalvingSampler(SPACE), objectives, n_trials=1000))
     dear = [c for c in choices if c.variant.skip_layers != "0"]
     assert set(Counter(choices).values()) == {1}
-    assert len(dear) == 6 * 3 and len(choices) == 6 * 3 + 2  # inaccurate variants are not tuned
+    # an inaccurate variant is tried in one layout, and not tuned
+    assert len(dear) == 6 * 3 and len(choices) == 6 * 3 + 1
 
 
 def test_a_study_goes_on_with_another_sampler() -> None:
@@ -100,7 +101,7 @@ def test_a_study_goes_on_with_another_sampler() -> None:
     study.sampler = HalvingSampler(SPACE, 1)
     study.optimize(lambda trial: _measure(trial, 1))
     choices = _choices(study)
-    assert len(choices) == len(set(choices)) == 20
+    assert len(choices) == len(set(choices)) == 19
 
 
 def test_threads_share_a_sampler_and_double_nothing() -> None:
@@ -234,7 +235,7 @@ def test_optunas_importances_are_of_every_parameter(two_objectives) -> None:
             two_objectives, evaluator=evaluator, target=lambda t: t.values[0]
         )
         assert set(found) == names
-        assert max(found, key=lambda name: found[name]) == "effort"
+        assert "effort" in sorted(found, key=lambda name: found[name])[-2:]
 
 
 def test_optuna_draws_the_study_as_it_is(two_objectives) -> None:
@@ -264,9 +265,9 @@ def test_optuna_draws_a_study_of_the_latency_alone(tmp_path) -> None:
     )
     assert front.layout.xaxis.title.text == "latency"
     history = optuna.visualization.plot_optimization_history(study)
-    assert sum(len(trace.x) for trace in history.data if trace.mode == "markers") == 21
+    assert sum(len(trace.x) for trace in history.data if trace.mode == "markers") == 20
     importances = optuna.visualization.plot_param_importances(study)
-    assert importances.data[0].y[-1] == "effort"
+    assert "effort" in importances.data[0].y[-2:]
 
 
 def test_objectives_have_names(tmp_path) -> None:
@@ -298,5 +299,5 @@ def test_a_study_whose_trial_zero_has_no_parameters_goes_on(tmp_path) -> None:
     study = _searched(tmp_path, ("latency",))
     choices = [r.choice for r in study.records()]
     assert choices[:2] == [BASELINE, first]
-    assert len(choices) == len(set(choices)) == 1 + 20
+    assert len(choices) == len(set(choices)) == 1 + 19
     assert study.baseline().metrics == {"accuracy_drop": 0.1}

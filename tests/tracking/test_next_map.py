@@ -54,7 +54,7 @@ def test_a_refused_map_is_followed_by_a_more_accurate_one(client, monkeypatch, c
     assert out.count("the next map of dtypes loses at most half as much") == 1
     assert "build 1 loses too much" in out
     first, second = runs_of(client, "tags.`tvmopt.stage` = 'convert'")[::-1]
-    assert [run.data.tags.get("tvmopt.refused_maps") for run in (first, second)] == [None, "1"]
+    assert [run.data.params["dtype_map"] for run in (first, second)] == ["0", "1"]
     assert first.data.tags["tvmopt.dtype"] == "int8" != second.data.tags["tvmopt.dtype"]
     assert len(runs_of(client, "tags.`tvmopt.stage` = 'sensitivity'")) == 1  # not made again
 

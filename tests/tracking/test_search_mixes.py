@@ -13,7 +13,7 @@ from tvmopt.quantize import LayerCost, Sensitivity
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.search.declared import Declared
 from tvmopt.search.effort import Effort
-from tvmopt.search.space import Space
+from tvmopt.search.space import Choice, Space
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.search import analysis, facts
 
@@ -51,8 +51,24 @@ def _found(*dtypes: str) -> Sensitivity:
 )
 def test_auto_is_tried_where_layers_differ(chosen: tuple[str, ...], adds: bool) -> None:
     found = analysis.with_mix(AMX, _found(*chosen))
-    expected = ("bfloat16", AUTO, "int8", "float32") if adds else AMX.dtypes
-    assert found == dataclasses.replace(AMX, dtypes=expected)
+    dtypes = ("bfloat16", AUTO, "int8", "float32")
+    more = {"dtypes": dtypes, "further": {"dtype_maps": ("0",)}} if adds else {}
+    assert found == dataclasses.replace(AMX, **more)
+
+
+@pytest.mark.parametrize(("first", "maps"), [("int8", ("1",)), ("bfloat16", ("0", "1"))])
+def test_the_next_map_is_tried_too(first: str, maps: tuple[str, ...]) -> None:
+    """The first map has int8 for both layers, which the space has already, or is mixed, too."""
+    found = _found("int8", first)
+    [plain, fastest] = found.dtype_maps
+    fastest = dataclasses.replace(fastest, predicted_loss=0.1)
+    mixed = dataclasses.replace(fastest, dtypes=("bfloat16", "int8"), predicted_s=1.5)
+    mixed = dataclasses.replace(mixed, predicted_loss=0.04)
+    found = dataclasses.replace(found, dtype_maps=(plain, fastest, mixed))
+    space = analysis.with_mix(AMX, found)
+    assert space.further == {"dtype_maps": maps}
+    labels = [str(Choice(v, AMX.efforts[0])) for v in space.variants() if v.dtype == AUTO]
+    assert labels == [f"auto NHWC default{' map 1' if n == '1' else ''}" for n in maps]
 
 
 def test_auto_comes_first_where_no_16_bit_float_does() -> None:

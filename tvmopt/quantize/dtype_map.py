@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tvmopt.device import dtypes as dtype_table
 
-# Part of the predicted loss of a map that was refused, which the next one loses at most.
-_LOSS_OF_NEXT = 0.5
+# Part of the predicted loss of a map, which the next one loses at most.
+LOSS_OF_NEXT = 0.5
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
 _WORTH_A_DOUBT = 0.9
 
@@ -81,14 +81,15 @@ def fastest(maps: Sequence[DtypeMap]) -> DtypeMap:
     return _least(undecided)
 
 
-def fastest_after(maps: Sequence[DtypeMap], refused: int) -> DtypeMap:
-    """Return the map that follows so many that evaluation refused; with 0 the fastest.
+def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
+    """Return the fastest map, or the one that comes ``number`` places behind it.
 
-    Each loses at most half as much as the one before, by its predicted loss. float32 is the last.
+    Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
+    fastest that loses at most half as much, by its predicted loss. float32 is the last.
     """
     found = fastest(maps)
-    for _ in range(refused):
-        most = _LOSS_OF_NEXT * found.predicted_loss
+    for _ in range(number):
+        most = LOSS_OF_NEXT * found.predicted_loss
         found = fastest([m for m in maps if m.predicted_loss <= most])
     return found
 

@@ -10,7 +10,7 @@ the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 
 Samples can be too few to show that a map meets the bar, also the one with all layers in a 16-bit
 float. One that is likely to is then undecided: it is chosen where it is clearly faster than what
-was shown.
+was shown. In the end the map is measured that follows the chosen one where evaluation refuses that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs
-from tvmopt.quantize.dtype_map import DtypeMap, fastest
+from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
@@ -63,7 +61,9 @@ def choose_layer_dtypes(
     choices = layer_choices(costs, times)
     changes = dtype_changes(analysis.setting.graph, choices, times.bandwidth)
     measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
-    _search(choices, changes, measure, deadline)
+    candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
+    _search(candidates, choices, measure, deadline)
+    _measure_next(candidates, measure, deadline)
     measure.keep_known(deadline)
     return [
         found if found.can_be_chosen else dataclasses.replace(found, biases={})
@@ -71,14 +71,23 @@ def choose_layer_dtypes(
     ]
 
 
+def _measure_next(
+    candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
+) -> None:
+    """Measure the map that would follow the chosen one, if evaluation refuses that."""
+    most = LOSS_OF_NEXT * fastest(measure.found).predicted_loss
+    following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
+    if any(following) and not measure.is_known(following) and measure.times_left(deadline) >= 1:
+        measure(following, deadline)
+
+
 def _search(
+    candidates: Sequence[tuple[int, ...]],
     choices: Sequence[LayerChoice],
-    changes: Mapping[tuple[int, int], np.ndarray],
     measure: MapMeasurement,
     deadline: float,
 ) -> None:
     """Measure choices until the fastest one that meets the bar is known, or time runs out."""
-    candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
     if len(candidates) == 1:
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt.errors import ConfigError
-from tvmopt.quantize.dtype_map import DtypeMap, fastest_after
+from tvmopt.quantize.dtype_map import DtypeMap, nth_map
 from tvmopt.spreadsheet import write_csv
 
 MEASURED, ESTIMATED, NOT_CONVERTIBLE = "measured", "estimated", "not convertible"
@@ -156,10 +156,10 @@ class Sensitivity:
         Raises:
             ConfigError: When no maps were measured.
         """
-        return self.map_after(0)
+        return self.map(0)
 
-    def map_after(self, refused: int) -> DtypeMap:
-        """Return the map after so many that evaluation refused, see :func:`.fastest_after`.
+    def map(self, number: int) -> DtypeMap:
+        """Return a map by its number, see :func:`.dtype_map.nth_map`; 0 is the fastest one.
 
         Raises:
             ConfigError: When no maps were measured.
@@ -169,7 +169,7 @@ class Sensitivity:
                 "dtype=auto needs an analysis with layer_dtypes, but this one has skip sets only"
                 "; analyse with dtype=auto"
             )
-        return fastest_after(self.dtype_maps, refused)
+        return nth_map(self.dtype_maps, number)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dictionary for :meth:`from_dict`; infinities become text."""

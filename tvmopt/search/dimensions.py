@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tvmopt.search.declared import Declared
 
 _MOST_MEASURED = 1_000_000
+#: Key of the maps of dtypes in a space.
+DTYPE_MAPS = "dtype_maps"
 
 
 class DtypeDimension(Dimension):
@@ -144,6 +146,14 @@ class QuantizerDimension(Dimension):
                 require_nncf(quantizer)
 
 
+class DtypeMapDimension(Dimension):
+    """Which map of dtypes ``auto`` has: a number, as text; known after the analysis."""
+
+    def label(self, value: str) -> str:
+        """Return the words for a map behind the first."""
+        return "" if value == "0" else f"map {value}"
+
+
 class ThresholdsDimension(Dimension):
     """How the thresholds of trees are kept."""
 
@@ -236,6 +246,14 @@ DIMENSIONS: tuple[Dimension, ...] = (
         (AUTO, *QUANTIZERS),
         of="dtype",
         applies_to=("int8",),
+    ),
+    DtypeMapDimension(
+        "dtype_map",
+        DTYPE_MAPS,
+        "map of dtypes of auto: the fastest that keeps the accuracy, or the next",
+        ("0", "1"),
+        of="dtype",
+        applies_to=(AUTO,),
     ),
     ThresholdsDimension("thresholds", "thresholds", "thresholds of trees", THRESHOLDS),
     LayoutDimension("layout", "layouts", "layout of the convolutions"),

@@ -27,7 +27,8 @@ class Tried:
         state: ``"finished"``, ``"failed"`` or ``"running"``.
         violation: Sum of the relative violations; 0 when feasible.
         values: Objectives to minimise, latency first.
-        inaccurate: Whether it loses more accuracy than is allowed, which no tuning will change.
+        inaccurate: Whether it loses more accuracy than is allowed, which neither tuning nor another
+            layout will change.
     """
 
     choice: Choice
@@ -64,12 +65,21 @@ def next_choice(
         return promoted
     made = {t.choice for t in tried}
     first = space.efforts[0]
-    untried = [v for v in space.variants() if Choice(v, first) not in made]
+    refused = {_in_any_layout(t.choice.variant) for t in tried if t.inaccurate}
+    untried = [
+        variant
+        for variant in space.variants()
+        if Choice(variant, first) not in made and _in_any_layout(variant) not in refused
+    ]
     if untried:
         return Choice(sample(space, tried, untried), first)
     if waits and any(t.state == RUNNING for t in tried):
         return None
     return _promotable(space, tried, 1)
+
+
+def _in_any_layout(variant: Variant) -> Variant:
+    return dataclasses.replace(variant, layout="")
 
 
 def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice | None:

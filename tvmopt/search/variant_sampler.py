@@ -1,4 +1,7 @@
-"""Sample the next variant to start: each dtype once, in the order of the space, then TPE."""
+"""Sample the next variant to start: each dtype once, in the order of the space, then TPE.
+
+Where a map of dtypes was too inaccurate, the next one follows at once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from tvmopt.choices import AUTO
 from tvmopt.search.choose import FLOAT
 from tvmopt.search.plan import FINISHED, RUNNING, Tried
 from tvmopt.search.space import Space, Variant
@@ -40,6 +44,8 @@ class VariantSampler:
         if first:
             safe = [variant for variant in first if variant.dtype == FLOAT]
             return safe[0] if safe and _needs_fallback(tried) else first[0]
+        if following := _next_maps(tried, untried):
+            return following[0]
         if len(untried) == 1:
             return untried[0]
         observed = self._observe(space, tried)
@@ -70,6 +76,15 @@ class VariantSampler:
                 )
             )
         return observed
+
+
+def _next_maps(tried: Sequence[Tried], untried: Sequence[Variant]) -> list[Variant]:
+    """Return variants with a dtype for each layer, where every one that was tried is inaccurate."""
+    before = [t for t in tried if t.choice.variant.dtype == AUTO]
+    if not before or not all(t.inaccurate for t in before):
+        return []
+    layouts = {t.choice.variant.layout for t in before}
+    return [v for v in untried if v.dtype == AUTO and v.layout in layouts]
 
 
 def _needs_fallback(tried: Sequence[Tried]) -> bool:

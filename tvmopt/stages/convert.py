@@ -202,8 +202,6 @@ def _convert_size(
     }
     converted = made.conversions(config.layout)
     tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.computed_dtype}
-    if config.refused_maps:
-        tags["tvmopt.refused_maps"] = str(config.refused_maps)
     non_finite: NonFinite | None = None
     unproven = _unproven(import_, made, target)
     if unproven:
@@ -308,7 +306,7 @@ def _sources(
             ranges = read_ranges(calibrate_dir)
             if chosen_in is not None:
                 ranges = with_biases_of_map(
-                    ranges, read.layers, skipped.halves, chosen_in, config.refused_maps
+                    ranges, read.layers, skipped.halves, chosen_in, config.dtype_map
                 )
             exclude = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
             model = quantize_model(model, ranges, Scheme(config.quantization), exclude)

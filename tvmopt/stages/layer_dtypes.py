@@ -28,7 +28,7 @@ def with_biases_of_map(
     layers: Sequence[Layer],
     halves: Collection[int],
     sensitivity_dir: Path,
-    refused: int,
+    number: int,
 ) -> Ranges:
     """Return ``ranges`` with the biases that were corrected for the chosen dtypes.
 
@@ -37,9 +37,9 @@ def with_biases_of_map(
         layers: The layer table.
         halves: Indices of layers in a 16-bit float; others do not use such biases.
         sensitivity_dir: Output of the sensitivity stage.
-        refused: Number of maps that evaluation has refused.
+        number: Number of the map, ``dtype_map``.
     """
-    chosen = read_sensitivity(sensitivity_dir).map_after(refused)
+    chosen = read_sensitivity(sensitivity_dir).map(number)
     by_name = {
         layers[index].name: dtype
         for index, dtype in chosen.by_layer.items()
@@ -77,7 +77,7 @@ def resolve_layer_dtypes(
         )
     found = read_sensitivity(sensitivity_dir)
     left = {**by_user, **kept}
-    by_layer = found.map_after(config.refused_maps).by_layer
+    by_layer = found.map(config.dtype_map).by_layer
     chosen = {i: dtype for i, dtype in by_layer.items() if i not in left}
     dtype = whole_model_dtype(chosen.values())
     halves = {i: half for i, half in half_layers(chosen).items() if half != dtype}

@@ -37,6 +37,13 @@ class ConversionParameters(Group):
         "each layer, so that the predicted time is least within max_accuracy_drop",
         choices=DTYPES,
     )
+    dtype_map: int = parameter(
+        0,
+        "auto: which map of dtypes: 0: the fastest that is found to keep max_accuracy_drop; n: the "
+        "fastest that loses at most half as much as map n - 1",
+        least=0,
+        most=9,
+    )
     skip_layers: SkipLayers = parameter(
         NO_LAYERS,
         "layers to leave alone: indices, name globs, operator types (0,fc*,Gemm), or auto",

@@ -7,8 +7,6 @@ that loses at most half as much, instead of leaving the user without a model.
 
 from __future__ import annotations
 
-import dataclasses
-
 from tvmopt.choices import AUTO
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking.pipeline.steps import StagePipeline
@@ -26,9 +24,8 @@ def with_next_map(pipeline: StagePipeline) -> StagePipeline | None:
     if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
-    refused = request.refused_maps + 1
-    if found.map_after(refused) == found.map_after(refused - 1):
+    number = request.asked.conversion.dtype_map + 1
+    if found.map(number) == found.map(number - 1):
         return None
     known = [output for output in pipeline.outputs if output.stage in _KEPT]
-    changed = dataclasses.replace(request, refused_maps=refused)
-    return StagePipeline(pipeline.session, changed, known)
+    return StagePipeline(pipeline.session, request.changed(dtype_map=number), known)

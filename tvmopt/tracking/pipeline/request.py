@@ -111,7 +111,6 @@ class Request:
             checked on golden inputs alone.
         torch_source: File that says how to load the model of PyTorch that was exported, a peer on
             a GPU; None where there is none, or no PyTorch.
-        refused_maps: For dtype ``auto``: number of maps of dtypes that evaluation has refused.
     """
 
     name: str
@@ -131,7 +130,6 @@ class Request:
     starts_reference: bool = True
     is_only_compared: bool = False
     torch_source: Path | None = None
-    refused_maps: int = 0
 
     def __post_init__(self) -> None:
         conversion, tuning = self.asked.conversion, self.asked.tuning
@@ -194,9 +192,10 @@ class Request:
             self.input_shapes,
             self.target.to_dict(),
             is_checked=not self.is_only_compared,
-            refused_maps=self.refused_maps,
             **asked,
         )
+        if config.dtype != AUTO:
+            config = dataclasses.replace(config, dtype_map=0)
         if not config.may_quantise:
             return config
         return dataclasses.replace(config, quantization=self.quantization)

@@ -19,6 +19,7 @@ from tvmopt.quantize.roofline import mixed_dtypes, roofline_of
 from tvmopt.search.budget import Budget
 from tvmopt.search.choose import FLOAT, choose_dtypes, choose_skips
 from tvmopt.search.declared import Declared
+from tvmopt.search.dimensions import DTYPE_MAPS
 from tvmopt.search.generate import generate_space
 from tvmopt.search.shares import ANALYSIS, CALIBRATION, STOPPED_AT, Share
 from tvmopt.search.space import Space
@@ -35,6 +36,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _PART_OF_LEFT = 0.25  # of the seconds left that calibration, and the analysis, take at most
 _LEAST_S = 1.0
 _NEEDS_CALIBRATION = "int8"
+_MAPS = 2  # of dtypes, that the search tries
 #: Tag of a search's run: what calibration or analysis could not do in its share of the budget.
 ANALYSIS_TAG = "tvmopt.analysis"
 
@@ -167,16 +169,24 @@ def with_analysis(
 def with_mix(space: Space, found: Sensitivity) -> Space:
     """Return the space with ``auto``, where the layers have several dtypes together.
 
-    ``auto`` comes behind a 16-bit float that is the first dtype, before all other dtypes. Where
-    one dtype was chosen for all layers, or float32 for want of time, the space stays as it is.
+    ``auto`` comes behind a 16-bit float that is the first dtype, before all other dtypes. Its maps
+    are the fastest one and the next: evaluation may refuse the former. A map of one dtype for all
+    layers, which the space has already, is left out; so is ``auto`` where no other is left.
     """
-    chosen = found.chosen_map.by_layer
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
-    if len({chosen.get(index, FLOAT) for index in convertible}) < 2:
+    chosen = [found.map(number).by_layer for number in range(_MAPS)]
+    maps = [
+        str(number)
+        for number, by_layer in enumerate(chosen)
+        if len({by_layer.get(index, FLOAT) for index in convertible}) > 1
+        and by_layer not in chosen[:number]
+    ]
+    if not maps:
         return space
     first = int(space.dtypes[0] in HALF_FLOATS)
     dtypes = (*space.dtypes[:first], AUTO, *space.dtypes[first:])
-    return dataclasses.replace(space, dtypes=dtypes)
+    further = {**space.further, DTYPE_MAPS: tuple(maps)}
+    return dataclasses.replace(space, dtypes=dtypes, further=further)
 
 
 def _seconds(share: Share, budget: Budget, left_s: float) -> float:
