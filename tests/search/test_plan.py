@@ -22,6 +22,8 @@ SPACE = Space(
     EFFORTS,
 )
 
+DTYPES = ("bfloat16", "int8", "float32")
+
 
 def _first(space, tried, untried):
     return untried[0]
@@ -82,7 +84,7 @@ def test_infeasible_variants_are_tuned_only_when_nothing_else_is_left() -> None:
 
 def test_very_slow_variants_are_tuned_only_when_nothing_else_is_left() -> None:
     def measure(choice: Choice) -> Tried:
-        return _finished(choice, 1.0 if choice.variant.layout == "NHWC" else 2.1)
+        return _finished(choice, 1.0 if choice.variant.dtype == "float32" else 2.1)
 
     tried = _run(SPACE, measure)
     assert len(tried) == len(SPACE)
@@ -103,6 +105,21 @@ def test_inaccurate_variants_are_neither_tuned_nor_tried_in_another_layout() -> 
     assert found == {key: n if key[0] == "float32" else 1 for key, n in wanted.items()}
     dear = [t.choice for t in tried if t.choice.effort != EFFORTS[0]]
     assert {c.variant.dtype for c in dear} == {"float32"} and len(dear) == 6
+
+
+@pytest.mark.parametrize(("slow_s", "tried_in_both"), [(2.5, {"bfloat16"}), (1.5, set(DTYPES))])
+def test_a_layout_that_is_hopeless_for_one_dtype_is_not_tried_for_others(
+    slow_s: float, tried_in_both: set[str]
+) -> None:
+    space = Space(DTYPES, dict.fromkeys(DTYPES[:2], ("",)), ("NHWC", "NCHW"), EFFORTS[:1])
+
+    def measure(choice: Choice) -> Tried:
+        return _finished(choice, slow_s if choice.variant.layout == "NCHW" else 1.0)
+
+    tried = _run(space, measure)
+    both = Counter(t.choice.variant.dtype for t in tried)
+    assert {dtype for dtype, count in both.items() if count == 2} == tried_in_both
+    assert set(both) == set(DTYPES)
 
 
 def test_failed_variants_are_not_tuned() -> None:
@@ -130,7 +147,7 @@ def test_whatever_comes_of_trials_the_plan_goes_on_to_the_end(seed: int) -> None
     def measure(choice: Choice) -> Tried:
         if rng.random() < 0.3:
             return Tried(choice, FAILED)
-        return _finished(choice, rng.random(), rng.choice([0.0, 0.0, rng.random()]))
+        return _finished(choice, rng.uniform(0.6, 1), rng.choice([0.0, 0.0, rng.random()]))
 
     tried = _run(SPACE, measure, lambda space, done, left: rng.choice(list(left)))
     begun = {t.choice.variant for t in tried if t.choice.effort == EFFORTS[0]}

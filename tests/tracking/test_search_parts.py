@@ -123,6 +123,21 @@ def test_the_most_accurate_trial_remains_where_held_out_samples_refuse_the_faste
     assert choose_finalists([*lossy, exact])[-1] == exact
 
 
+def test_float32_remains_where_held_out_samples_refuse_what_lost_nothing_before() -> None:
+    """Skipped layers lose nothing on the evaluation samples, by chance; float32 never does."""
+    lossy = [
+        record(n, Choice(Variant("int8", "0" if n else "", "NHWC"), DEFAULT), 1.0 + n, drop)
+        for n, drop in enumerate((0.0, -0.01))
+    ]
+    exact = record(9, Choice(Variant("float32", "", "NHWC"), DEFAULT), 5.0, 0.0)
+    slower = record(10, Choice(Variant("float32", "", "NCHW"), DEFAULT), 6.0, 0.0)
+    assert [r.number for r in choose_finalists([exact, *lossy, slower])] == [0, 1, 9]
+    low = [choice for choice in CHOICES if choice.variant.dtype != "float32"]
+    many = [record(n, c, 1.0 + n / 1000, 0.009) for n, c in enumerate(low, 20)]
+    found = choose_finalists([*many, *lossy, exact])
+    assert {r.number for r in found} >= {0, 1, 9} and len(found) <= 8
+
+
 def _tuning(last: Final, winner: Finalist) -> str:
     return "".join(compare_tuning(last, winner))
 

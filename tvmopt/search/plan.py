@@ -8,12 +8,14 @@ is among the best third of its rung, and not hopelessly slower than the best one
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from tvmopt.search.space import Choice, Space, Variant
 
 REDUCTION = 3
-#: Times as slow as the best of its rung that a variant is not promising any more.
+#: Times as slow as the best of its rung that a variant is not promising any more; and as slow as in
+#: another layout, that a layout is not.
 HOPELESS = 2.0
 FINISHED, FAILED, RUNNING = "finished", "failed", "running"
 
@@ -71,11 +73,35 @@ def next_choice(
         for variant in space.variants()
         if Choice(variant, first) not in made and _in_any_layout(variant) not in refused
     ]
+    untried = [variant for variant in untried if not _is_in_a_hopeless_layout(variant, tried)]
     if untried:
         return Choice(sample(space, tried, untried), first)
     if waits and any(t.state == RUNNING for t in tried):
         return None
     return _promotable(space, tried, 1)
+
+
+def _is_in_a_hopeless_layout(variant: Variant, tried: Sequence[Tried]) -> bool:
+    """Return whether another variant was hopelessly slow in this layout, beside a known one.
+
+    Known is a layout in which the given variant was tried, or is being tried: kernels of a layout
+    that lacks an instruction, or reads scattered channels, are slow in every dtype.
+    """
+    known = {
+        t.choice.variant.layout
+        for t in tried
+        if _in_any_layout(t.choice.variant) == _in_any_layout(variant)
+    }
+    best: dict[tuple[Variant, str], float] = {}
+    for one in tried:
+        if one.state == FINISHED and one.values:
+            key = _in_any_layout(one.choice.variant), one.choice.variant.layout
+            best[key] = min(best.get(key, math.inf), one.values[0])
+    return any(
+        layout == variant.layout
+        and any(seconds > HOPELESS * best.get((other, fast), math.inf) for fast in known)
+        for (other, layout), seconds in best.items()
+    )
 
 
 def _in_any_layout(variant: Variant) -> Variant:

@@ -10,6 +10,7 @@ from mlflow.exceptions import MlflowException
 from tvmopt.config import EvaluateConfig
 from tvmopt.errors import TvmoptError
 from tvmopt.runtime.checks import check_machine
+from tvmopt.search.choose import FLOAT
 from tvmopt.search.effort import Effort
 from tvmopt.search.limits import Limits, violation
 from tvmopt.search.plan import FINISHED
@@ -62,9 +63,10 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     Three trials come first: the fastest feasible one, the fastest before the correction for the
     machine's speed, and the fastest untuned one, which tuning has to beat. Their variants under
     other tuning efforts follow, of each trial first the same effort at the other granularity. Then
-    come the next fastest trials, each with its other granularity. The last one is the most accurate
-    feasible trial: it remains where held-out samples refuse the faster ones. Without a feasible
-    trial, the result is the trial that exceeds the limits least.
+    come the next fastest trials, each with its other granularity. The last ones are the feasible
+    trial that loses least and the fastest in float32, which loses nothing on any samples: they
+    remain where held-out samples refuse the faster ones. Without a feasible trial, the result is
+    the trial that exceeds the limits least.
     """
     finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
     if not finished:
@@ -83,8 +85,12 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     for near in (r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]):
         wanted += [near, *(r for r in ordered if r.choice.is_twin(near.choice))]
     fastest = list({r.number: r for r in wanted}.values())[:_MOST]
-    safest = min(ordered, key=lambda r: r.metrics["accuracy_drop"])  # the fastest of equals
-    return fastest if safest in fastest else [*fastest[: _MOST - 1], safest]
+    safe = [min(ordered, key=lambda r: r.metrics["accuracy_drop"])]  # the fastest of equals
+    exact = [r for r in ordered if r.choice.variant.dtype == FLOAT][:1]
+    safe += [r for r in exact if r not in safe]
+    missing = [r for r in safe if r not in fastest]
+    kept = [r for r in fastest if r not in safe][: _MOST - len(safe)]
+    return [r for r in fastest if r in kept or r in safe] + missing
 
 
 def fitting(chosen: list[Record], memory_bytes: int) -> list[Record]:
