@@ -92,7 +92,7 @@ def _search(
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
     can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
-    if can_measure and _is_enough(measure(candidates[0], deadline), measure):
+    if can_measure and _is_enough(measure(candidates[0], deadline)):
         return
     candidates = _before_halves(candidates, choices, measure, deadline)
     low, high = _bisected(candidates, measure, deadline)
@@ -140,7 +140,7 @@ def _bisected(
             if aimed < high or high == len(candidates) - 1:
                 middle = min(aimed, high - 1)
         found = measure(candidates[middle], deadline)
-        if _is_enough(found, measure):
+        if _is_enough(found):
             high = middle
         else:
             low = middle
@@ -148,12 +148,12 @@ def _bisected(
     return low, high
 
 
-def _is_enough(found: DtypeMap, measure: MapMeasurement) -> bool:
+def _is_enough(found: DtypeMap) -> bool:
     """Return whether a faster map is sought next: this one meets the bar, as far as samples tell.
 
     Where they can show it of no map, a map that is likely to meet the bar is enough.
     """
-    return found.holds or (found.is_undecided and not measure.can_be_shown)
+    return found.holds or found.is_undecided
 
 
 def _assumed(

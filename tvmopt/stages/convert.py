@@ -202,6 +202,8 @@ def _convert_size(
     }
     converted = made.conversions(config.layout)
     tags = {LAYOUT_TAG: config.layout, "tvmopt.dtype": config.computed_dtype}
+    if config.dtype_map:
+        tags["tvmopt.dtype_map"] = str(config.dtype_map)
     non_finite: NonFinite | None = None
     unproven = _unproven(import_, made, target)
     if unproven:

@@ -171,6 +171,8 @@ def register_built(
         "model_sha256": request.model_digest,
         "input_shapes": request.convert.input_shapes,
     }
+    if request.convert.dtype_map:
+        tags["dtype_map"] = str(request.convert.dtype_map)
     if request.interface is not None and request.interface.source:
         tags["source"] = request.interface.source
     if measured is not None:

@@ -189,10 +189,7 @@ class Request:
         """Return the configuration of the convert stage."""
         asked = {**self.asked.conversion.values(), **self.asked.tf32.values()}
         config = ConvertConfig(
-            self.input_shapes,
-            self.target.to_dict(),
-            is_checked=not self.is_only_compared,
-            **asked,
+            self.input_shapes, self.target.to_dict(), is_checked=not self.is_only_compared, **asked
         )
         if config.dtype != AUTO:
             config = dataclasses.replace(config, dtype_map=0)

@@ -178,6 +178,7 @@ def _crown(
             if left:
                 continue
             promoted = Promotion(False, sentences.NOTHING_PROMOTED)
+            why.insert(0, why.pop())  # the error of the command says it
         why.append(promoted.words)
         return Ending(
             record.number, promoted.done or bool(left), registered.version, promoted.done,
