@@ -148,9 +148,9 @@ def test_nothing_is_predicted_for_a_gpu():
 
 def test_equal_layers_are_predicted_once(monkeypatch):
     calls = []
-    inner = slower_layers.modelled_cycles
+    inner = slower_layers.layer_cycles
     monkeypatch.setattr(
-        slower_layers, "modelled_cycles", lambda *args: calls.append(args) or inner(*args)
+        slower_layers, "layer_cycles", lambda *args: calls.append(args) or inner(*args)
     )
     depthwise = (40, 1, 5, 5), {"group": 40, "pads": [2, 2, 2, 2]}
     model = model_of([1, 40, 20, 20], depthwise, depthwise, depthwise)

@@ -255,17 +255,15 @@ class Judge:
     ) -> JointVerdict:
         if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
             return self._by_scored(measured, dtype, bar, scored)
-        drop, samples = measured.accuracy.drop, measured.accuracy.samples
-        if not self._by_r2:
-            verdict = JointVerdict(measured.accuracy, bar.holds(measured, dtype), measured.losses)
-            if verdict.holds or not bar.counts(measured.rows, samples):
-                return verdict
-        else:
-            verdict = JointVerdict(measured.accuracy, False, measured.losses)
-        interval = meter.result(with_interval=True).interval
+        drop, interval = measured.accuracy.drop, None
         if self._by_r2:
+            interval = meter.result(with_interval=True).interval
             holds = bar.holds_by_mean(measured, dtype, drop, interval)
-            verdict = dataclasses.replace(verdict, holds=holds)
+        else:
+            holds = bar.holds(measured, dtype)
+            if not holds and bar.counts(measured.rows, measured.accuracy.samples):
+                interval = meter.result(with_interval=True).interval
+        verdict = JointVerdict(measured.accuracy, holds, measured.losses)
         return self._with_odds(verdict, bar, drop, interval)
 
     def _by_scored(

@@ -121,5 +121,16 @@ def _write(
 def _seconds(call: relax.Call, dtype: str, target: TargetSpec) -> float:
     """Return the predicted seconds of one layer in one dtype."""
     operands = _INT8_OPERANDS if dtype == "int8" else (dtype, dtype)
+    return layer_cycles(call, operands, target) / HERTZ
+
+
+def layer_cycles(call: relax.Call, operands: tuple[str, str], target: TargetSpec) -> float:
+    """Return the predicted cycles of one layer alone.
+
+    Args:
+        call: As of :func:`~tvmopt.transform.single_layer.single_layer`.
+        operands: Dtypes of data and weight.
+        target: The target.
+    """
     mod = lower(single_layer(call, operands), target.to_tvm())
-    return modelled_cycles(mod, target.arch()) / HERTZ
+    return modelled_cycles(mod, target.arch())

@@ -63,11 +63,11 @@ def layer_seconds(
         while waiting and (start := time.monotonic()) + longest < deadline:
             some, waiting = waiting[: builder.at_once], waiting[builder.at_once :]
             known |= _timed(model, graph, some, scheme, builder, timer)
-            longest = max(longest, took := time.monotonic() - start)
-            if len(some) + len(waiting) == len(distinct):
-                wanted_s = (least_part * len(distinct) / len(some) - 1) * took
-                if time.monotonic() + wanted_s > deadline:
-                    return {}
+            is_first, took = not longest, time.monotonic() - start
+            longest = max(longest, took)
+            wanted_s = (least_part * len(distinct) / len(some) - 1) * took
+            if is_first and time.monotonic() + wanted_s > deadline:
+                return {}
     return {layer: known[key] for layer, key in keys.items() if key in known}
 
 

@@ -20,15 +20,14 @@ from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.device.dtypes import dtype as row_of
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import Layer
-from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.quantize.graph import Graph
+from tvmopt.quantize.kernel_times import layer_cycles
 from tvmopt.quantize.layer_choices import LayerChoice, dtype_changes
 from tvmopt.quantize.layer_times import FLOAT
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.integer.values import static_shape
-from tvmopt.transform.lower import lower
 from tvmopt.transform.precision.anchor_call import TYPED_ANCHORS, operand_dtypes
-from tvmopt.transform.single_layer import FLOAT_OPERANDS, layer_key, single_layer
+from tvmopt.transform.single_layer import FLOAT_OPERANDS, layer_key
 from tvmopt.tune.assignment import minimise
 
 # A layer keeps float32 where that saves at least this share of its predicted cycles.
@@ -107,13 +106,10 @@ def predicted_cycles(
         layers: The layer table.
         target: A CPU.
     """
-    llvm, arch = target.to_tvm(), target.arch()
+    arch = target.arch()
     assert isinstance(arch, CpuArch)
     least_flops = _LEAST_SHARE * sum(layer.flops or 0 for layer in layers)
     peak_flops = 2 * arch.cores * arch.fma_ports * arch.lanes(FLOAT)  # in a cycle
-
-    def cycles(call: relax.Call, operands: tuple[str, str]) -> float:
-        return modelled_cycles(lower(single_layer(call, operands), llvm), arch)
 
     known: dict[tuple[object, ...], tuple[float, float] | None] = {}
     found = {}
@@ -123,9 +119,11 @@ def predicted_cycles(
             continue
         key = layer_key(call)
         if key not in known:
-            as_narrow = cycles(call, operand_dtypes(call))
+            as_narrow = layer_cycles(call, operand_dtypes(call), target)
             can_be_slower = flops / peak_flops < (1 - _MARGIN) * as_narrow
-            known[key] = (cycles(call, FLOAT_OPERANDS), as_narrow) if can_be_slower else None
+            known[key] = None
+            if can_be_slower:
+                known[key] = layer_cycles(call, FLOAT_OPERANDS, target), as_narrow
         if (both := known[key]) is not None:
             found[index] = both
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tvmopt.search.space import Choice, Space, Variant
 
@@ -68,12 +68,15 @@ def next_choice(
     made = {t.choice for t in tried}
     first = space.efforts[0]
     refused = {_in_any_layout(t.choice.variant) for t in tried if t.inaccurate}
+    latencies = _least_latencies(tried)
+    begun = {(_in_any_layout(t.choice.variant), t.choice.variant.layout) for t in tried}
     untried = [
         variant
         for variant in space.variants()
-        if Choice(variant, first) not in made and _in_any_layout(variant) not in refused
+        if Choice(variant, first) not in made
+        and _in_any_layout(variant) not in refused
+        and not _is_in_a_hopeless_layout(variant, begun, latencies)
     ]
-    untried = [variant for variant in untried if not _is_in_a_hopeless_layout(variant, tried)]
     if untried:
         return Choice(sample(space, tried, untried), first)
     if waits and any(t.state == RUNNING for t in tried):
@@ -81,26 +84,32 @@ def next_choice(
     return _promotable(space, tried, 1)
 
 
-def _is_in_a_hopeless_layout(variant: Variant, tried: Sequence[Tried]) -> bool:
+_InLayout = tuple[Variant, str]
+"""A variant in any layout, and a layout."""
+
+
+def _least_latencies(tried: Sequence[Tried]) -> dict[_InLayout, float]:
+    found: dict[_InLayout, float] = {}
+    for one in tried:
+        if one.state == FINISHED and one.values:
+            key = _in_any_layout(one.choice.variant), one.choice.variant.layout
+            found[key] = min(found.get(key, math.inf), one.values[0])
+    return found
+
+
+def _is_in_a_hopeless_layout(
+    variant: Variant, begun: Collection[_InLayout], latencies: Mapping[_InLayout, float]
+) -> bool:
     """Return whether another variant was hopelessly slow in this layout, beside a known one.
 
     Known is a layout in which the given variant was tried, or is being tried: kernels of a layout
     that lacks an instruction, or reads scattered channels, are slow in every dtype.
     """
-    known = {
-        t.choice.variant.layout
-        for t in tried
-        if _in_any_layout(t.choice.variant) == _in_any_layout(variant)
-    }
-    best: dict[tuple[Variant, str], float] = {}
-    for one in tried:
-        if one.state == FINISHED and one.values:
-            key = _in_any_layout(one.choice.variant), one.choice.variant.layout
-            best[key] = min(best.get(key, math.inf), one.values[0])
+    known = [layout for one, layout in begun if one == _in_any_layout(variant)]
     return any(
         layout == variant.layout
-        and any(seconds > HOPELESS * best.get((other, fast), math.inf) for fast in known)
-        for (other, layout), seconds in best.items()
+        and any(seconds > HOPELESS * latencies.get((other, fast), math.inf) for fast in known)
+        for (other, layout), seconds in latencies.items()
     )
 
 

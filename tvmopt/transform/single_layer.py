@@ -34,9 +34,8 @@ def layout_of_layers(arch: Arch) -> str:
 def only_layer(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the one layer of a converted module as :func:`single_layer` does.
 
-    The layer is then without the changes of dtype and layout at the edges of the module, which it
-    has not inside a network. A module without exactly one of :data:`TYPED_ANCHORS` is returned as
-    it is.
+    Changes of dtype and layout at the edges of the module are left out; inside a network the layer
+    has none. A module with no layer of :data:`TYPED_ANCHORS`, or with several, stays as it is.
     """
     found = anchors(mod)
     if len(found) != 1 or found[0].op not in TYPED_ANCHORS:
