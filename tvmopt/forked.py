@@ -7,16 +7,22 @@ what another thread has locked stays locked in a fork.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import select
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 from tvmopt import host
 from tvmopt.process import die_with_parent
+
+T = TypeVar("T")
 
 # Seconds to wait for a fork after which it is taken for one that hangs.
 _LONGEST_S = 600.0
@@ -69,6 +75,34 @@ def run_all(tasks: Sequence[Callable[[], object]]) -> None:
     finally:
         for fork in running:
             fork.end()
+
+
+def compute_all(compute: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
+    """Return ``compute(item)`` of each item; all cores compute, each its part of the items.
+
+    Args:
+        compute: Returns what JSON can hold.
+        items: Its arguments.
+    """
+    parts = min(len(items), host.usable_cores()) if _may_fork() else 1
+    if parts < 2:
+        return [compute(item) for item in items]
+    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
+        files = [Path(scratch) / f"{part}.json" for part in range(parts)]
+        run_all(
+            [
+                functools.partial(_write_all, compute, items[part::parts], file)
+                for part, file in enumerate(files)
+            ]
+        )
+        found: list[Any] = [None] * len(items)
+        for part, file in enumerate(files):
+            found[part::parts] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def _write_all(compute: Callable[[T], Any], items: Sequence[T], file: Path) -> None:
+    file.write_text(json.dumps([compute(item) for item in items]), "utf-8")
 
 
 def _one(task: Callable[[], object]) -> Callable[[], float]:

@@ -14,6 +14,7 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import AccuracyMeter
+from tvmopt.evaluate.array_file import read_array_file
 from tvmopt.evaluate.dataset import load_dataset, require_class_indices
 from tvmopt.plain_yaml import load_yaml, read_yaml
 from tvmopt.runtime.metadata import TensorSpec
@@ -99,6 +100,28 @@ def test_good_data_is_read_as_it_was(tmp_path, save, order):
     path = tmp_path / ("data.npy" if save is np.save else "data.npz")
     save(path, np.asarray(GOOD, order=order))
     np.testing.assert_array_equal(load_dataset(path, SPECS).arrays["x"], GOOD)
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez])
+@pytest.mark.parametrize("samples", [1, 10])
+def test_a_part_of_a_mapped_file_is_a_copy(tmp_path, save, samples):
+    path = tmp_path / ("data.npy" if save is np.save else "data.npz")
+    save(path, GOOD[:samples])
+    [array] = read_array_file(path).values()
+    assert not array.flags.writeable and not array.flags.owndata
+    for part in ("calibrate", "evaluate", "heldout"):
+        chosen = load_dataset(path, SPECS).split(part).arrays["x"]
+        assert chosen.flags.writeable and chosen.flags.aligned and chosen.flags.c_contiguous
+
+
+def test_a_wrong_checksum_is_refused(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=GOOD)
+    data = bytearray(path.read_bytes())
+    data[data.index(GOOD.tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"checksum of its array 'x\.npy' is wrong"):
+        load_dataset(path, SPECS)
 
 
 def test_labels_outside_of_the_classes_are_refused(tmp_path):

@@ -113,10 +113,10 @@ class Dataset:
         ``"calibrate"`` (20%, at most 512 samples) is for calibration and choices before the
         measurement, ``"evaluate"`` (50%) for the measurement, ``"heldout"`` (30%) for promotion.
         With fewer than 20 samples, the first quarter calibrates and the rest is both other parts. A
-        single sample is every part.
+        single sample is every part. The arrays of a part are copies.
         """
         if self.samples == 1:
-            return self
+            return self.take([0])
         if self.samples < _MIN_TO_SPLIT:
             first = max(1, self.samples // 4)
             return self.take(range(first) if part == "calibrate" else range(first, self.samples))
@@ -280,4 +280,4 @@ def _typed(path: Path, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
         raise ConfigError(
             f"data for input {spec.name!r} must be {spec.dtype}, but '{path}' holds {array.dtype}"
         )
-    return array.astype(dtype)
+    return array.astype(dtype, copy=False)

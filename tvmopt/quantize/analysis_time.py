@@ -1,6 +1,6 @@
 """How the time of an analysis that chooses a dtype for each layer is divided.
 
-Two kinds of work prepare the choice: the errors of single layers, and their latency. The choice
+Two kinds of work prepare the choice: the latency of single layers, and their errors. The choice
 then needs measurements of the model with all layers in chosen dtypes. A reserve for these
 measurements is set aside before the other work begins.
 """
@@ -19,26 +19,20 @@ class PhaseDeadlines:
     """Ends of the phases; values are as of ``time.monotonic()``.
 
     Attributes:
-        errors: End of measuring errors of single layers.
-        timing: Latest end of timing layers; ``timing_s`` can end it earlier.
-        timing_s: Most seconds of timing layers.
+        timing: End of timing layers.
+        errors: End of measuring errors of single layers, which comes next.
     """
 
-    errors: float
     timing: float
-    timing_s: float
-
-    def end_of_timing(self, now: float) -> float:
-        """Return the end of the timing of layers that begins ``now``."""
-        return min(self.timing, now + self.timing_s)
+    errors: float
 
 
 def phase_deadlines(now: float, deadline: float, measurement_s: float) -> PhaseDeadlines:
     """Divide the remaining time of an analysis.
 
     The reserve for maps is a third of the time or three measurements, if these take longer, but no
-    more than half. The other phases have half of the rest each; what the errors leave goes to the
-    maps.
+    more than half. Timing has half of the rest. What it leaves goes to the errors, what these leave
+    goes to the maps.
 
     Args:
         now: The time.
@@ -47,5 +41,4 @@ def phase_deadlines(now: float, deadline: float, measurement_s: float) -> PhaseD
     """
     left = max(0.0, deadline - now)
     reserve = min(_MOST_RESERVED * left, max(_THIRD * left, _MEASUREMENTS * measurement_s))
-    each = (left - reserve) / 2
-    return PhaseDeadlines(now + each, deadline - reserve, each)
+    return PhaseDeadlines(now + (left - reserve) / 2, deadline - reserve)

@@ -20,9 +20,14 @@ _NEAR = 2.0  # ratio of excesses below which two measured maps are near each oth
 
 
 class ExtrapolatedLoss:
-    """Predicted losses of maps, and measured excesses over the bar."""
+    """Predicted losses of maps, and measured excesses over the bar.
 
-    def __init__(self) -> None:
+    Args:
+        is_counted: Whether the accuracy is a count of rows, so that few samples give a noisy one.
+    """
+
+    def __init__(self, *, is_counted: bool = True) -> None:
+        self._is_counted = is_counted
         self._missed: dict[float, float] = {}
         self._held: dict[float, float] = {}
 
@@ -58,8 +63,8 @@ class ExtrapolatedLoss:
 
         Args:
             part: Part of the allowed loss that is aimed at.
-            careful: Take the least exponent in any case, for a map that is not measured further:
-                two noisy measurements can give any.
+            careful: For a map that is not measured further: take the least exponent where the
+                accuracy is a count, since two noisy measurements can give any.
 
         Returns:
             None where no map missed the bar.
@@ -67,12 +72,17 @@ class ExtrapolatedLoss:
         if not self._missed:
             return None
         (loss, excess), *others = sorted(self._missed.items())
+        if careful and self._is_counted:
+            return float(loss * (part / excess) ** (1 / _LEAST_EXPONENT))
         exponent = _LEAST_EXPONENT if careful else _LARGEST_EXPONENT
         nearest = max((pair for pair in self._held.items() if pair[0] < loss), default=None)
-        if nearest is not None and not careful:
+        if nearest is not None:
             held_loss, held_excess = nearest
             slope = math.log(excess / held_excess) / math.log(loss / held_loss)
-            exponent = min(_STEEPEST, max(_FLATTEST, slope))
+            if careful:
+                exponent = min(_LARGEST_EXPONENT, max(_LEAST_EXPONENT, slope))
+            else:
+                exponent = min(_STEEPEST, max(_FLATTEST, slope))
             return float(max(held_loss, loss * (part / excess) ** (1 / exponent)))
         if others and not careful:
             other_loss, other_excess = others[0]

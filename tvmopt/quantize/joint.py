@@ -88,6 +88,7 @@ class Judge:
 
     Attributes:
         class_scores: As given.
+        by_r2: Whether the accuracy is the share of the variance that outputs keep, no count.
         batch_s: Seconds that a batch took in the last measurement.
 
     Raises:
@@ -127,7 +128,7 @@ class Judge:
         # How the drop is known from few samples; else closeness to the float model decides.
         self._scored = self._counted and not self._labelled
         self._by_scores = self._asked is None and self._scored
-        self._by_r2 = self._asked is None and not self._counted and scores.has_r2
+        self.by_r2 = self._asked is None and not self._counted and scores.has_r2
 
     def samples_to_tell(self) -> int:
         """Return the number of samples that tells whether a drop is within the bar.
@@ -146,7 +147,7 @@ class Judge:
         samples = sum(batch.valid for batch in self._batches)
         if self._by_scores:
             return self._bar.unseen(samples) >= self._bar.max_drop
-        return not self._by_r2
+        return not self.by_r2
 
     def hardest(self, count: int) -> list[int]:
         """Return the batches that were worst in the last measurement, in order."""
@@ -186,13 +187,13 @@ class Judge:
         session = new_session(model)
         meter = self._meter()
         order = self._order
-        if not patient and self._asked is None and not self._by_r2:  # those are of all samples
+        if not patient and self._asked is None and not self.by_r2:  # those are of all samples
             order = order[: self._affordable(deadline, measurements)]
         order = order[:most]
         samples = sum(self._batches[at].valid for at in order)
         rows = sum(self._rows(at) for at in order)
         # Where closeness decides, one sample far off is enough.
-        near = self._asked is None and not self._by_r2 and not self._by_scores
+        near = self._asked is None and not self.by_r2 and not self._by_scores
         by_cosine = bar.max_drop == 0 and self._asked is None
         coarse = by_cosine or (near and not bar.counts(rows, samples))
         scored: dict[int, np.ndarray] = {}
@@ -211,7 +212,7 @@ class Judge:
             again = self._again[at] if self._asked is None else ()
             meter.add(got, want, labels, batch.valid, batch.padding, again)
             drop = 0.0
-            if self._asked is None and not self._by_r2:  # rows of this batch count
+            if self._asked is None and not self.by_r2:  # rows of this batch count
                 single = self._meter()
                 single.add(got, want, labels, batch.valid, batch.padding, again)
                 drop = single.result().drop
@@ -256,7 +257,7 @@ class Judge:
         if self._by_scores and not bar.counts(measured.rows, measured.accuracy.samples):
             return self._by_scored(measured, dtype, bar, scored)
         drop, interval = measured.accuracy.drop, None
-        if self._by_r2:
+        if self.by_r2:
             interval = meter.result(with_interval=True).interval
             holds = bar.holds_by_mean(measured, dtype, drop, interval)
         else:

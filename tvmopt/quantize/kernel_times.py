@@ -8,20 +8,15 @@ has dot products of one and converts the other to float32.
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import onnx
 from tvm import relax
 
-from tvmopt import host
+from tvmopt import forked
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.target import TargetSpec
-from tvmopt.forked import run_all
 from tvmopt.frontend import import_onnx
 from tvmopt.kernels.graph_cost import modelled_cycles
 from tvmopt.quantize.layer_builder import LAYER_ERRORS
@@ -82,40 +77,15 @@ def _predicted(
     calls: Sequence[relax.Call], dtypes: Sequence[str], target: TargetSpec, deadline: float
 ) -> list[dict[str, float]]:
     """Return the seconds by dtype of each layer; an empty table for one without a prediction.
-
-    All cores predict, each its part of the layers.
     """
-    parts = max(1, min(len(calls), host.usable_cores()))
-    with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-        files = [Path(scratch) / f"{part}.json" for part in range(parts)]
-        run_all(
-            [
-                functools.partial(_write, calls[part::parts], dtypes, target, deadline, file)
-                for part, file in enumerate(files)
-            ]
-        )
-        found: list[dict[str, float]] = [{} for _ in calls]
-        for part, file in enumerate(files):
-            found[part::parts] = json.loads(file.read_text("utf-8"))
-    return found
 
-
-def _write(
-    calls: Sequence[relax.Call],
-    dtypes: Sequence[str],
-    target: TargetSpec,
-    deadline: float,
-    file: Path,
-) -> None:
-    """Write the seconds of some layers as JSON."""
-    rows: list[dict[str, float]] = []
-    for call in calls:
-        row: dict[str, float] = {}
+    def row(call: relax.Call) -> dict[str, float]:
         with contextlib.suppress(*LAYER_ERRORS):  # a layer without a kernel in some dtype
             if time.monotonic() < deadline:
-                row = {dtype: _seconds(call, dtype, target) for dtype in dtypes}
-        rows.append(row)
-    file.write_text(json.dumps(rows), "utf-8")
+                return {dtype: _seconds(call, dtype, target) for dtype in dtypes}
+        return {}
+
+    return forked.compute_all(row, calls)
 
 
 def _seconds(call: relax.Call, dtype: str, target: TargetSpec) -> float:

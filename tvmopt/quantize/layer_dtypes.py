@@ -91,7 +91,9 @@ def _search(
     if len(candidates) == 1:
         return
     # Where the fastest choice meets the bar, nothing else needs to be measured.
-    can_measure = measure.is_known(candidates[0]) or measure.times_left(deadline) >= 1
+    can_measure = measure.is_known(candidates[0]) or (
+        measure.may_hold(candidates[0]) and measure.times_left(deadline) >= 1
+    )
     if can_measure and _is_enough(measure(candidates[0], deadline)):
         return
     candidates = _before_halves(candidates, choices, measure, deadline)

@@ -77,7 +77,7 @@ class MapMeasurement:
         self._mixed_biases: MixedBiases | None = None
         self._biases_s = 0.0  # that the last correction of biases took
         self._setup_s = 0.0  # that the last measurement took for what is done once
-        self._loss = ExtrapolatedLoss()
+        self._loss = ExtrapolatedLoss(is_counted=not analysis.judge.by_r2)
         for dtype, verdict in known.items():
             alone = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in choices]
             excess = self._excess(verdict, dtype)
@@ -116,6 +116,11 @@ class MapMeasurement:
         sound = is_near or judged.accuracy.drop <= self._analysis.bar.max_drop
         self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
         return sound
+
+    def may_hold(self, choice: Sequence[int]) -> bool:
+        """Return whether what was measured lets the choice be expected to meet the bar."""
+        allowed = self._loss.allowed(1.0)
+        return allowed is None or self.predicted_loss(choice) <= allowed
 
     def is_known(self, choice: Sequence[int]) -> bool:
         """Return whether the choice needs no measurement."""

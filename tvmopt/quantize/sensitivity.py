@@ -157,17 +157,16 @@ def sensitivity(
     errors_end = phases.errors
     if not layer_dtypes:
         errors_end = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
+    elif timed_on is not None:
+        least_part = _LEAST_PART_TIMED if timed_on.gpu is None else 0.0
+        costs = with_latency(analysis, costs, timed_on, phases.timing, least_part)
     costs, notes = with_errors(analysis, costs, errors_end, compared=layer_dtypes)
     usual = min(samples, FIRST_SAMPLES, data.samples)
     fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
     notes += [why for why in (untimed, why_not_asked, fewer, too_few_samples(analysis)) if why]
     sets: list[SkipSet] = []
     maps: list[DtypeMap] = []
-    if layer_dtypes:  # the choice reads the times
-        if timed_on is not None:
-            until = phases.end_of_timing(time.monotonic())
-            least_part = _LEAST_PART_TIMED if timed_on.gpu is None else 0.0
-            costs = with_latency(analysis, costs, timed_on, until, least_part)
+    if layer_dtypes:
         known = {dtype: start.verdict for dtype, start in starts.items()}
         maps = choose_layer_dtypes(analysis, costs, times, deadline, known, measurement_s)
     else:

@@ -1,8 +1,15 @@
-"""Measure the error of converting each layer alone, on recorded values of the float model."""
+"""Measure the error of converting each layer alone, on recorded values of the float model.
+
+The error of the outputs over the error of the layer's own result is the layer's gain, a property of
+what is downstream. The dtype with the largest own error measures it; where time is short, errors of
+the layer's other dtypes follow from it, and a layer that is not reached has the median gain.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -25,6 +32,7 @@ _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYP
 # benchmarks/results/2026-11-28-near-ties.md.
 _COMPARED_BATCHES = 16
 _SHARE_OF_RECORDING = 0.3
+_HOPELESS = 1.0  # error power of a layer's own result, over the power of the result
 
 
 def with_errors(
@@ -44,7 +52,8 @@ def with_errors(
             taken, and fewer for 16-bit floats.
     """
     single = _SingleLayers.record(analysis, costs, compared, deadline)
-    costs = costs | single.own_errors(costs, deadline)
+    own = single.own_errors(costs, deadline)
+    costs = costs | own
     order = sorted(
         single.layers, key=lambda r: -max(costs[r.index, dtype].error for dtype in analysis.dtypes)
     )
@@ -56,7 +65,27 @@ def with_errors(
         costs |= single.errors(layer, costs, until)
         if analysis.progress is not None:
             analysis.progress(done + 1, len(order), f"sensitivity: {layer.name}")
-    return costs, _notes_on_errors(costs, single)
+    return costs | _estimated_by_gain(costs, own), _notes_on_errors(costs, single)
+
+
+def _estimated_by_gain(costs: Costs, own: Costs) -> Costs:
+    """Return the estimated costs that the gain of their layer, or the median gain, changes.
+
+    Args:
+        costs: Errors of the outputs where they were measured.
+        own: Errors of the layers' own results, of all layers and dtypes.
+    """
+    gains: dict[int, float] = {}
+    for key in sorted(own, key=lambda key: own[key].error):  # the largest error says the most
+        error, own_error = costs[key].error, own[key].error
+        if costs[key].source == MEASURED and math.isfinite(error) and 0 < own_error < _HOPELESS:
+            gains[key[0]] = error / own_error
+    median = statistics.median(gains.values()) if gains else 1.0
+    return {
+        key: dataclasses.replace(costs[key], error=min(1.0, gains.get(key[0], median) * cost.error))
+        for key, cost in own.items()
+        if costs[key].source == ESTIMATED and cost.error < _HOPELESS
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +158,24 @@ class _SingleLayers:
         return found
 
     def errors(self, layer: TableRow, costs: Costs, until: float) -> Costs:
-        """Return costs of ``layer`` with errors of the outputs, on batches until ``until``."""
+        """Return costs of ``layer`` with errors of the outputs, on batches until ``until``.
+
+        Of dtypes that time does not reach there is no cost.
+        """
         example, node = self.recording.values[0], self.analysis.nodes[layer.name]
         probe = Probe(self.analysis.setting, node, self.parts[layer.index], example)
-        wanted = self._dtypes(layer, costs)
+
+        def by_own_error(dtype: str) -> float:
+            error = costs[layer.index, dtype].error
+            return -error if error < _HOPELESS else 0.0
+
+        wanted = sorted(self._dtypes(layer, costs), key=by_own_error)
         scores = self.analysis.judge.class_scores
         errors = {dtype: Errors(self.recording.output_names, scores) for dtype in wanted}
         for at, values in enumerate(self.recording.values):
-            for dtype in wanted:
+            for place, dtype in enumerate(wanted):
+                if at == 0 and place > 0 and time.monotonic() >= until:
+                    break
                 if at < self.counts[dtype]:
                     errors[dtype].add(self.batches[at], self.recording, at, probe(values, dtype))
             if time.monotonic() >= until:
@@ -151,6 +190,7 @@ class _SingleLayers:
                 samples=found.samples,
             )
             for dtype, found in errors.items()
+            if found.samples
         }
 
     def _dtypes(self, layer: TableRow, costs: Costs) -> list[str]:
@@ -164,7 +204,8 @@ def _notes_on_errors(costs: Costs, single: _SingleLayers) -> list[str]:
     if estimated:
         notes.append(
             f"{estimated} of {len(costs)} costs are estimated from the error of the layer's own "
-            "result, for time ran out; give a larger time limit to measure them"
+            "result, by its gain in another dtype or the median gain, for time ran out; give a "
+            "larger time limit to measure them"
         )
     if len(recording.values) < len(batches):
         why = f": their inner values take more than {_RECORD_BYTES // 2**30} GiB"
