@@ -61,7 +61,7 @@ def choose(make_model, monkeypatch):
 
     def run(
         drop, known=None, *, errors=(0.4, 0.3, 0.2, 0.1), halves=True, limit=1e3, broken=(),
-        verdict=_verdict,
+        verdict=_verdict, of_few=None,
     ):  # fmt: skip
         count, now = len(errors), [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -83,6 +83,10 @@ def choose(make_model, monkeypatch):
             if most is not None:
                 few.append(integers)
                 bad = integers in broken
+                if of_few is not None:
+                    return JointVerdict(
+                        _accuracy(of_few), False, drops=dict.fromkeys(WORST, of_few)
+                    )
                 return JointVerdict(_accuracy(1.0 if bad else 0.0, 0.1 if bad else 0.995), False)
             judged.append(integers)
             now[0] += COST_S
@@ -131,6 +135,7 @@ def as_predicted(integers):
 
 
 ALONE = {"int8": _verdict(0.02), "bfloat16": _verdict(0.0)}
+WORST = range(4)
 MANY = tuple(0.01 * 1.2**i for i in range(24))  # errors of layers; the total is 3.92
 
 
@@ -171,6 +176,16 @@ def test_an_assumed_map_that_is_broken_is_not_chosen(choose):
     alone = {"int8": ALONE["int8"]}
     found = choose(as_predicted, alone, halves=False, limit=0.0, broken=(1, 2, 3))
     assert found.few and found.chosen.layers == ()
+
+
+@pytest.mark.parametrize(("of_few", "is_assumed"), [(0.03, True), (0.05, False)])
+def test_the_drop_of_the_worst_samples_stands_for_that_of_all(choose, of_few, is_assumed):
+    """All layers in int8 lose 0.08 of the worst four samples, and 0.02 of all."""
+    drops = {at: 0.08 if at in WORST else 0.48 / 36 for at in range(40)}
+    alone = {**ALONE, "int8": dataclasses.replace(_verdict(0.02), drops=drops)}
+    found = choose(as_predicted, alone, limit=0.0, of_few=of_few)
+    assert found.chosen.is_assumed is is_assumed
+    assert set(found.chosen.dtypes) == ({"int8", "bfloat16"} if is_assumed else {"bfloat16"})
 
 
 def test_a_safer_map_follows_a_broken_one(choose):

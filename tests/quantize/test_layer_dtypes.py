@@ -327,6 +327,7 @@ def test_16_bit_floats_hold_unless_their_drop_says_otherwise(make_model, drop, s
     def judge(*args, **kwargs):
         return JointVerdict(accuracy, False)
 
+    judge.by_r2 = False
     analysis = Analysis(setting, [], {}, DTYPES[1:], batches, Bar(0.01), judge, None)
     choices = [LayerChoice(0, "a", ("float32", "bfloat16"), (1.0, 0.5), (0.0, 1e-4))]
     measure = MapMeasurement(analysis, choices, {}, {})

@@ -120,6 +120,7 @@ def test_maps_are_measured_with_their_biases_and_the_conversion_reads_them(
 
     setting = Setting(model, Graph(model.graph), Scheme(), fitted)
     samples = [Batch(inputs, None, 1) for inputs in batches]
+    judge.by_r2 = False
     analysis = Analysis(setting, [], {}, ("int8", "bfloat16"), samples, Bar(0.01), judge, None)
     choices = [
         LayerChoice(i, name, ("float32", "int8", "bfloat16"), (4.0, 1.0, 2.0), (0.0, 0.1, 0.01))

@@ -105,6 +105,8 @@ def _array(held: np.ndarray) -> np.ndarray:
         raise ValueError("it holds Python objects")
     count, start = math.prod(shape), file.tell()
     if count * dtype.itemsize > len(held) - start:
-        raise ValueError(f"it is cut short: its header says {shape} {dtype}, it has {len(held)} bytes")
+        raise ValueError(
+            f"it is cut short: its header says {shape} {dtype}, it has {len(held)} bytes"
+        )
     array = np.frombuffer(held, dtype, count, start)
     return array.reshape(shape, order="F" if in_fortran_order else "C")

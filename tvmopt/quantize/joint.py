@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -58,6 +58,7 @@ class JointVerdict:
         is_likely: Whether the samples are too few to show that the model meets the bar, and its
             drop is within the limit by one standard error.
         samples_to_decide: Number of samples that would show it, where it is likely; else 0.
+        drops: Drop of each measured batch, by its position, where rows are counted.
     """
 
     accuracy: Accuracy
@@ -67,6 +68,7 @@ class JointVerdict:
     most_drop: float | None = None
     is_likely: bool = False
     samples_to_decide: int = 0
+    drops: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def mean_loss(self) -> float | None:
@@ -236,10 +238,12 @@ class Judge:
             tuple(drops),
             tuple(losses.values()) if everywhere else (),
         )
+        drop_of = dict(zip(losses, drops, strict=True))
         if len(losses) < len(order) or most is not None:
-            return JointVerdict(measured.accuracy, False)
+            return JointVerdict(measured.accuracy, False, drops=drop_of)
         if self._asked is None:
-            return self._by_fidelity(measured, dtype, bar, meter, scored)
+            verdict = self._by_fidelity(measured, dtype, bar, meter, scored)
+            return dataclasses.replace(verdict, drops=drop_of)
 
         def is_close() -> bool:
             return self._scored and self._by_scored(measured, dtype, bar, scored).holds

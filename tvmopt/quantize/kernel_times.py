@@ -76,8 +76,7 @@ def _layer_calls(model: onnx.ModelProto, layout: str) -> dict[int, relax.Call]:
 def _predicted(
     calls: Sequence[relax.Call], dtypes: Sequence[str], target: TargetSpec, deadline: float
 ) -> list[dict[str, float]]:
-    """Return the seconds by dtype of each layer; an empty table for one without a prediction.
-    """
+    """Return the seconds by dtype of each layer; an empty table for one without a prediction."""
 
     def row(call: relax.Call) -> dict[str, float]:
         with contextlib.suppress(*LAYER_ERRORS):  # a layer without a kernel in some dtype

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -102,7 +103,8 @@ class MapMeasurement:
         """Measure a choice on a few samples; assume that it meets the bar unless it is broken.
 
         The samples are the worst ones. Their outputs must be as close to the float model's as a
-        converted model's must be in the end, or lose no more accuracy than allowed.
+        converted model's must be in the end, or lose no more accuracy than allowed: of all samples,
+        whose drop is estimated by its ratio to that of the worst ones in a known model.
 
         Returns:
             Whether it is assumed to meet the bar.
@@ -113,9 +115,18 @@ class MapMeasurement:
         judged = self._judged(by_name, ranges, deadline, most=_FEW)
         limit = dtype_table.dtype(dtype).cosine_loss
         is_near = 1 - judged.accuracy.cosine <= limit
-        sound = is_near or judged.accuracy.drop <= self._analysis.bar.max_drop
+        drop = judged.accuracy.drop * self._drop_over_drop_of(judged.drops)
+        sound = is_near or drop <= self._analysis.bar.max_drop
         self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
         return sound
+
+    def _drop_over_drop_of(self, some: Collection[int]) -> float:
+        """Return the drop of all samples over that of some, in the known model that loses most."""
+        known = max(self._known.values(), key=lambda v: v.accuracy.drop, default=None)
+        if known is None or not some or not set(some) < set(known.drops):
+            return 1.0
+        of_some = statistics.fmean(known.drops[at] for at in some)
+        return min(1.0, statistics.fmean(known.drops.values()) / of_some) if of_some > 0 else 1.0
 
     def may_hold(self, choice: Sequence[int]) -> bool:
         """Return whether what was measured lets the choice be expected to meet the bar."""
