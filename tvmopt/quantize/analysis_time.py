@@ -20,19 +20,25 @@ class PhaseDeadlines:
 
     Attributes:
         timing: End of timing layers.
-        errors: End of measuring errors of single layers, which comes next.
+        errors: Latest end of measuring errors of single layers, which comes next.
+        share_s: Seconds that each of the two has.
     """
 
     timing: float
     errors: float
+    share_s: float
+
+    def further_errors(self, now: float) -> float:
+        """Return the end of measuring a layer's error more than once, if errors begin ``now``."""
+        return min(self.errors, now + self.share_s)
 
 
 def phase_deadlines(now: float, deadline: float, measurement_s: float) -> PhaseDeadlines:
     """Divide the remaining time of an analysis.
 
     The reserve for maps is a third of the time or three measurements, if these take longer, but no
-    more than half. Timing has half of the rest. What it leaves goes to the errors, what these leave
-    goes to the maps.
+    more than half. The other phases have half of the rest each. What timing leaves goes to layers
+    whose error is not known at all, then to the maps.
 
     Args:
         now: The time.
@@ -41,4 +47,5 @@ def phase_deadlines(now: float, deadline: float, measurement_s: float) -> PhaseD
     """
     left = max(0.0, deadline - now)
     reserve = min(_MOST_RESERVED * left, max(_THIRD * left, _MEASUREMENTS * measurement_s))
-    return PhaseDeadlines(now + (left - reserve) / 2, deadline - reserve)
+    each = (left - reserve) / 2
+    return PhaseDeadlines(now + each, deadline - reserve, each)

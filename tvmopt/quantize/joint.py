@@ -58,7 +58,8 @@ class JointVerdict:
         is_likely: Whether the samples are too few to show that the model meets the bar, and its
             drop is within the limit by one standard error.
         samples_to_decide: Number of samples that would show it, where it is likely; else 0.
-        drops: Drop of each measured batch, by its position, where rows are counted.
+        drops: Drop of each measured batch, by its position, where rows are counted; else 0.
+        is_cut: Whether time ran out before the batches did.
     """
 
     accuracy: Accuracy
@@ -69,6 +70,7 @@ class JointVerdict:
     is_likely: bool = False
     samples_to_decide: int = 0
     drops: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    is_cut: bool = False
 
     @property
     def mean_loss(self) -> float | None:
@@ -202,7 +204,7 @@ class Judge:
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
         drops: list[float] = []
-        start, computed = time.monotonic(), 0
+        start, computed, is_cut = time.monotonic(), 0, False
         for at in order:
             batch, want = self._batches[at], self._expected[at]
             got = outputs.get(at) if outputs is not None else None
@@ -225,9 +227,8 @@ class Judge:
             losses[at] = 1 - meter.last_cosine
             drops.append(drop)
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
-            if (hopeless and coarse and not patient) or (
-                most is None and time.monotonic() > deadline
-            ):
+            is_cut = most is None and time.monotonic() > deadline and len(losses) < len(order)
+            if is_cut or (hopeless and coarse and not patient):
                 break
         self.batch_s = (time.monotonic() - start) / max(1, computed)
         self._order.sort(key=lambda at: -losses.get(at, 0.0))  # stable sort: ties keep their order
@@ -240,7 +241,7 @@ class Judge:
         )
         drop_of = dict(zip(losses, drops, strict=True))
         if len(losses) < len(order) or most is not None:
-            return JointVerdict(measured.accuracy, False, drops=drop_of)
+            return JointVerdict(measured.accuracy, False, drops=drop_of, is_cut=is_cut)
         if self._asked is None:
             verdict = self._by_fidelity(measured, dtype, bar, meter, scored)
             return dataclasses.replace(verdict, drops=drop_of)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tvmopt.device.dtypes import HALF_FLOATS
-from tvmopt.quantize.analysis import Analysis, Costs
+from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
 from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
@@ -58,7 +58,7 @@ def choose_layer_dtypes(
         known: Verdicts on all samples for the model with every layer in one dtype that can have it.
         measurement_s: Seconds that a measurement is expected to take.
     """
-    choices = layer_choices(costs, times)
+    choices = layer_choices(_as_measured(costs, known or {}), times)
     changes = dtype_changes(analysis.setting.graph, choices, times.bandwidth)
     measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
     candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
@@ -69,6 +69,24 @@ def choose_layer_dtypes(
         found if found.can_be_chosen else dataclasses.replace(found, biases={})
         for found in measure.found
     ]
+
+
+def _as_measured(costs: Costs, known: Mapping[str, JointVerdict]) -> Costs:
+    """Return costs whose errors add up to the loss of the model with all layers in their dtype.
+
+    Errors of single layers do not add up: large ones saturate, and small ones lack what is lost
+    between layers. A dtype in which the model was not measured keeps its errors.
+    """
+    scales = {}
+    for dtype, verdict in known.items():
+        errors = [c.error for c in costs.values() if c.dtype == dtype and is_convertible(c)]
+        predicted = sum(errors) / 2  # of the cosine loss, half the error power
+        if verdict.mean_loss and 0 < predicted < math.inf:
+            scales[dtype] = verdict.mean_loss / predicted
+    return {
+        key: dataclasses.replace(cost, error=cost.error * scales.get(cost.dtype, 1.0))
+        for key, cost in costs.items()
+    }
 
 
 def _measure_next(

@@ -95,8 +95,11 @@ class MapMeasurement:
             ranges = self._corrected(by_name, deadline)
             judged = self._judged(by_name, ranges, deadline)
             self._measurement_s = time.monotonic() - start - self._setup_s
-        excess = self._excess(judged, whole_model_dtype(by_name.values()))
-        self._loss.add(self.predicted_loss(choice), excess)
+        dtype = whole_model_dtype(by_name.values())
+        if judged.is_cut:
+            sound = len(judged.drops) >= _FEW and self._is_sound(judged, dtype)
+            return self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
+        self._loss.add(self.predicted_loss(choice), self._excess(judged, dtype))
         return self._keep(choice, judged, ranges, holds=judged.holds)
 
     def assume(self, choice: Sequence[int], deadline: float) -> bool:
@@ -110,15 +113,17 @@ class MapMeasurement:
             Whether it is assumed to meet the bar.
         """
         by_name = self._by_name(choice)
-        dtype = whole_model_dtype(by_name.values())
         ranges = self._corrected(by_name, deadline)
         judged = self._judged(by_name, ranges, deadline, most=_FEW)
-        limit = dtype_table.dtype(dtype).cosine_loss
-        is_near = 1 - judged.accuracy.cosine <= limit
-        drop = judged.accuracy.drop * self._drop_over_drop_of(judged.drops)
-        sound = is_near or drop <= self._analysis.bar.max_drop
+        sound = self._is_sound(judged, whole_model_dtype(by_name.values()))
         self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
         return sound
+
+    def _is_sound(self, judged: JointVerdict, dtype: str) -> bool:
+        """Return whether a verdict on some of the samples lets the map be assumed."""
+        is_near = 1 - judged.accuracy.cosine <= dtype_table.dtype(dtype).cosine_loss
+        drop = judged.accuracy.drop * self._drop_over_drop_of(judged.drops)
+        return is_near or drop <= self._analysis.bar.max_drop
 
     def _drop_over_drop_of(self, some: Collection[int]) -> float:
         """Return the drop of all samples over that of some, in the known model that loses most."""
@@ -155,7 +160,15 @@ class MapMeasurement:
         if not self._has_integers:
             few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
             left -= few * self._measurement_s + self._biases_s
+        if self._mixed_biases is None and self._mixes_biases:
+            left -= self._measurement_s  # what is done once takes about as long
         return left / max(self._measurement_s, 1e-6)
+
+    @property
+    def _mixes_biases(self) -> bool:
+        """Whether the calibration fitted layers, so that a map with int8 has biases to correct."""
+        ranges = self._analysis.setting.ranges
+        return ranges is not None and bool(ranges.roundings)
 
     @property
     def _has_integers(self) -> bool:
@@ -269,7 +282,7 @@ class MapMeasurement:
         """
         setting, self._setup_s = self._analysis.setting, 0.0
         dtypes = set(by_name.values())
-        if setting.ranges is None or not setting.ranges.roundings or "int8" not in dtypes:
+        if setting.ranges is None or not self._mixes_biases or "int8" not in dtypes:
             return None
         start = time.monotonic()
         if len(dtypes) < 2 or start + self._biases_s > deadline:

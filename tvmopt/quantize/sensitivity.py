@@ -154,13 +154,15 @@ def sensitivity(
         starts = all_converted(analysis, costs, deadline, before)
     measurement_s = max(start.seconds for start in starts.values())
     phases = phase_deadlines(time.monotonic(), deadline, measurement_s)
-    errors_end = phases.errors
-    if not layer_dtypes:
+    if layer_dtypes:
+        if timed_on is not None:
+            least_part = _LEAST_PART_TIMED if timed_on.gpu is None else 0.0
+            costs = with_latency(analysis, costs, timed_on, phases.timing, least_part)
+        further = phases.further_errors(time.monotonic())
+        costs, notes = with_errors(analysis, costs, phases.errors, further, compared=True)
+    else:
         errors_end = part_of_time(deadline, _SHARE_OF_SINGLE_LAYERS)
-    elif timed_on is not None:
-        least_part = _LEAST_PART_TIMED if timed_on.gpu is None else 0.0
-        costs = with_latency(analysis, costs, timed_on, phases.timing, least_part)
-    costs, notes = with_errors(analysis, costs, errors_end, compared=layer_dtypes)
+        costs, notes = with_errors(analysis, costs, errors_end, errors_end)
     usual = min(samples, FIRST_SAMPLES, data.samples)
     fewer = "" if chosen.samples >= usual else f"{chosen.samples} samples were measured, for time"
     notes += [why for why in (untimed, why_not_asked, fewer, too_few_samples(analysis)) if why]

@@ -36,7 +36,7 @@ _HOPELESS = 1.0  # error power of a layer's own result, over the power of the re
 
 
 def with_errors(
-    analysis: Analysis, costs: Costs, deadline: float, *, compared: bool = False
+    analysis: Analysis, costs: Costs, deadline: float, further: float, *, compared: bool = False
 ) -> tuple[Costs, list[str]]:
     """Return costs with errors measured on some samples, and notes on what is missing.
 
@@ -47,6 +47,7 @@ def with_errors(
         analysis: The analysis.
         costs: A cost for each layer and dtype.
         deadline: Value of ``time.monotonic()`` after which no other layer starts.
+        further: Value after which a layer is measured in one dtype and on one batch only.
         compared: Whether errors of a layer's dtypes must compare: all are then measured on the same
             samples, evenly spread, a second 16-bit float on fewer. Else the worst samples are
             taken, and fewer for 16-bit floats.
@@ -61,7 +62,7 @@ def with_errors(
         now = time.monotonic()
         if now >= deadline:
             break
-        until = now + (deadline - now) / (len(order) - done)
+        until = now + (further - now) / (len(order) - done)
         costs |= single.errors(layer, costs, until)
         if analysis.progress is not None:
             analysis.progress(done + 1, len(order), f"sensitivity: {layer.name}")
