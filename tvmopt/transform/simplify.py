@@ -8,7 +8,7 @@ from tvm import relax
 from tvmopt.transform.attention.decompose import DecomposeAttention
 from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.fold_numpy import FoldConstantNumpy
-from tvmopt.transform.pairwise_extrema import PairwiseExtrema
+from tvmopt.transform.pairwise_inputs import PairwiseInputs
 from tvmopt.transform.raise_softmax import RaiseSoftmax
 from tvmopt.transform.raise_tensor_ir import RaiseTensorIR
 
@@ -18,7 +18,7 @@ def simplify_passes() -> list[tvm.transform.Pass]:
     return [
         RaiseTensorIR(),
         DecomposeAttention(),
-        PairwiseExtrema(),
+        PairwiseInputs(),
         RaiseSoftmax(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),

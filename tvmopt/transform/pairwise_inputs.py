@@ -1,11 +1,12 @@
-"""Rewrite ONNX Max and Min of several tensors as elementwise operators, without a copy.
+"""Rewrite ONNX Max, Min, Sum and Mean of several tensors as elementwise operators, without a copy.
 
 before -> after: ``max(stack((broadcast_to(a), b, c), axis=0), axis=0)`` ->
-``maximum(maximum(a, b), c)``, and likewise for ``min``.
+``maximum(maximum(a, b), c)``; likewise for ``min``, and for ``sum`` with ``add``; ``mean`` divides
+the sum.
 
-TVM's importer emits the first version, a reduction, which loses NaN of all tensors but the last.
-The second version propagates NaN of any tensor (:mod:`tvmopt.kernels.passes.keep_nan`), as ONNX
-Runtime does.
+TVM's importer emits the first version, a reduction. It copies all tensors, no convolution fuses
+with it, and max and min lose NaN of all tensors but the last. The second version propagates NaN of
+any tensor (:mod:`tvmopt.kernels.passes.keep_nan`), as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.rewrite import rewrite_functions
 
-_PAIRWISE = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum}
+_PAIRWISE = {
+    "relax.max": relax.op.maximum,
+    "relax.min": relax.op.minimum,
+    "relax.sum": relax.op.add,
+    "relax.mean": relax.op.add,
+}
 
 
 @mutator
@@ -38,7 +44,11 @@ class _Pairwise(PyExprMutator):
         if len(fields) > 1:  # the first operand sets the shape
             fields[1:] = [self._narrow(field) for field in fields[1:]]
         pairwise = _PAIRWISE[_name(call)]
-        return functools.reduce(lambda a, b: self.builder_.normalize(pairwise(a, b)), fields)
+        found = functools.reduce(lambda a, b: self.builder_.normalize(pairwise(a, b)), fields)
+        if _name(call) == "relax.mean":
+            count = relax.const(len(fields), found.ty.dtype)
+            return self.builder_.normalize(relax.op.divide(found, count))
+        return found
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
@@ -55,9 +65,9 @@ def _name(expr: relax.Expr) -> str:
     return str(expr.op.name) if is_operator else ""
 
 
-@tvm.transform.module_pass(opt_level=0, name="PairwiseExtrema")
-class PairwiseExtrema:
-    """Rewrite max and min of stacked tensors pairwise; see the module docstring."""
+@tvm.transform.module_pass(opt_level=0, name="PairwiseInputs")
+class PairwiseInputs:
+    """Rewrite reductions of stacked tensors pairwise; see the module docstring."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to every Relax function of ``mod``."""
