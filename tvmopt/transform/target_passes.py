@@ -32,6 +32,7 @@ from tvmopt.transform.plain_names import PlainNames
 from tvmopt.transform.recompute_indices import RecomputeIndices
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.split_concat import SplitConcat
+from tvmopt.transform.wide_pools import wide_pools
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
@@ -117,7 +118,7 @@ _CPU = TargetPasses(
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
     attention=attention_on_cpu,
-    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd),
+    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd) | wide_pools(),
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],
