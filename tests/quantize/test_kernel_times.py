@@ -58,6 +58,19 @@ def test_a_deadline_and_a_gpu_leave_the_roofline() -> None:
     assert kernel_times(model, LOW, before, gpu, math.inf) is before
 
 
+def test_the_heaviest_layers_are_predicted_and_the_rest_is_scaled_alike(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Time ends after one of two layers, of which the second is twice as heavy."""
+    clock = itertools.count()
+    monkeypatch.setattr("tvmopt.quantize.kernel_times.time.monotonic", lambda: next(clock))
+    model, flat = _convolutions(48, 48, 96), _flat(2).seconds
+    before = LayerTimes({k: s * (1 + k[0]) for k, s in flat.items()}, frozenset(), 1.0)
+    found = kernel_times(model, LOW, before, AMX, 0.5).seconds
+    whole = kernel_times(model, LOW, before, AMX, math.inf).seconds
+    for dtype in DTYPES:
+        assert found[1, dtype] == whole[1, dtype] != whole[0, dtype]
+        assert found[0, dtype] == pytest.approx(found[1, dtype] / 2)
+
+
 def test_a_layer_of_unknown_work_is_left_out() -> None:
     nothing = LayerTimes({}, frozenset(), 1.0)
     assert not kernel_times(_convolutions(8, 8), LOW, nothing, AMX, math.inf).seconds

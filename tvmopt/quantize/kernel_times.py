@@ -3,13 +3,18 @@
 Each layer is predicted alone, with the kernel that the build would choose. In a roofline that
 memory bounds, two 16-bit floats are equal; as kernels they differ by a factor of 4 where the CPU
 has dot products of one and converts the other to float32.
+
+Layers that the roofline calls the heaviest come first. Those that time does not reach keep the
+roofline's time, times the median ratio of the prediction to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 
 import onnx
 from tvm import relax
@@ -43,7 +48,7 @@ def kernel_times(
     Args:
         model: A prepared float32 model with static shapes.
         dtypes: Dtypes to predict beside float32.
-        roofline: Times that stay for a GPU, and for layers without a kernel of their own.
+        roofline: Times that stay for a GPU, and scaled ones for layers that are not predicted.
         target: The target.
         deadline: Value of ``time.monotonic()`` after which no layer is begun.
     """
@@ -52,7 +57,11 @@ def kernel_times(
         return roofline
     calls = _layer_calls(model, layout_of_layers(arch))
     keys = {i: layer_key(call) for i, call in calls.items() if (i, FLOAT) in roofline.seconds}
-    distinct = {key: calls[index] for index, key in keys.items()}
+    work: Counter[Hashable] = Counter()
+    for index, key in keys.items():
+        work[key] += roofline.seconds[index, FLOAT]
+    heaviest_first = sorted(keys.items(), key=lambda pair: -work[pair[1]])
+    distinct = {key: calls[index] for index, key in heaviest_first}
     rows = _predicted([*distinct.values()], (FLOAT, *dtypes), target, deadline)
     by_key = dict(zip(distinct, rows, strict=True))
     predicted = {
@@ -61,7 +70,20 @@ def kernel_times(
         for dtype, seconds in by_key[key].items()
     }
     bandwidth = arch.l3_bandwidth * arch.cores * HERTZ
-    return LayerTimes({**roofline.seconds, **predicted}, roofline.compute_bound, bandwidth)
+    times = {**_scaled(roofline.seconds, predicted), **predicted}
+    return LayerTimes(times, roofline.compute_bound, bandwidth)
+
+
+def _scaled(
+    roofline: Mapping[tuple[int, str], float], predicted: Mapping[tuple[int, str], float]
+) -> dict[tuple[int, str], float]:
+    """Return the roofline's seconds, scaled by dtype as those of the predicted layers are."""
+    ratios: dict[str, list[float]] = {}
+    for (index, dtype), seconds in predicted.items():
+        if roofline[index, dtype] > 0:
+            ratios.setdefault(dtype, []).append(seconds / roofline[index, dtype])
+    scales = {dtype: statistics.median(found) for dtype, found in ratios.items()}
+    return {key: seconds * scales.get(key[1], 1.0) for key, seconds in roofline.items()}
 
 
 def _layer_calls(model: onnx.ModelProto, layout: str) -> dict[int, relax.Call]:

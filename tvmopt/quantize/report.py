@@ -25,7 +25,8 @@ class LayerCost:
         op: ONNX operator.
         dtype: dtype of the converted layer.
         source: ``"measured"``: outputs of the model were compared. ``"estimated"``: time ran out;
-            the error of the layer's own result stands for the output error. ``"not convertible"``:
+            the error is that of the layer's own result, times the gain (output error over own
+            error) that another dtype of the layer has, or the median layer. ``"not convertible"``:
             the layer stays float, for ``reason``.
         error: Error power over signal power of the worst output, averaged over batches; infinite
             on overflow. For integer outputs, the fraction that differs.
