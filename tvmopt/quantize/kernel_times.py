@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 import onnx
@@ -57,7 +57,7 @@ def kernel_times(
         return roofline
     calls = _layer_calls(model, layout_of_layers(arch))
     keys = {i: layer_key(call) for i, call in calls.items() if (i, FLOAT) in roofline.seconds}
-    work: Counter[Hashable] = Counter()
+    work: defaultdict[Hashable, float] = defaultdict(float)
     for index, key in keys.items():
         work[key] += roofline.seconds[index, FLOAT]
     heaviest_first = sorted(keys.items(), key=lambda pair: -work[pair[1]])
