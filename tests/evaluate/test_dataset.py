@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import numpy as np
@@ -284,7 +285,10 @@ def test_few_samples_calibrate_on_their_first_quarter(samples):
 def test_a_single_sample_is_every_part():
     data = _dataset(1)
     for part in ("calibrate", "evaluate", "heldout"):
-        np.testing.assert_array_equal(data.split(part).arrays["x"], data.arrays["x"])
+        chosen = data.split(part)
+        np.testing.assert_array_equal(chosen.arrays["x"], data.arrays["x"])
+        np.testing.assert_array_equal(chosen.labels, data.labels)
+        assert dataclasses.replace(chosen, arrays=data.arrays, labels=data.labels) == data
 
 
 def test_unknown_part():

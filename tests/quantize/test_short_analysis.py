@@ -1,4 +1,4 @@
-"""What a sensitivity analysis does where time is short: gains, sums of errors, cut measurements."""
+"""A sensitivity analysis with little time: gains, scaled errors, measurements that time cuts."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Judge:
         scored: dict[int, np.ndarray] = {}
         kept: dict[int, Sequence[np.ndarray]] = {}
         losses: dict[int, float] = {}
-        drops: list[float] = []
+        drops: dict[int, float] = {}
         start, computed, is_cut = time.monotonic(), 0, False
         for at in order:
             batch, want = self._batches[at], self._expected[at]
@@ -225,7 +225,7 @@ class Judge:
             if self._asked is not None:
                 kept[at] = self._asked.kept(at, got)
             losses[at] = 1 - meter.last_cosine
-            drops.append(drop)
+            drops[at] = drop
             hopeless = losses[at] > _HOPELESS * bar.cosine_loss(dtype)
             is_cut = most is None and time.monotonic() > deadline and len(losses) < len(order)
             if is_cut or (hopeless and coarse and not patient):
@@ -236,15 +236,14 @@ class Judge:
         measured = MeasuredAccuracy(
             meter.result(),
             sum(self._rows(at) for at in losses),
-            tuple(drops),
+            tuple(drops.values()),
             tuple(losses.values()) if everywhere else (),
         )
-        drop_of = dict(zip(losses, drops, strict=True))
         if len(losses) < len(order) or most is not None:
-            return JointVerdict(measured.accuracy, False, drops=drop_of, is_cut=is_cut)
+            return JointVerdict(measured.accuracy, False, drops=drops, is_cut=is_cut)
         if self._asked is None:
             verdict = self._by_fidelity(measured, dtype, bar, meter, scored)
-            return dataclasses.replace(verdict, drops=drop_of)
+            return dataclasses.replace(verdict, drops=drops)
 
         def is_close() -> bool:
             return self._scored and self._by_scored(measured, dtype, bar, scored).holds

@@ -77,7 +77,7 @@ def kernel_times(
 def _scaled(
     roofline: Mapping[tuple[int, str], float], predicted: Mapping[tuple[int, str], float]
 ) -> dict[tuple[int, str], float]:
-    """Return the roofline's seconds, scaled by dtype as those of the predicted layers are."""
+    """Return the roofline's seconds, times the median ratio of a prediction to it in the dtype."""
     ratios: dict[str, list[float]] = {}
     for (index, dtype), seconds in predicted.items():
         if roofline[index, dtype] > 0:

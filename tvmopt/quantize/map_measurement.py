@@ -122,10 +122,10 @@ class MapMeasurement:
     def _is_sound(self, judged: JointVerdict, dtype: str) -> bool:
         """Return whether a verdict on some of the samples lets the map be assumed."""
         is_near = 1 - judged.accuracy.cosine <= dtype_table.dtype(dtype).cosine_loss
-        drop = judged.accuracy.drop * self._drop_over_drop_of(judged.drops)
+        drop = judged.accuracy.drop * self._all_over_some(judged.drops)
         return is_near or drop <= self._analysis.bar.max_drop
 
-    def _drop_over_drop_of(self, some: Collection[int]) -> float:
+    def _all_over_some(self, some: Collection[int]) -> float:
         """Return the drop of all samples over that of some, in the known model that loses most."""
         known = max(self._known.values(), key=lambda v: v.accuracy.drop, default=None)
         if known is None or not some or not set(some) < set(known.drops):
@@ -160,15 +160,15 @@ class MapMeasurement:
         if not self._has_integers:
             few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
             left -= few * self._measurement_s + self._biases_s
-        if self._mixed_biases is None and self._mixes_biases:
+        if self._mixed_biases is None and self._fitted_ranges is not None:
             left -= self._measurement_s  # what is done once takes about as long
         return left / max(self._measurement_s, 1e-6)
 
     @property
-    def _mixes_biases(self) -> bool:
-        """Whether the calibration fitted layers, so that a map with int8 has biases to correct."""
+    def _fitted_ranges(self) -> Ranges | None:
+        """The ranges, where the calibration fitted layers so that maps correct biases; else None."""
         ranges = self._analysis.setting.ranges
-        return ranges is not None and bool(ranges.roundings)
+        return ranges if ranges is not None and ranges.roundings else None
 
     @property
     def _has_integers(self) -> bool:
@@ -280,16 +280,16 @@ class MapMeasurement:
         They stay where all layers are int8, where the calibration did not fit layers, and where
         time is short.
         """
-        setting, self._setup_s = self._analysis.setting, 0.0
+        setting, fitted, self._setup_s = self._analysis.setting, self._fitted_ranges, 0.0
         dtypes = set(by_name.values())
-        if setting.ranges is None or not self._mixes_biases or "int8" not in dtypes:
+        if fitted is None or "int8" not in dtypes:
             return None
         start = time.monotonic()
         if len(dtypes) < 2 or start + self._biases_s > deadline:
             return None
         if self._mixed_biases is None:
             inputs = [batch.inputs for batch in self._analysis.batches]
-            self._mixed_biases = MixedBiases(setting.model, setting.ranges, inputs, setting.scheme)
+            self._mixed_biases = MixedBiases(setting.model, fitted, inputs, setting.scheme)
             self._setup_s = time.monotonic() - start
         found = self._mixed_biases(by_name)
         self._biases_s = time.monotonic() - start - self._setup_s

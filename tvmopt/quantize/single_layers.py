@@ -32,7 +32,7 @@ _SINGLE_BATCHES = {dtype: 3 if dtype in HALF_FLOATS else 8 for dtype in LOW_DTYP
 # benchmarks/results/2026-11-28-near-ties.md.
 _COMPARED_BATCHES = 16
 _SHARE_OF_RECORDING = 0.3
-_HOPELESS = 1.0  # error power of a layer's own result, over the power of the result
+_BROKEN = 1.0  # error power of a layer's own result, over the power of the result
 
 
 def with_errors(
@@ -79,13 +79,13 @@ def _estimated_by_gain(costs: Costs, own: Costs) -> Costs:
     gains: dict[int, float] = {}
     for key in sorted(own, key=lambda key: own[key].error):  # the largest error says the most
         error, own_error = costs[key].error, own[key].error
-        if costs[key].source == MEASURED and math.isfinite(error) and 0 < own_error < _HOPELESS:
+        if costs[key].source == MEASURED and math.isfinite(error) and 0 < own_error < _BROKEN:
             gains[key[0]] = error / own_error
     median = statistics.median(gains.values()) if gains else 1.0
     return {
         key: dataclasses.replace(costs[key], error=min(1.0, gains.get(key[0], median) * cost.error))
         for key, cost in own.items()
-        if costs[key].source == ESTIMATED and cost.error < _HOPELESS
+        if costs[key].source == ESTIMATED and cost.error < _BROKEN
     }
 
 
@@ -168,7 +168,7 @@ class _SingleLayers:
 
         def by_own_error(dtype: str) -> float:
             error = costs[layer.index, dtype].error
-            return -error if error < _HOPELESS else 0.0
+            return -error if error < _BROKEN else 0.0
 
         wanted = sorted(self._dtypes(layer, costs), key=by_own_error)
         scores = self.analysis.judge.class_scores

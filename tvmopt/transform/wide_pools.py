@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from tvm import relax, te, topi
 
+from tvmopt.transform.wide_sums import in_float32
+
 _POOLS = {
     "relax.nn.max_pool1d": topi.nn.pool1d,
     "relax.nn.max_pool2d": topi.nn.pool2d,
@@ -32,9 +34,9 @@ def _legalize(
     if str(data.ty.dtype) != "bfloat16" or attrs.out_layout != attrs.layout:
         return call.op.get_attr("FLegalize")(builder, call)
 
-    def in_float32(x: te.Tensor) -> te.Tensor:
-        pooled = pool(
-            topi.cast(x, "float32"),
+    def pooled(x: te.Tensor) -> te.Tensor:
+        return pool(
+            x,
             kernel=attrs.pool_size,
             stride=attrs.strides,
             dilation=attrs.dilation,
@@ -43,7 +45,5 @@ def _legalize(
             ceil_mode=attrs.ceil_mode,
             layout=attrs.layout,
         )
-        return topi.cast(pooled, "bfloat16")
 
-    hint = call.op.name.removeprefix("relax.nn.")
-    return builder.call_te(in_float32, data, primfunc_name_hint=hint)
+    return in_float32(builder, call, pooled)

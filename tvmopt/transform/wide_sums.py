@@ -64,17 +64,31 @@ def _legalize(
     call: relax.Call,
 ) -> relax.Expr:
     [data] = call.args
-    dtype, shape = str(data.ty.dtype), data.ty.shape
     axes = _axes(call)
-    if dtype not in HALF_FLOATS or shape is None or not axes:
+    if str(data.ty.dtype) not in HALF_FLOATS or data.ty.shape is None or not axes:
         return call.op.get_attr("FLegalize")(builder, call)
     keepdims = bool(call.attrs.keepdims)
+    return in_float32(builder, call, lambda x: compute(x, axes, keepdims))
 
-    def in_float32(x: te.Tensor) -> te.Tensor:
-        return topi.cast(compute(topi.cast(x, _WIDE), axes, keepdims), dtype)
 
-    hint = call.op.name.removeprefix("relax.")
-    return builder.call_te(in_float32, data, primfunc_name_hint=hint)
+def in_float32(
+    builder: relax.BlockBuilder, call: relax.Call, compute: Callable[[te.Tensor], te.Tensor]
+) -> relax.Expr:
+    """Return a call of one function that computes in float32, and rounds the result.
+
+    Args:
+        builder: The builder.
+        call: A call with one operand, of 16 bits.
+        compute: The result, of the operand in float32.
+    """
+    [data] = call.args
+    dtype = str(data.ty.dtype)
+
+    def rounded(x: te.Tensor) -> te.Tensor:
+        return topi.cast(compute(topi.cast(x, _WIDE)), dtype)
+
+    hint = call.op.name.removeprefix("relax.").removeprefix("nn.")
+    return builder.call_te(rounded, data, primfunc_name_hint=hint)
 
 
 def _axes(call: relax.Call) -> list[int]:
