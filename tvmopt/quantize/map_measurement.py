@@ -166,7 +166,7 @@ class MapMeasurement:
 
     @property
     def _fitted_ranges(self) -> Ranges | None:
-        """The ranges, where the calibration fitted layers so that maps correct biases; else None."""
+        """The ranges, where the calibration fitted layers: maps correct their biases; else None."""
         ranges = self._analysis.setting.ranges
         return ranges if ranges is not None and ranges.roundings else None
 
