@@ -208,6 +208,9 @@ PRODUCTS: dict[str, _Make] = {
     "ragged channels": convolution(channels=18, outputs=40, padding=PAD, epilogue=4),
     "one tile block and a half": convolution(kernel=(1, 1), channels=64, outputs=48, epilogue=4),
     "few channels, odd outputs": convolution(channels=5, outputs=19, epilogue=2),
+    "few channels, odd width": convolution((9, 13), channels=8, padding=PAD, kernel=(3, 5)),
+    "few channels, one column": convolution((9, 3), channels=4, kernel=(2, 3), epilogue=3),
+    "few channels, dilated": convolution((9, 11), channels=8, dilation=(1, 2), outputs=32),
     "two images": convolution(batch=2, padding=PAD, epilogue=3),
     "weight of another call": convolution(constant=False, padding=PAD),
     "grouped": convolution(channels=32, outputs=64, groups=2, epilogue=2),
@@ -230,6 +233,9 @@ WITHOUT_TILES = ["grouped", "matmul of many, narrow"]
 ON_TILES = [
     ("3x3", "bytes"), ("3x3 strided", "bfloat16"), ("ragged channels", "bytes"),
     ("few channels, odd outputs", "bfloat16"), ("weight of another call", "bytes"),
+    ("7x7 of an image", "bytes"), ("7x7 of an image", "bfloat16"),
+    ("few channels, odd width", "bytes"), ("few channels, odd width", "bfloat16"),
+    ("few channels, dilated", "bfloat16"),
     ("blocked 3x3", "bytes"), ("matmul", "bfloat16"), ("matmul of one row", "bytes"),
     ("matmul ragged", "bytes"), ("matmul of many, each with its own", "bfloat16"),
 ]  # fmt: skip
@@ -325,6 +331,17 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
         check.result()
     for hint in hints[1::29]:
         emit(case.func, hint)  # none is refused
+
+
+@needs_emulator
+def test_rows_apart_from_columns_are_no_tile(tiles: Cpu) -> None:
+    """An output of one column: rows of a tile would be image lines, with an axis in between."""
+    case = whole(PRODUCTS["few channels, one column"], BYTES, tiles)
+    hints = [r.hint for r in DefaultPolicy(case.func, tiles.arch).ranked]
+    of_tiles = [hint for hint in hints if isinstance(hint, MatrixTileConfig)]
+    assert all(set(hint.register_tile[:-1]) == {1} for hint in of_tiles)
+    for hint in of_tiles:
+        emit(case.func, hint)
 
 
 @needs_emulator

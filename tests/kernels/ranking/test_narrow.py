@@ -146,6 +146,37 @@ def test_a_short_sum_gets_a_step_that_divides_it(depth) -> None:
     assert depth % tile.block_k == 0
 
 
+@pytest.mark.parametrize(
+    ("channels", "kernel", "dilation", "taps", "nbytes"),
+    [(4, 7, 1, 7, 28), (16, 3, 1, 3, 48), (16, 5, 1, 0, 16), (32, 3, 1, 0, 32), (8, 3, 2, 0, 8)],
+)
+def test_a_step_has_the_columns_of_a_kernel_that_fill_it(
+    channels, kernel, dilation, taps, nbytes
+) -> None:
+    """The data of neighbouring columns is contiguous, unless they are dilated."""
+    func = function(
+        "sapphirerapids",
+        lambda x, w: op.nn.conv2d(
+            x, w, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32", dilation=dilation
+        ),
+        ((1, 24, 24, channels), "uint8"),
+        ((kernel, kernel, channels, 32), "int8"),
+    )
+    form = match_contraction(func, collapse=False)
+    assert not isinstance(form, Refusal)
+    tile = form.tile(ARCHS["sapphirerapids"])
+    assert tile is not None
+    assert (tile.taps, tile.kbytes) == (taps, nbytes)
+
+
+def test_rows_that_cross_cache_lines_take_longer_to_load() -> None:
+    tile = find_tile(ARCHS["sapphirerapids"], "uint8", "int8")
+    assert tile is not None
+    one = dataclasses.replace(tile, row_blocks=1, column_blocks=1)
+    assert step_cycles(one, 16) > step_cycles(one, 64) == step_cycles(one, 128)
+    assert step_cycles(dataclasses.replace(one, kbytes=16), 16) <= step_cycles(one, 64)
+
+
 def test_a_step_of_tiles_costs_more_with_more_tiles() -> None:
     tile = find_tile(ARCHS["sapphirerapids"], "uint8", "int8")
     assert tile is not None

@@ -15,7 +15,12 @@ from tvmopt.kernels.cpu.common.nest import (
     is_constant,
     only_reduction,
 )
-from tvmopt.kernels.cpu.common.stage import collapse_axes, collapse_map, contiguous_tail
+from tvmopt.kernels.cpu.common.stage import (
+    collapse_axes,
+    collapse_map,
+    contiguous_tail,
+    divisors,
+)
 from tvmopt.kernels.cpu.intrinsics import (
     DotIntrinsic,
     TileIntrinsic,
@@ -23,6 +28,7 @@ from tvmopt.kernels.cpu.intrinsics import (
     find_tile,
     largest_step,
 )
+from tvmopt.kernels.cpu.intrinsics.tile import MOST_BYTES
 from tvmopt.kernels.exact_pairs import has_exact_pairs
 from tvmopt.kernels.workload import Refusal
 
@@ -68,9 +74,13 @@ class ContractionForm(TiledForm):
             return None
         if not self.data_first:
             return None
-        step = largest_step(self.facts.axes[self.contiguous].extent * itemsize)
+        nbytes = self.facts.axes[self.contiguous].extent * itemsize
+        step = largest_step(nbytes)
         whole = self.run == self.facts.axes[self.vector].extent  # no grouped convolution
-        return dataclasses.replace(found, kbytes=step) if step and whole else None
+        if step is None or not whole:
+            return None
+        taps = self._taps(MOST_BYTES // nbytes)
+        return dataclasses.replace(found, kbytes=step * max(1, taps), taps=taps)
 
     def depth(self, arch: CpuArch) -> int:
         """Return the K granularity of the dot-product instruction on ``arch``; 1 without one."""
@@ -82,6 +92,20 @@ class ContractionForm(TiledForm):
         last = self.facts.reduction[-1]
         grouped = self.depth(arch) if self.contiguous == last else 1
         return self.facts.axes[last].extent // grouped
+
+    @property
+    def taps_axis(self) -> int:
+        """Index of the kernel's width, whose columns follow each other in the data; -1 if none."""
+        axes, channels = self.facts.axes, self.facts.axes[self.contiguous].extent
+        found = [i for i in self.facts.reduction if self.data.strides[i] == channels]
+        return next((i for i in found if axes[i].extent > 1), -1)
+
+    def _taps(self, most: int) -> int:
+        """Return the most columns of the kernel, up to ``most``, that divide its width; 0 if 1."""
+        if self.taps_axis < 0 or most < 2:
+            return 0
+        taps = divisors(self.facts.axes[self.taps_axis].extent, most)[-1]
+        return taps if taps > 1 else 0
 
     @property
     def data_first(self) -> bool:

@@ -23,7 +23,7 @@ COLUMNS = 16
 _BYTES = 4  # bytes of K per accumulator and multiply
 # The fields in an intrinsic's registered name, in order.
 _SHAPE = (
-    "rows", "row_blocks", "column_blocks", "kbytes", "step", "line_step", "pitch", "weight_axes",
+    "rows", "row_blocks", "column_blocks", "kbytes", "step", "line_step", "taps", "weight_axes",
 )  # fmt: skip
 
 
@@ -42,8 +42,9 @@ class TileIntrinsic:
           ...                     ...                 ...
 
     The accumulators have axes ``(row, column)``, or ``(line, row, column)`` with ``line_step``. The
-    data has axes ``(row, k)``, ``(line, row, k)``, or, with ``pitch``, no row axis. A block of one
-    row has no row axis; its loop stays outside. Further axes of extent 1 may come first.
+    data has axes ``(row, k)`` or ``(line, row, k)``; with ``taps``, K has two axes, ``(tap, k)``,
+    and the tap moves along the data's rows. A block of one row has no row axis; its loop stays
+    outside. Further axes of extent 1 may come first.
 
     Attributes:
         name: Name in hints, logs and errors.
@@ -63,8 +64,8 @@ class TileIntrinsic:
         line_step: 0 if the second row block continues the first. Otherwise the row blocks lie on
             two image lines, and this is their distance in lines of the data: the stride of a
             convolution along the height.
-        pitch: 0, or the row stride in elements if rows overlap and have no axis of their own:
-            channels times the stride along the width, for few channels.
+        taps: 0, or the number of neighbouring columns of a convolution kernel in a K step. Their
+            data is contiguous where a K step has all channels: few channels fill a tile.
         weight_axes: Number of weight axes between the column blocks and K, of extent 1 in a block:
             height and width of a convolution kernel.
         data_as: Dtype of the data's buffer if it differs from ``data``: the ``buffer_dtype`` of the
@@ -86,7 +87,7 @@ class TileIntrinsic:
     kbytes: int = MOST_BYTES
     step: int = 1
     line_step: int = 0
-    pitch: int = 0
+    taps: int = 0
     weight_axes: int = 0
     data_as: str = ""
     weight_as: str = ""
@@ -97,17 +98,20 @@ class TileIntrinsic:
         _check("column_blocks", self.column_blocks, (1, 2), "1 or 2")
         allowed = range(_BYTES, MOST_BYTES + 1, _BYTES)
         _check("kbytes", self.kbytes, allowed, "a multiple of 4 up to 64")
-        if self.step < 1 or min(self.line_step, self.pitch, self.weight_axes) < 0:
+        if self.step < 1 or min(self.line_step, self.taps, self.weight_axes) < 0:
             raise ValueError(
-                f"step must be at least 1, and line_step, pitch and weight_axes 0, but got {self}"
+                f"step must be at least 1, and line_step, taps and weight_axes 0, but got {self}"
             )
         if self.line_step and (self.row_blocks == 1 or self.rows == 1):
             raise ValueError(
                 f"line_step must come with 2 row blocks of at least 2 rows, but got "
                 f"{self.row_blocks=} and {self.rows=}"
             )
-        if self.pitch and self.step != 1:
-            raise ValueError(f"pitch must come without step, but got {self.step=}")
+        if self.taps and self.kbytes % (_BYTES * self.taps):
+            raise ValueError(
+                f"kbytes must be whole groups of {_BYTES} for each tap, but got {self.kbytes=} for "
+                f"{self.taps=}"
+            )
         for stored, dtype in ((self.data_as, self.data), (self.weight_as, self.weight)):
             if stored and stored != dtypes.dtype(dtype).buffer_dtype:
                 rule = " and ".join(
@@ -131,6 +135,11 @@ class TileIntrinsic:
     def block_k(self) -> int:
         """Elements of K per step."""
         return int(self.kbytes // dtypes.itemsize(self.data))
+
+    @property
+    def tap_k(self) -> int:
+        """Elements of K of a tap, or of a step without taps."""
+        return self.block_k // max(1, self.taps)
 
     @property
     def function(self) -> str:
@@ -184,8 +193,8 @@ def _check(name: str, value: int, allowed: range | tuple[int, ...], rule: str) -
         raise ValueError(f"{name} of a tile intrinsic must be {rule}, but got {value}")
 
 
-# (line, row, column, k) -> index: variables in the description, numbers in an address.
-_Index = Callable[[Any, Any, Any, Any], str]
+# (line, row, column, tap, k) -> index: variables in the description, numbers in an address.
+_Index = Callable[[Any, Any, Any, Any, Any], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +213,7 @@ class _Operand:
 
     @property
     def element(self) -> str:
-        return f"{self.name}[{self.index('vl', 'vi', 'vj', 'vk')}]"
+        return f"{self.name}[{self.index('vl', 'vi', 'vj', 'vt', 'vk')}]"
 
     @property
     def strides(self) -> list[str]:
@@ -223,7 +232,7 @@ class _Operand:
     def address(self, tile: TileIntrinsic, row_block: int, column_block: int = 0) -> str:
         """Return the TVMScript address of a tile's first element."""
         line, row = (row_block, 0) if tile.line_step else (0, row_block * tile.rows)
-        return f"T.address_of({self.name}[{self.index(line, row, column_block * COLUMNS, 0)}])"
+        return f"T.address_of({self.name}[{self.index(line, row, column_block * COLUMNS, 0, 0)}])"
 
 
 def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Operand]:
@@ -232,33 +241,30 @@ def _operands(tile: TileIntrinsic) -> tuple[_Operand, _Operand, _Operand, _Opera
     data_lines = ((tile.row_blocks - 1) * tile.line_step + 1,) if tile.line_step else ()
     rows = tile.rows if tile.line_step else tile.block_rows
     single = rows == 1  # TVM drops loops of extent 1
-    row_shape: tuple[int, ...]
-    if single:
-        row_shape = (tile.block_k,)
-    elif tile.pitch:
-        row_shape = ((rows - 1) * tile.pitch + tile.block_k,)
-    else:
-        row_shape = ((rows - 1) * tile.step + 1, tile.block_k)
+    # Rows of the data that a block reads; TVM drops an axis of extent 1.
+    reach = (rows - 1) * tile.step + max(1, tile.taps)
+    row_shape = (tile.tap_k,) if reach == 1 else (reach, tile.tap_k)
 
-    def data_index(line: Any, row: Any, column: Any, k: Any) -> str:
+    def data_index(line: Any, row: Any, column: Any, tap: Any, k: Any) -> str:
         at_line = f"{line} * {tile.line_step}, " if tile.line_step else ""
-        if single:
+        if reach == 1:
             return str(k)
-        if tile.pitch:
-            return f"{at_line}{row} * {tile.pitch} + {k}"
-        return f"{at_line}{row} * {tile.step}, {k}"
+        at_row = [*([] if single else [f"{row} * {tile.step}"]), *([tap] if tile.taps else [])]
+        return f"{at_line}{' + '.join(map(str, at_row))}, {k}"
 
-    def weight_index(line: Any, row: Any, column: Any, k: Any) -> str:
-        middle = "0, " * tile.weight_axes
+    def weight_index(line: Any, row: Any, column: Any, tap: Any, k: Any) -> str:
+        middle = "0, " * (tile.weight_axes - bool(tile.taps)) + f"{tap}, " * bool(tile.taps)
         depth = tile.depth
         return f"{column} // {COLUMNS}, {middle}{k} // {depth}, {column} % {COLUMNS}, {k} % {depth}"
 
-    def sums_index(line: Any, row: Any, column: Any, k: Any) -> str:
+    def sums_index(line: Any, row: Any, column: Any, tap: Any, k: Any) -> str:
         axes = [*([line] if tile.line_step else []), *([] if single else [row]), column]
         return ", ".join(map(str, axes))
 
-    ones = (1,) * tile.weight_axes
-    weight_shape = (tile.column_blocks, *ones, tile.kbytes // _BYTES, COLUMNS, tile.depth)
+    kernel = (1,) * tile.weight_axes
+    if tile.taps:
+        kernel = (*kernel[:-1], tile.taps)
+    weight_shape = (tile.column_blocks, *kernel, tile.tap_k // tile.depth, COLUMNS, tile.depth)
     shape = (*lines, *(() if single else (rows,)), tile.block_columns)
     return (
         _Operand("A", (*data_lines, *row_shape), tile.data_as or tile.data, data_index),
@@ -284,10 +290,11 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
             [accumulator, data, weight],
             [accumulator],
         )
-        loops["k"] = tile.block_k
+        loops |= {"t": tile.taps} if tile.taps else {}
+        loops["k"] = tile.tap_k
         factors = _value(tile, data, tile.data), _value(tile, weight, tile.weight)
         body = f"{accumulator.element} + {factors[0]} * {factors[1]}"
-        distance = str(tile.pitch) if tile.pitch else _distance(data, tile.step)
+        distance = _distance(data, tile.step)
         arguments = [
             *(data.address(tile, block) for block in row_blocks),
             f"T.int64({int(dtypes.itemsize(tile.data))}) * T.cast({distance}, 'int64')",
@@ -308,7 +315,7 @@ def _sources(tile: TileIntrinsic, part: str) -> tuple[str, str]:
         f"for {', '.join(loops)} in T.grid({', '.join(map(str, loops.values()))}):",
         "    with T.sblock('tile'):",
         *(
-            f"        v{name} = T.axis.{'reduce' if name == 'k' else 'spatial'}({extent}, {name})"
+            f"        v{name} = T.axis.{'reduce' if name in 'tk' else 'spatial'}({extent}, {name})"
             for name, extent in loops.items()
         ),
         f"        {writes[0].element} = {body}",

@@ -75,12 +75,17 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
         inner.append(within)
     reduction = [loops[i] for i in facts.reduction]
     last = facts.reduction.index(form.contiguous)
-    reduction[last], k_tile = sch.split(reduction[last], [None, tile.block_k])
+    reduction[last], k_tile = sch.split(reduction[last], [None, tile.tap_k])
+    taps = []
+    if tile.taps:
+        across = facts.reduction.index(form.taps_axis)
+        reduction[across], within_step = sch.split(reduction[across], [None, tile.taps])
+        taps = [within_step]
     units = unit_loops(facts, loops)
     around = [*units, *(outer[position] for position in hint.loop_order)]
     single = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size == 1]
     tiled = [loop for loop, size in zip(inner, hint.register_tile, strict=True) if size > 1]
-    sch.reorder(*around, *single, *reduction, *tiled, k_tile)
+    sch.reorder(*around, *single, *reduction, *tiled, *taps, k_tile)
     depth = len(around)
     sch.reverse_compute_at(stored, around[-1], preserve_unit_loops=True)
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
@@ -112,6 +117,8 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     rows = [i for i, size in zip(form.facts.spatial, sizes, strict=False) if size > 1]
     if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
         return Refusal(f"a register tile of {hint.register_tile} is not made of AMX tiles")
+    if rows and rows != list(form.facts.spatial[-1 - len(rows) : -1]):
+        return Refusal("an axis lies between the rows and the columns of the tile")
     if any(form.weight.strides[i] != 0 for i in rows):
         return Refusal("the weight differs between rows of the tile (batched GEMM)")
     found = dataclasses.replace(found, column_blocks=width // _COLUMNS)

@@ -152,47 +152,49 @@ def test_convolution_of_width_7(target, kind):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("line_step", [0, 2])
 @pytest.mark.parametrize("kind", ["u8s8", "bf16"])
-def test_rows_that_overlap(target, kind, line_step):
-    """A 7 x 7 stem of stride 2: an A row is 8 pixels x 4 channels, and rows are 2 pixels apart."""
+def test_a_step_of_all_columns_of_a_kernel(target, kind, line_step):
+    """A 7 x 7 stem of stride 2: a K step is 7 pixels x 4 channels, and rows are 2 pixels apart."""
     itemsize = 4 // BY_NAME[kind].depth
-    blocks = {"row_blocks": 2} if line_step else {"row_blocks": 1}
+    kernel, channels, height, width, filters = 7, 4, 4, 16, 32
     tile = shaped(
-        BY_NAME[kind], rows=8, kbytes=32 * itemsize, pitch=8, line_step=line_step, **blocks
+        BY_NAME[kind],
+        rows=8,
+        kbytes=kernel * channels * itemsize,
+        taps=kernel,
+        step=2,
+        line_step=line_step,
+        row_blocks=2 if line_step else 1,
+        weight_axes=2,
     )
-    height, width, kernel, filters = 4, 16, 7, 32
-    lines, row = (height - 1) * 2 + kernel, (width - 1) * 8 + 32
-    data = te.placeholder((lines, row), tile.data, name="data")
-    shape = (kernel, filters // 16, 32 // tile.depth, 16, tile.depth)
+    lines, row = ((size - 1) * 2 + kernel for size in (height, width))
+    data = te.placeholder((lines, row, channels), tile.data, name="data")
+    shape = (filters // 16, kernel, kernel, channels // tile.depth, 16, tile.depth)
     weight = te.placeholder(shape, tile.weight, name="weight")
-    ky, k = te.reduce_axis((0, kernel), name="ky"), te.reduce_axis((0, 32), name="k")
+    ky, kx = (te.reduce_axis((0, kernel), name=name) for name in ("ky", "kx"))
+    k = te.reduce_axis((0, channels), name="k")
 
     def value(y, x, f):
-        left = data[y * 2 + ky, x * 8 + k]
-        right = weight[ky, f // 16, k // tile.depth, f % 16, k % tile.depth]
-        return te.sum(widened(left, tile) * widened(right, tile), axis=[ky, k])
+        left = data[y * 2 + ky, x * 2 + kx, k]
+        right = weight[f // 16, ky, kx, k // tile.depth, f % 16, k % tile.depth]
+        return te.sum(widened(left, tile) * widened(right, tile), axis=[ky, kx, k])
 
     sums = te.compute((height, width, filters), value, name="sums")
 
     def split(sch, loops):
-        y, x, f, ky, k = loops
+        y, x, f, ky, kx, k = loops
         x0, x1 = sch.split(x, [None, tile.rows])
         f0, f1 = sch.split(f, [None, tile.block_columns])
         if line_step:
             y, y1 = sch.split(y, [None, 2])
-            return [y, x0, f0], [ky], [y1, x1, f1, k]
-        return [y, x0, f0], [ky], [x1, f1, k]
+            return [y, x0, f0], [ky], [y1, x1, f1, kx, k]
+        return [y, x0, f0], [ky], [x1, f1, kx, k]
 
     func = tensorized(te.create_prim_func([data, weight, sums]), tile, split)
     rng = np.random.default_rng(6)
-    image = random(rng, tile.data, (lines, row))
-    weights = random(rng, tile.weight, (kernel, 32, filters))
+    image = random(rng, tile.data, (lines, row, channels))
+    weights = random(rng, tile.weight, (kernel, kernel * channels, filters))
     out = np.zeros((height, width, filters), tile.accumulator)
-    got, _ = call(build(func, target), image, packed(weights, tile), out)
-    rows_of = np.stack(
-        [
-            image[2 * y : 2 * y + kernel, 8 * x : 8 * x + 32].ravel()
-            for y in range(height)
-            for x in range(width)
-        ]
-    )
+    panels = packed(weights.reshape(kernel, kernel, channels, filters), tile)
+    got, _ = call(build(func, target), image, np.ascontiguousarray(np.moveaxis(panels, 2, 0)), out)
+    rows_of = patches(image, kernel, 2, height, width)
     check(got.reshape(-1, filters), rows_of, weights.reshape(-1, filters), tile)

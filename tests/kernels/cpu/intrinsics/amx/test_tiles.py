@@ -32,7 +32,7 @@ def test_find_tile_knows_the_family():
 def test_names_are_stable_and_tell_shapes_apart():
     tile = shaped(U8S8, rows=9)
     assert tile.multiply == tile.multiply  # registered once
-    changes = [{"kbytes": 4}, {"step": 2}, {"line_step": 1}, {"pitch": 3}, {"weight_axes": 1}]
+    changes = [{"kbytes": 4}, {"step": 2}, {"line_step": 1}, {"taps": 2}, {"weight_axes": 1}]
     others = [tile, U8S8, BF16, *(shaped(tile, **change) for change in changes)]
     others += [shaped(BF16, data_as="uint16"), shaped(BF16, weight_as="uint16")]
     assert len({other.multiply for other in others}) == len(others)
@@ -56,10 +56,10 @@ def test_largest_step(nbytes, step):
         ({"kbytes": 6}, "kbytes of a tile intrinsic must be a multiple of 4 up to 64, but got 6"),
         ({"kbytes": 68}, "a multiple of 4 up to 64, but got 68"),
         ({"step": 0}, "step must be at least 1, .* but got .*step=0"),
-        ({"line_step": -1}, "line_step, pitch and weight_axes 0, but got .*line_step=-1"),
+        ({"line_step": -1}, "line_step, taps and weight_axes 0, but got .*line_step=-1"),
         ({"line_step": 1, "row_blocks": 1}, "2 row blocks of .* got self.row_blocks=1 and .*=16"),
         ({"line_step": 1, "rows": 1}, "at least 2 rows, but got self.row_blocks=2 and .*rows=1"),
-        ({"pitch": 8, "step": 2}, "pitch must come without step, but got self.step=2"),
+        ({"taps": 3}, "groups of 4 for each tap, but got self.kbytes=64 for self.taps=3"),
         ({"data_as": "uint16"}, "only bfloat16 can be kept as uint16, but got uint8"),
     ],
 )
