@@ -18,7 +18,7 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal
 
 _MOST_ROWS, _COLUMNS = 16, 16
-# Bytes of a cache line; lines that tile loads read per cycle; cycles of overhead per reduction step.
+# Bytes of a cache line; lines that tile loads read per cycle; cycles of overhead per step.
 _LINE_BYTES, _LINES, _STEP = 64, 2.0, 4.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
 # can be loaded ahead. Fit to 99 GEMMs and convolutions on an Emerald Rapids, 2 threads, see
