@@ -18,7 +18,7 @@ from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.analysis_time import phase_deadlines
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.dtype_map import DtypeMap, fastest
+from tvmopt.quantize.dtype_map import DtypeMap, fastest, nth_map
 from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
@@ -229,9 +229,19 @@ def test_noise_of_few_samples_leaves_most_layers_in_int8(choose, measurements):
 def test_all_layers_in_int8_are_enough_where_no_samples_can_show_more(choose):
     alone = {"int8": _undecided(0.006), "bfloat16": _undecided(0.005)}
     found = choose(lambda n: 0.006, alone, errors=MANY, verdict=_undecided)
-    assert len(found.judged) == 1  # of the map that would follow it
+    assert len(found.judged) == 2  # of the maps that would follow it
     assert set(found.chosen.dtypes) == {"int8"}
     assert found.chosen.is_undecided
+
+
+def test_maps_that_would_follow_a_refused_one_need_not_be_shown(choose):
+    """Evaluation judges them, so a drop within the limit is enough; a larger one is not."""
+    alone = {"int8": _undecided(0.006), "bfloat16": _undecided(0.005)}
+    for drop, following in ((0.009, 2), (0.012, 0)):
+        found = choose(lambda n, drop=drop: drop, alone, errors=MANY, verdict=_undecided)
+        maps = [nth_map(found.maps, n) for n in (1, 2)]
+        assert sum("int8" in m.dtypes for m in maps) == following
+        assert found.chosen == nth_map(found.maps, 0) and "int8" in found.chosen.dtypes
 
 
 def test_a_map_that_is_shown_is_sought_where_samples_can_show_one(choose):

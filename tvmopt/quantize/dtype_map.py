@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tvmopt.device import dtypes as dtype_table
 
-# Part of the predicted loss of a map, which the next one loses at most.
-LOSS_OF_NEXT = 0.5
+# Part of the predicted loss of a map, which the next one loses at most. The loss is an error power,
+# and a changed class takes an amplitude, its root: a quarter of the loss is half of the drop.
+LOSS_OF_NEXT = 0.25
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
 _WORTH_A_DOUBT = 0.9
 
@@ -85,7 +86,8 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
     """Return the fastest map, or the one that comes ``number`` places behind it.
 
     Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
-    fastest that loses at most half as much, by its predicted loss. float32 is the last.
+    fastest that loses at most half as much, by a quarter of the predicted loss. float32 is the
+    last.
     """
     found = fastest(maps)
     for _ in range(number):

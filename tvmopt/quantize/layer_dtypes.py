@@ -10,7 +10,7 @@ the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 
 Samples can be too few to show that a map meets the bar, also the one with all layers in a 16-bit
 float. One that is likely to is then undecided: it is chosen where it is clearly faster than what
-was shown. In the end the map is measured that follows the chosen one where evaluation refuses that.
+was shown. In the end the maps are measured that follow the chosen one where evaluation refuses that.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from tvmopt.quantize.map_measurement import MapMeasurement
 
 # Choices that are tried in turn on a few samples, each with half of the loss allowed before.
 _ASSUMED = 3
+# Maps that are measured for the case that evaluation refuses the ones before.
+_FURTHER = 2
 
 
 def choose_layer_dtypes(
@@ -63,7 +65,7 @@ def choose_layer_dtypes(
     measure = MapMeasurement(analysis, choices, changes, known or {}, measurement_s)
     candidates = with_choices_between(pareto_choices(choices, changes), choices, changes)
     _search(candidates, choices, measure, deadline)
-    _measure_next(candidates, measure, deadline)
+    _measure_further(candidates, measure, deadline)
     measure.keep_known(deadline)
     return [
         found if found.can_be_chosen else dataclasses.replace(found, biases={})
@@ -89,14 +91,19 @@ def _as_measured(costs: Costs, known: Mapping[str, JointVerdict]) -> Costs:
     }
 
 
-def _measure_next(
+def _measure_further(
     candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
 ) -> None:
-    """Measure the map that would follow the chosen one, if evaluation refuses that."""
+    """Measure the maps that follow the chosen one, one after the other, if evaluation refuses it.
+
+    Evaluation judges them on other samples, so they need not be shown to meet the bar here.
+    """
     most = LOSS_OF_NEXT * fastest(measure.found).predicted_loss
-    following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
-    if any(following) and not measure.is_known(following) and measure.times_left(deadline) >= 1:
-        measure(following, deadline)
+    for _ in range(_FURTHER):
+        following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
+        if not any(following) or measure.is_known(following) or measure.times_left(deadline) < 1:
+            return
+        most = LOSS_OF_NEXT * measure.offer(following, deadline).predicted_loss
 
 
 def _search(

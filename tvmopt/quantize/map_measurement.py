@@ -315,6 +315,16 @@ class MapMeasurement:
         if not found.holds and was_measured and found.drop <= self._analysis.bar.max_drop:
             self.found[-1] = dataclasses.replace(found, holds=True)
 
+    def offer(self, choice: Sequence[int], deadline: float) -> DtypeMap:
+        """Measure a choice that evaluation is to judge where it refused a faster one.
+
+        It can be chosen if its drop is within the limit, shown or not.
+        """
+        found = self(choice, deadline)
+        if not found.can_be_chosen and found.drop <= self._analysis.bar.max_drop:
+            found = self.found[-1] = dataclasses.replace(found, is_undecided=True)
+        return found
+
     def float_model(self) -> DtypeMap:
         """Return the map in which all layers stay float32."""
         seconds = total_seconds([0] * len(self._choices), self._choices, self._changes)

@@ -251,7 +251,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "dtype_map",
         DTYPE_MAPS,
         "map of dtypes of auto: the fastest that keeps the accuracy, or the next",
-        ("0", "1"),
+        ("0", "1", "2"),
         of="dtype",
         applies_to=(AUTO,),
     ),

@@ -36,7 +36,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _PART_OF_LEFT = 0.25  # of the seconds left that calibration, and the analysis, take at most
 _LEAST_S = 1.0
 _NEEDS_CALIBRATION = "int8"
-_MAPS = 2  # of dtypes, that the search tries
+_MAPS = 3  # of dtypes, that the search tries
 #: Tag of a search's run: what calibration or analysis could not do in its share of the budget.
 ANALYSIS_TAG = "tvmopt.analysis"
 
