@@ -244,6 +244,17 @@ def test_maps_that_would_follow_a_refused_one_need_not_be_shown(choose):
         assert found.chosen == nth_map(found.maps, 0) and "int8" in found.chosen.dtypes
 
 
+def test_maps_that_would_follow_are_assumed_unmeasured_where_time_is_short(choose):
+    alone = {"int8": _verdict(0.005), "bfloat16": _verdict(0.001)}
+    found = choose(lambda n: 0.005, alone, errors=MANY, limit=4)
+    assert set(found.chosen.dtypes) == {"int8"} and found.judged == []
+    first, second = (nth_map(found.maps, n) for n in (1, 2))
+    for one, before in ((first, found.chosen), (second, first)):
+        assert one.is_assumed and one.samples == 0 and not one.holds
+        assert 0 < one.predicted_loss <= before.predicted_loss / 4
+        assert one.predicted_s > before.predicted_s
+
+
 def test_a_map_that_is_shown_is_sought_where_samples_can_show_one(choose):
     """All layers in bfloat16 are shown; a map that is only likely to hold does not count then."""
     alone = {"int8": _undecided(0.02), "bfloat16": _undecided(0.0)}

@@ -25,10 +25,12 @@ class DtypeMap:
             them. Only ratios of maps are meaningful.
         predicted_loss: Predicted mean of ``1 - cosine`` over batches: half of the errors of single
             layers, added.
-        cosine: Smallest cosine with the float outputs over batches and outputs, as measured.
+        cosine: Smallest cosine with the float outputs over batches and outputs, as measured; as
+            predicted where no sample was.
         agreement: Fraction of rows with the float model's top-1; None without class scores.
         drop: Accuracy drop as in evaluation.
-        samples: Number of samples compared; 0 for the float model itself.
+        samples: Number of samples compared; 0 for the float model itself, and for a map that is
+            assumed by its predicted loss alone.
         holds: Whether the map meets the accuracy bar.
         mean_loss: Measured mean of ``1 - cosine`` over batches; None where not all were measured.
         loss_bound: Its 95% upper bound on other samples, see :mod:`tvmopt.quantize.loss_bound`.

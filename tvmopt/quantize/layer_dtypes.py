@@ -10,7 +10,7 @@ the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 
 Samples can be too few to show that a map meets the bar, also the one with all layers in a 16-bit
 float. One that is likely to is then undecided: it is chosen where it is clearly faster than what
-was shown. In the end the maps are measured that follow the chosen one where evaluation refuses that.
+was shown. In the end the maps are measured that follow the chosen one, should evaluation refuse it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from tvmopt.quantize.map_measurement import MapMeasurement
 
 # Choices that are tried in turn on a few samples, each with half of the loss allowed before.
 _ASSUMED = 3
+# Predicted time of a map over that of a faster one, from which on the latter is not worth a
+# measurement.
+_NOT_WORTH = 1.02
 # Maps that are measured for the case that evaluation refuses the ones before.
 _FURTHER = 2
 
@@ -101,7 +104,7 @@ def _measure_further(
     most = LOSS_OF_NEXT * fastest(measure.found).predicted_loss
     for _ in range(_FURTHER):
         following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
-        if not any(following) or measure.is_known(following) or measure.times_left(deadline) < 1:
+        if not any(following):
             return
         most = LOSS_OF_NEXT * measure.offer(following, deadline).predicted_loss
 
@@ -160,6 +163,8 @@ def _bisected(
     """
     low, high, aims = 0, len(candidates) - 1, True
     while high - low > 1 and (left := measure.times_left(deadline)) >= 1:
+        if measure.seconds(candidates[high]) <= _NOT_WORTH * measure.seconds(candidates[low]):
+            break
         middle = (low + high) // 2
         if aims or left < math.log2(high - low) + 1:  # too few for a bisection
             aimed = measure.expected_to_hold(candidates, low, middle)

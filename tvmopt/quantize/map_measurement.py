@@ -241,7 +241,7 @@ class MapMeasurement:
         found = DtypeMap(
             layers=tuple(by_index),
             dtypes=tuple(by_index.values()),
-            predicted_s=total_seconds(choice, self._choices, self._changes),
+            predicted_s=self.seconds(choice),
             predicted_loss=self.predicted_loss(choice),
             cosine=judged.accuracy.cosine,
             agreement=judged.accuracy.agreement,
@@ -262,6 +262,10 @@ class MapMeasurement:
     def _is_undecided(self, judged: JointVerdict) -> bool:
         """Return whether a map is likely to meet the bar, and no map can be shown to."""
         return judged.is_likely and not self.can_be_shown
+
+    def seconds(self, choice: Sequence[int]) -> float:
+        """Return the predicted seconds of the layers, with the changes of dtype between them."""
+        return total_seconds(choice, self._choices, self._changes)
 
     def predicted_loss(self, choice: Sequence[int]) -> float:
         """Return the cosine loss, half the error power, added over the layers."""
@@ -318,8 +322,19 @@ class MapMeasurement:
     def offer(self, choice: Sequence[int], deadline: float) -> DtypeMap:
         """Measure a choice that evaluation is to judge where it refused a faster one.
 
-        It can be chosen if its drop is within the limit, shown or not.
+        It can be chosen if its drop is within the limit, shown or not. Where time is too short, it
+        is assumed, by its predicted loss alone.
         """
+        if not self.is_known(choice) and self.times_left(deadline) < 1:
+            pairs = zip(self._choices, choice, strict=True)
+            by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
+            loss = self.predicted_loss(choice)
+            found = DtypeMap(
+                tuple(by_index), tuple(by_index.values()), self.seconds(choice), loss, 1 - loss,
+                None, 0.0, 0, False, is_assumed=True,
+            )  # fmt: skip
+            self.found.append(found)
+            return found
         found = self(choice, deadline)
         if not found.can_be_chosen and found.drop <= self._analysis.bar.max_drop:
             found = self.found[-1] = dataclasses.replace(found, is_undecided=True)
@@ -327,7 +342,7 @@ class MapMeasurement:
 
     def float_model(self) -> DtypeMap:
         """Return the map in which all layers stay float32."""
-        seconds = total_seconds([0] * len(self._choices), self._choices, self._changes)
+        seconds = self.seconds([0] * len(self._choices))
         return DtypeMap((), (), seconds, 0.0, 1.0, None, 0.0, 0, True)
 
     def _tell(self, found: DtypeMap) -> None:
