@@ -334,8 +334,8 @@ def test_tiles_multiply(name: str, types: str, tiles: Cpu, two_threads: Any) -> 
 
 
 @needs_emulator
-def test_rows_apart_from_columns_are_no_tile(tiles: Cpu) -> None:
-    """An output of one column: rows of a tile would be image lines, with an axis in between."""
+def test_a_tile_has_rows_of_two_image_lines_at_most(tiles: Cpu) -> None:
+    """The output has one column, so that rows of a larger tile would be image lines."""
     case = whole(PRODUCTS["few channels, one column"], BYTES, tiles)
     hints = [r.hint for r in DefaultPolicy(case.func, tiles.arch).ranked]
     of_tiles = [hint for hint in hints if isinstance(hint, MatrixTileConfig)]

@@ -48,7 +48,7 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
             store(tiles, S)
             for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantize(S[mi, v])
     """
-    form = match_uncollapsed(func)
+    form = match_contraction(func)
     if isinstance(form, Refusal):
         return form
     refusal = misfit(hint, form.extents)
@@ -103,11 +103,6 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
     return sch
 
 
-def match_uncollapsed(func: tirx.PrimFunc) -> ContractionForm | Refusal:
-    """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines."""
-    return match_contraction(func, collapse=False)
-
-
 def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Refusal:
     """Return the tile intrinsic for the register tile of ``hint``."""
     found = form.tile(hint.arch)
@@ -117,8 +112,6 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     rows = [i for i, size in zip(form.facts.spatial, sizes, strict=False) if size > 1]
     if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
         return Refusal(f"a register tile of {hint.register_tile} is not made of AMX tiles")
-    if rows and rows != list(form.facts.spatial[-1 - len(rows) : -1]):
-        return Refusal("an axis lies between the rows and the columns of the tile")
     if any(form.weight.strides[i] != 0 for i in rows):
         return Refusal("the weight differs between rows of the tile (batched GEMM)")
     found = dataclasses.replace(found, column_blocks=width // _COLUMNS)
@@ -129,13 +122,15 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     step = _distance(form, rows[-1], channels)
     if step is None:
         return Refusal("rows of the data are not at multiples of its channels")
+    width_of_data = int(form.data.buffer.shape[-2]) * channels
+    if step * channels >= width_of_data > channels:
+        return Refusal("rows of the tile lie on more than two image lines")
     if len(rows) == 1:
         blocks = math.ceil(count / _MOST_ROWS)
         if blocks > 2 or count % blocks:
             return Refusal(f"{count} rows are not one or two AMX tiles")
         return dataclasses.replace(found, rows=count // blocks, row_blocks=blocks, step=step)
     lines = hint.register_tile[form.facts.spatial.index(rows[0])]
-    width_of_data = int(form.data.buffer.shape[-2]) * channels
     line_step = _distance(form, rows[0], width_of_data)
     if lines != 2 or count > _MOST_ROWS or not line_step:
         return Refusal(f"{lines} lines of {count} rows are not two AMX tiles")
