@@ -160,6 +160,19 @@ def test_grouped_convolutions_keep_float32_where_only_tiles_multiply_bfloat16():
     assert not find(mod, model, layers, resolve_target("znver4", 2))
 
 
+@pytest.mark.parametrize(
+    ("layout", "widens"), [("NHWC", False), ("NCHW16c", False), ("NCHW", True)]
+)
+def test_instructions_need_contiguous_channels(layout, widens):
+    model = model_of([1, 32, 8, 8], ((32, 32, 3, 3), {}))
+    mod = convert_module(import_onnx(model), dtype="bfloat16", layout=layout).mod
+    [anchor] = anchors(mod)
+    for cpu in ("sapphirerapids", "znver4"):
+        target = resolve_target(cpu, 2)
+        assert slower_layers._widens(anchor.call, target) == widens
+        assert slower_layers._fills_dot_products(anchor.call, target) != widens
+
+
 def test_nothing_is_predicted_for_a_gpu():
     model = model_of(AUDIO, LONG_WINDOW)
     mod = converted(model, "bfloat16")

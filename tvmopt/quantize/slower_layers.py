@@ -193,21 +193,32 @@ def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
     """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
     row = row_of(str(call.args[0].ty.dtype))
     has_instructions = row.dot_k > 1 and row.cpu_rate(target.cpu_flags) > 1
-    return has_instructions and channels_of(call) >= _LEAST_K and not _widens(call, target)
+    if not has_instructions or channels_of(call) < _LEAST_K or not _has_contiguous_k(call):
+        return False
+    return not _widens(call, target)
 
 
 def _widens(call: relax.Call, target: TargetSpec) -> bool:
     """Return whether a CPU multiplies a layer in float32, on operands widened from bfloat16.
 
-    Matrix-tile instructions multiply no grouped convolution.
+    Both kinds of instructions need contiguous channels; matrix tiles multiply no grouped
+    convolution.
     """
     arch = target.arch()
     assert isinstance(arch, CpuArch)
     data, weight = (str(arg.ty.dtype) for arg in call.args[:2])
-    if (data, weight) != ("bfloat16", "bfloat16") or find_dot(arch, data, weight) is not None:
+    if (data, weight) != ("bfloat16", "bfloat16"):
         return False
+    if not _has_contiguous_k(call):
+        return True
     grouped = call.op.name != "relax.matmul" and int(call.attrs.groups) > 1
-    return grouped or find_tile(arch, data, weight) is None
+    has_tile = find_tile(arch, data, weight) is not None and not grouped
+    return not has_tile and find_dot(arch, data, weight) is None
+
+
+def _has_contiguous_k(call: relax.Call) -> bool:
+    """Return whether the reduction axis of the data is contiguous: NHWC or NCHW16c, not NCHW."""
+    return call.op.name == "relax.matmul" or str(call.attrs.data_layout)[-1] in "Cc"
 
 
 def channels_of(call: relax.Call) -> int:
