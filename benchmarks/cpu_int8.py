@@ -1,14 +1,15 @@
 """Compare CPU latency of models in three dtypes: tvmopt, ONNX Runtime, OpenVINO and PyTorch.
 
 Usage: ``python -m benchmarks.cpu_int8 [--only NAMES] [--threads N] [--topk K] [--model FILE.onnx
---input_shapes S] [--tune] [--seconds S] [--json FILE]``
+--input_shapes S] [--tune] [--slower_layers float32|convert] [--seconds S] [--json FILE]``
 
 The script runs each model in float32, bfloat16 and int8, and prints one table: median latency with
 a 95% interval, and the cosine similarity of the outputs to ONNX Runtime in float32. All runtimes
 get the same QDQ model for int8. tvmopt runs its top-1 schedules; ``--tune`` adds the schedules of
-the strategy ``fast``. Ratios are the latency of tvmopt divided by that of OpenVINO in the same
-dtype: below 1, tvmopt is faster. The exit code is 1 when a cosine similarity of tvmopt is below its
-limit.
+the strategy ``fast``. As in the product, layers that are predicted to be slower in a narrow dtype
+keep float32, and the table has their number; ``--slower_layers convert`` converts all layers.
+Ratios are the latency of tvmopt divided by that of OpenVINO in the same dtype: below 1, tvmopt is
+faster. The exit code is 1 when a cosine similarity of tvmopt is below its limit.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from benchmarks import options, peers, report, tuning_tasks
 from benchmarks.cpu_models import Maker, ModelFile, add_peers, model_files
 from benchmarks.interleave import Timing, geometric_mean, interleave
 from benchmarks.library import arrays_of, library_call
-from benchmarks.low_precision import DTYPES, Model, cosine, lowered, read
+from benchmarks.low_precision import DTYPES, Model, cosine, read
+from benchmarks.product_conversion import product_conversion
 from benchmarks.torch_models import torch_compile_call
 from benchmarks.zoo_inputs import random_inputs
+from tvmopt.choices import SLOWER_LAYERS
 
 MODELS = (
     "resnet18",
@@ -57,6 +60,7 @@ class DtypeRow:
             ``onnxruntime``, ``onnxruntime int8``, ``openvino f32|bf16|int8``, ``torch bf16``.
         cosines: Cosine similarity to ONNX Runtime in float32, by contender.
         tensorized: Functions that use a tensor instruction, of all functions, by dtype.
+        in_float32: Layers that keep float32 because it is faster, of all layers, by dtype.
         tuning_s: Seconds of tuning, by dtype.
         notes: Contenders that failed, with the error.
         problem: Error of the model; empty on success.
@@ -66,6 +70,7 @@ class DtypeRow:
     timings: dict[str, Timing] = dataclasses.field(default_factory=dict)
     cosines: dict[str, float] = dataclasses.field(default_factory=dict)
     tensorized: dict[str, str] = dataclasses.field(default_factory=dict)
+    in_float32: dict[str, str] = dataclasses.field(default_factory=dict)
     tuning_s: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str = ""
@@ -88,17 +93,27 @@ class DtypeRow:
         return mine.median / peer.median if mine and peer else None
 
 
-def measure(file: ModelFile, threads: int, topk: int, seconds: float, tune: bool) -> DtypeRow:
-    """Convert, compile and check one model in every dtype; time all contenders interleaved."""
+def measure(
+    file: ModelFile, threads: int, topk: int, seconds: float, slower_layers: str = SLOWER_LAYERS[0]
+) -> DtypeRow:
+    """Convert, compile and check one model in every dtype; time all contenders interleaved.
+
+    Args:
+        file: The model.
+        threads: Threads of each contender.
+        topk: Configurations of each function to tune; 0 for no tuning.
+        seconds: Time limit of the timing.
+        slower_layers: The parameter of the product.
+    """
     try:
         with peers.inference_mode(), tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
-            return _measure(file, threads, topk, seconds, tune, Path(scratch))
+            return _measure(file, threads, topk, seconds, slower_layers, Path(scratch))
     except Exception as error:  # one model must not cost the others their rows
         return DtypeRow(file.name, problem=report.one_line(error))
 
 
 def _measure(
-    file: ModelFile, threads: int, topk: int, seconds: float, tune: bool, scratch: Path
+    file: ModelFile, threads: int, topk: int, seconds: float, slower_layers: str, scratch: Path
 ) -> DtypeRow:
     from tvmopt.device.target import resolve_target
     from tvmopt.frontend.reference import Reference
@@ -108,7 +123,9 @@ def _measure(
     row = DtypeRow(file.name)
     contenders: dict[str, Callable[[], Any]] = {}
     for dtype in DTYPES:
-        _add_ours(row, contenders, model, dtype, target, scratch, topk if tune else 0)
+        made = product_conversion(model, dtype, target, slower_layers)
+        row.in_float32[dtype] = f"{made.in_float32} of {made.layers}"
+        _add_ours(row, contenders, model, made.mod, dtype, target, scratch, topk)
     for name, source in (("onnxruntime", model.reference), ("onnxruntime int8", model.quantized)):
         contenders[name] = functools.partial(Reference(source, threads), model.inputs)
     notes = _add_peers(contenders, model, threads)
@@ -129,6 +146,7 @@ def _add_ours(
     row: DtypeRow,
     contenders: dict[str, Callable[[], Any]],
     model: Model,
+    mod: Any,
     dtype: str,
     target: Any,
     scratch: Path,
@@ -136,7 +154,6 @@ def _add_ours(
 ) -> None:
     from tvmopt.build import build_library
 
-    mod = lowered(model, dtype, target)
     built = build_library(mod, target, scratch / f"{dtype}.so")
     row.tensorized[dtype] = f"{len(built.instructions)} of {len(built.sources)}"
     contenders[f"ours {dtype}"] = library_call(built.path, model.arrays)
@@ -186,20 +203,21 @@ def _torch_bf16(model: Model) -> Callable[[], Any] | None:
 
 def table(rows: Sequence[DtypeRow]) -> str:
     """Return a Markdown table, one line per model and contender."""
-    header = ("model", "contender", "ms (95%)", "cosine", "tensorised", "tuning s")
+    header = ("model", "contender", "ms (95%)", "cosine", "in float32", "tensorised", "tuning s")
     return report.markdown(header, (cells for row in rows for cells in _cells(row)))
 
 
 def _cells(row: DtypeRow) -> list[list[str]]:
     if row.problem:
-        return [[row.name, f"FAILED: {row.problem[:120]}", "-", "-", "-", "-"]]
+        return [[row.name, f"FAILED: {row.problem[:120]}", "-", "-", "-", "-", "-"]]
     lines = []
     for name, timing in row.timings.items():
         ours = name.split()[1] if name.startswith("ours") else ""
         tuned = name.endswith("tuned")
         spent = f"{row.tuning_s[ours]:.1f}" if tuned else ""
         share = row.tensorized[ours] if ours and not tuned else ""
-        lines.append([row.name, name, str(timing), f"{row.cosines[name]:.5f}", share, spent])
+        kept = row.in_float32[ours] if ours and ours != "float32" else ""
+        lines.append([row.name, name, str(timing), f"{row.cosines[name]:.5f}", kept, share, spent])
     return lines
 
 
@@ -219,14 +237,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cpu_int8", __doc__, 15.0, "timing limit per model in seconds"
     )
     parser.add_argument("--tune", action="store_true", help="also tune with the strategy fast")
+    parser.add_argument(
+        "--slower_layers", choices=SLOWER_LAYERS, default=SLOWER_LAYERS[0],
+        help="dtype of layers that are predicted to be slower in the narrow one: as the product's",
+    )  # fmt: skip
     args = options.parse(parser, arguments)
+    topk = args.topk if args.tune else 0
     with options.errors_in_one_line(parser):
         todo = model_files(parser, args, MODELS)
-    facts = report.environment(args.threads) | {"topk": args.topk if args.tune else 0}
+    facts = report.environment(args.threads) | {"topk": topk, "slower_layers": args.slower_layers}
     report.print_environment(facts)
     rows = report.measure_all(
         todo,
-        lambda file: measure(file, args.threads, args.topk, args.seconds, args.tune),
+        lambda file: measure(file, args.threads, topk, args.seconds, args.slower_layers),
         lambda row: ", ".join(f"{d} {report.number(row.ratio(d))}" for d in DTYPES),
     )
     print(f"\n{table(rows)}\n\nLatency ratio of tvmopt to OpenVINO in the same dtype, by model:")

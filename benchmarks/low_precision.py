@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ class Model:
         reference: The same model with static shapes, not folded, for the peers.
         quantized: QDQ model for every runtime, calibrated on ``inputs``.
         inputs: Input arrays by name, in the order of the graph.
+        quantise: Function from names of nodes that stay float to a QDQ model; None where the model
+            came quantised.
     """
 
     model: onnx.ModelProto
     reference: onnx.ModelProto
     quantized: onnx.ModelProto
     inputs: dict[str, np.ndarray]
+    quantise: Callable[[Collection[str]], onnx.ModelProto] | None = None
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -41,15 +44,16 @@ def quantized_model(prepared: Any, inputs: Mapping[str, np.ndarray]) -> Model:
     A model that is quantised already stays unchanged.
     """
     from tvmopt.device.target import resolve_target
-    from tvmopt.quantize import Scheme, collect_ranges, is_quantized, quantize_model
+    from tvmopt.quantize import Scheme, collect_ranges, is_quantized
+    from tvmopt.quantize.quantizer import Quantizer
 
     ordered = {name: inputs[name] for name in prepared.input_shapes}
     if is_quantized(prepared.model):
         return Model(prepared.model, prepared.reference, prepared.model, ordered)
     scheme = Scheme(resolve_target("host").int8_operands)
     ranges = collect_ranges(prepared.model, [ordered], scheme, lambda *_: None)
-    quantized = quantize_model(prepared.model, ranges, scheme)
-    return Model(prepared.model, prepared.reference, quantized, ordered)
+    quantise = Quantizer(prepared.model, ranges, scheme)
+    return Model(prepared.model, prepared.reference, quantise(()), ordered, quantise)
 
 
 def read(

@@ -10,7 +10,9 @@ import pytest
 from onnx import helper
 
 from benchmarks import cpu_int8, int8_kernels, int8_profile, peers
-from benchmarks.low_precision import cosine
+from benchmarks.low_precision import cosine, read
+from benchmarks.product_conversion import product_conversion
+from tvmopt.device.target import resolve_target
 
 from .folded import graph
 
@@ -92,3 +94,21 @@ def test_shares_of_kernels_sum_to_one():
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["epilogue"] == pytest.approx(0.15) and shares["tensorized"] == pytest.approx(0.45)
     assert shares["vector"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("slower_layers", "kept"), [("float32", 1), ("convert", 0)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_layers_keep_float32_as_in_the_product(tmp_path, dtype, slower_layers, kept):
+    """A window of one channel fits no dot-product instruction."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], strides=(1, 64), name="window"),
+        helper.make_node("Conv", ["c", "v"], ["y"], name="dense"),
+    ]
+    weights = {"w": (16, 1, 1, 256), "v": (256, 16, 1, 9)}
+    model = graph(nodes, {"x": (1, 1, 1, 16000)}, ["y"], weights)
+    model.ir_version = 8
+    path = tmp_path / "audio.onnx"
+    onnx.save_model(model, path)
+    target = resolve_target("sapphirerapids", 2)
+    made = product_conversion(read(path, "", 1), dtype, target, slower_layers)
+    assert (made.in_float32, made.layers) == (kept, 2)

@@ -62,6 +62,11 @@ def test_a_layer_follows_its_neighbours_where_the_changes_cost_more():
     assert chosen([(0.2, 1.0), (1.05, 1.0), (0.2, 1.0)], change=0.3) == (0, 0, 0)
 
 
+def test_a_layer_that_is_widened_must_win_by_the_margin():
+    choices, changes = chain([(1.1, 1.0), (1.1, 1.0), (1.3, 1.0)], 0.0)
+    assert slower_layers.least_time(choices, changes, widened={1, 2}) == (1, 0, 1)
+
+
 def test_layers_without_a_prediction_keep_their_dtype():
     assert chosen([(math.inf, 0.0), (0.2, 1.0)], change=0.1) == (1, 0)
 
@@ -138,6 +143,34 @@ def test_only_the_layer_that_is_slower_keeps_float32():
     mod = converted(model, "bfloat16")
     assert list(find(mod, model, layer_table(model), AMX)) == [0]
     assert not find(mod, model, layer_table(model), AMX, keep=[0])
+
+
+GROUPED = (136, 34, 1, 1), {"group": 4}
+
+
+def test_grouped_convolutions_keep_float32_where_only_tiles_multiply_bfloat16():
+    """With a depthwise one between, of few FLOPs, which would cost two changes of dtype."""
+    depthwise = (136, 1, 3, 3), {"group": 136, "pads": [1, 1, 1, 1]}
+    dense = (136, 136, 1, 1), {}
+    model = model_of([1, 136, 28, 28], GROUPED, depthwise, GROUPED, GROUPED, dense)
+    mod, layers = converted(model, "bfloat16"), layer_table(model)
+    found = find(mod, model, layers, AMX)
+    assert list(found) == [0, 1, 2, 3]
+    assert found[0].endswith("% of the time of bfloat16, which this CPU multiplies in float32")
+    assert not find(mod, model, layers, resolve_target("znver4", 2))
+
+
+@pytest.mark.parametrize(
+    ("layout", "widens"), [("NHWC", False), ("NCHW16c", False), ("NCHW", True)]
+)
+def test_instructions_need_contiguous_channels(layout, widens):
+    model = model_of([1, 32, 8, 8], ((32, 32, 3, 3), {}))
+    mod = convert_module(import_onnx(model), dtype="bfloat16", layout=layout).mod
+    [anchor] = anchors(mod)
+    for cpu in ("sapphirerapids", "znver4"):
+        target = resolve_target(cpu, 2)
+        assert slower_layers._widens(anchor.call, target) == widens
+        assert slower_layers._fills_dot_products(anchor.call, target) != widens
 
 
 def test_nothing_is_predicted_for_a_gpu():

@@ -2,7 +2,9 @@
 
 The kernel cost model predicts each layer alone in both dtypes. Variable elimination then chooses
 the dtypes with the least time, with the changes of dtype between neighbouring layers
-(:mod:`.layer_choices`). float32 must win by a clear margin, since predictions have errors.
+(:mod:`.layer_choices`). float32 must win by a clear margin, since predictions have errors. Where
+the CPU multiplies bfloat16 in float32, bfloat16 must win by that margin, unless the convolution is
+depthwise.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.device.dtypes import dtype as row_of
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import Layer
+from tvmopt.kernels.cpu.intrinsics import find_dot, find_tile
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.kernel_times import layer_cycles
 from tvmopt.quantize.layer_choices import LayerChoice, dtype_changes
@@ -31,7 +34,10 @@ from tvmopt.transform.single_layer import FLOAT_OPERANDS, layer_key
 from tvmopt.tune.assignment import minimise
 
 # A layer keeps float32 where that saves at least this share of its predicted cycles.
-# Predictions of single kernels have errors of about 10 %, and two are compared.
+# Predictions of single kernels have errors of about 10 %, and two are compared. Where both dtypes
+# multiply in float32 (:func:`_widens`), the narrow one must save this share: it adds instructions,
+# and saves nothing but memory traffic. That traffic bounds depthwise convolutions, whose cost model
+# is fit to both dtypes: they keep bfloat16 in doubt.
 _MARGIN = 0.2
 # Layers with a smaller share of the network's FLOPs are not predicted; they keep their dtype.
 _LEAST_SHARE = 0.005
@@ -70,16 +76,23 @@ def slower_layers(
         )
         for index, anchor in narrow.items()
     ]
+    widened = {
+        index
+        for index, anchor in narrow.items()
+        if _widens(anchor.call, target) and channels_of(anchor.call) > 1
+    }
     changes = dtype_changes(Graph(model.graph), choices, arch.l3_bandwidth * arch.cores)
     return {
-        choice.index: reason(choice)
-        for choice, at in zip(choices, least_time(choices, changes), strict=True)
+        choice.index: reason(choice, choice.index in widened)
+        for choice, at in zip(choices, least_time(choices, changes, widened), strict=True)
         if at == 0
     }
 
 
 def least_time(
-    choices: Sequence[LayerChoice], changes: Mapping[tuple[int, int], np.ndarray]
+    choices: Sequence[LayerChoice],
+    changes: Mapping[tuple[int, int], np.ndarray],
+    widened: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Return the position of the chosen dtype of each layer.
 
@@ -87,8 +100,14 @@ def least_time(
         choices: Layers with two dtypes each, float32 first; ``seconds`` in any unit.
         changes: Time of changes of dtype in that unit, see
             :func:`~tvmopt.quantize.layer_choices.dtype_changes`.
+        widened: Indices of layers for which the narrow dtype must win by the margin.
     """
-    unary = [(one.seconds[0] + _MARGIN * one.seconds[1], one.seconds[1]) for one in choices]
+    unary = []
+    for one in choices:
+        as_float, as_narrow = one.seconds
+        margin = _MARGIN * as_narrow
+        is_wide = one.index in widened
+        unary.append((as_float, as_narrow + margin) if is_wide else (as_float + margin, as_narrow))
     return minimise(unary, changes, starts=[[1] * len(choices)]).choice
 
 
@@ -98,8 +117,9 @@ def predicted_cycles(
     """Return the predicted cycles of layers in float32 and in their dtype, by index.
 
     Left out are layers that need no prediction: few FLOPs; a large K and dot-product instructions
-    in the dtype; or faster in the dtype than the peak of float32 allows. Equal layers are predicted
-    once.
+    in the dtype; or faster in the dtype than the peak of float32 allows. Layers that multiply in
+    float32 in both dtypes are all predicted: between two layers in float32, a light one in the
+    narrow dtype costs two changes. Equal layers are predicted once.
 
     Args:
         narrow: Layers by index.
@@ -115,12 +135,15 @@ def predicted_cycles(
     found = {}
     for index, anchor in narrow.items():
         flops, call = layers[index].flops, anchor.call
-        if flops is None or flops < least_flops or _fills_dot_products(call, target):
+        widens = _widens(call, target)
+        if flops is None or (flops < least_flops and not widens):
+            continue
+        if _fills_dot_products(call, target):
             continue
         key = layer_key(call)
         if key not in known:
             as_narrow = layer_cycles(call, operand_dtypes(call), target)
-            can_be_slower = flops / peak_flops < (1 - _MARGIN) * as_narrow
+            can_be_slower = widens or flops / peak_flops < (1 - _MARGIN) * as_narrow
             known[key] = None
             if can_be_slower:
                 known[key] = layer_cycles(call, FLOAT_OPERANDS, target), as_narrow
@@ -129,10 +152,16 @@ def predicted_cycles(
     return found
 
 
-def reason(choice: LayerChoice) -> str:
-    """Return why a layer stays in float32."""
+def reason(choice: LayerChoice, is_widened: bool = False) -> str:
+    """Return why a layer stays in float32.
+
+    Args:
+        choice: The layer.
+        is_widened: Whether the narrow dtype had to win by the margin.
+    """
     share, dtype = 100 * choice.seconds[0] / choice.seconds[1], choice.dtypes[1]
-    return f"slower_layers: float32 is predicted to take {share:.0f}% of the time of {dtype}"
+    text = f"slower_layers: float32 is predicted to take {share:.0f}% of the time of {dtype}"
+    return f"{text}, which this CPU multiplies in float32" if is_widened else text
 
 
 def _narrow_anchors(mod: tvm.IRModule, keep: Collection[int]) -> dict[int, Anchor]:
@@ -164,7 +193,32 @@ def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
     """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
     row = row_of(str(call.args[0].ty.dtype))
     has_instructions = row.dot_k > 1 and row.cpu_rate(target.cpu_flags) > 1
-    return has_instructions and channels_of(call) >= _LEAST_K
+    if not has_instructions or channels_of(call) < _LEAST_K or not _has_contiguous_k(call):
+        return False
+    return not _widens(call, target)
+
+
+def _widens(call: relax.Call, target: TargetSpec) -> bool:
+    """Return whether a CPU multiplies a layer in float32, on operands widened from bfloat16.
+
+    Both kinds of instructions need contiguous channels; matrix tiles multiply no grouped
+    convolution.
+    """
+    arch = target.arch()
+    assert isinstance(arch, CpuArch)
+    data, weight = (str(arg.ty.dtype) for arg in call.args[:2])
+    if (data, weight) != ("bfloat16", "bfloat16"):
+        return False
+    if not _has_contiguous_k(call):
+        return True
+    grouped = call.op.name != "relax.matmul" and int(call.attrs.groups) > 1
+    has_tile = find_tile(arch, data, weight) is not None and not grouped
+    return not has_tile and find_dot(arch, data, weight) is None
+
+
+def _has_contiguous_k(call: relax.Call) -> bool:
+    """Return whether the reduction axis of the data is contiguous: NHWC or NCHW16c, not NCHW."""
+    return call.op.name == "relax.matmul" or str(call.attrs.data_layout)[-1] in "Cc"
 
 
 def channels_of(call: relax.Call) -> int:

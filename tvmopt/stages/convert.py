@@ -185,7 +185,9 @@ def _convert_size(
     came_quantised = is_quantized(read.prepared.model)
     config, skipped = resolve_layer_dtypes(config, read.layers, came_quantised, sensitivity_dir)
     decided = is_auto or came_quantised
-    find_slower = None if decided or slower is not None else slower_finder(config, read, skipped)
+    find_slower = None
+    if not decided and slower is None:
+        find_slower = slower_finder(config, read.prepared.model, read.layers, skipped)
     skipped = skipped.with_slower(slower or {})
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")

@@ -229,6 +229,14 @@ PRODUCTS: dict[str, _Make] = {
 }
 # Workloads without AMX: a tile block would span several groups, or would not be full.
 WITHOUT_TILES = ["grouped", "matmul of many, narrow"]
+# bfloat16 workloads without AMX on a CPU with it: vector FMAs multiply them in float32.
+WIDENED: dict[str, _Make] = {
+    **{name: PRODUCTS[name] for name in WITHOUT_TILES},
+    "grouped weight of another call": convolution(
+        channels=32, outputs=64, groups=2, constant=False, epilogue=1
+    ),
+    "grouped with ragged columns": convolution((7, 7), 68, 68, (1, 1), groups=2, epilogue=2),
+}
 # One or two tile blocks in each direction, on one or two image rows, whole or zero-padded.
 ON_TILES = [
     ("3x3", "bytes"), ("3x3 strided", "bfloat16"), ("ragged channels", "bytes"),
@@ -288,6 +296,28 @@ def test_the_first_choice_multiplies_by_the_instruction(
     assert count(case, hint, native, instruction) >= rows * vectors
     assert_replays(result.schedule, case.func)
     two_threads.submit(check_numbers, case, [result.schedule.mod["main"]], native.target).result()
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_cpus_with_amx_multiply_bfloat16_in_float32_where_no_tile_fits(name: str) -> None:
+    """Their vdpbf16ps does half the multiply-adds of FMAs per cycle."""
+    spec = resolve_target("sapphirerapids", THREADS)
+    cpu = Cpu("sapphirerapids", spec.arch(), spec.to_tvm(opt_level=1))
+    case = whole(WIDENED[name], BFLOAT16, cpu)
+    hint = schedule_function(case.func, cpu.arch).hint
+    assert isinstance(hint, ContractionConfig)
+    assert not hint.intrinsic
+    assert count(case, hint, cpu, "vdpbf16ps") == 0
+    assert count(case, hint, cpu, r"vfmadd\d+ps") > 0
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", WIDENED)
+def test_numbers_of_widened_bfloat16(name: str, tiles: Cpu, two_threads: Any) -> None:
+    case = whole(WIDENED[name], BFLOAT16, tiles)
+    result = schedule_function(case.func, tiles.arch)
+    assert not getattr(result.hint, "intrinsic", "")
+    two_threads.submit(check_numbers, case, [result.schedule.mod["main"]], tiles.target).result()
 
 
 @needs_instructions

@@ -107,6 +107,23 @@ def test_an_instruction_is_modelled_to_cost_less(types) -> None:
     assert cycles[1] < cycles[0] / 1.5
 
 
+def test_widening_is_modelled_to_cost_more_than_float32() -> None:
+    """In L1, it adds instructions to those of float32, and saves no time of traffic."""
+    layout = {"data_layout": "NHWC", "kernel_layout": "HWIO", "groups": 4}
+
+    def cycles(dtype: str) -> float:
+        func = function(
+            "sapphirerapids",
+            lambda x, w: nn.conv2d(x, w, **layout, out_dtype="float32"),
+            ((1, 28, 28, 136), dtype),
+            ((1, 1, 34, 136), dtype),
+        )
+        return DefaultPolicy(func, ARCHS["sapphirerapids"]).cycles
+
+    # 8 broadcasts, and 3 vectors of the weight at 2 instructions, beside 24 FMAs on the same ports.
+    assert 1.05 < cycles("bfloat16") / cycles("float32") < 38 / 24
+
+
 def test_tiles_are_modelled_to_cost_less_than_vectors() -> None:
     func = convolution("sapphirerapids", BYTES, 28, 128, 128)
     ranked = DefaultPolicy(func, ARCHS["sapphirerapids"]).ranked

@@ -21,7 +21,7 @@ from tvmopt.device import dtypes
 from tvmopt.device.features import required_cpu_flags
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ArtifactError
-from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot
+from tvmopt.kernels.cpu.intrinsics import DOTS, DotIntrinsic, dot_named, find_dot, multipliable
 from tvmopt.kernels.cpu.intrinsics.choose import TILES, wants_exact_pairs
 
 EVERY = [pytest.param(dot, id=dot.name) for dot in DOTS]
@@ -259,3 +259,18 @@ def test_the_table_of_dtypes_knows_what_each_instruction_of_x86_needs() -> None:
         if dot.instruction != "vpmaddwd":  # exact, but slower: AVX2 alone prefers vpmaddubsw
             assert (target.int8_operands == "u8s8") is adds_in_int32, dot.name
             assert bool({*needed} & {*exact}) is adds_in_int32, dot.name
+
+
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [
+        ("cooperlake", "tvmopt.avx512_bf16"), ("znver4", "tvmopt.avx512_bf16"),
+        ("sapphirerapids", ""), ("graniterapids", ""), ("znver3", ""),
+    ],
+)  # fmt: skip
+def test_cpus_with_amx_have_no_fast_dot_product_of_bfloat16(cpu: str, name: str):
+    target = resolve_target(cpu)
+    found = find_dot(target.arch(), "bfloat16", "bfloat16")
+    assert (found.name if found else "") == name
+    has_any = "amx-bf16" in target.arch().features() or bool(name)
+    assert (("bfloat16", "bfloat16") in multipliable(target.to_tvm())) == has_any

@@ -121,7 +121,8 @@ class ContractionModel:
         arch, (*others, width) = self._arch, hint.register_tile
         vectors = math.ceil(width / arch.lanes(self._form.facts.dtype))
         rows = math.prod(others)
-        weight_block = self._steps * vectors * arch.simd_bytes
+        lanes = vectors * arch.lanes(self._form.facts.dtype)
+        weight_block = self.reduced * lanes * self._itemsize
         working_sets = self._working_sets(loops, weight_block)
         cores = arch.cores if loops.parallel else 1
         uses = math.prod(
@@ -152,6 +153,7 @@ class ContractionModel:
             weight_rounds=rounds,
             weight_far=far,
             step=unit.cycles if unit else 0.0,
+            widens=self._form.widens(arch),
         )
 
     def _weight_rounds(

@@ -66,6 +66,14 @@ class ContractionForm(TiledForm):
         steps = self.facts.reduced > found.depth  # TVM treats a loop of extent 1 as no reduction
         return found if whole and steps and self.facts.dtype == found.accumulator else None
 
+    def widens(self, arch: CpuArch) -> bool:
+        """Return whether vector FMAs of ``arch`` compute on bfloat16 widened to float32.
+
+        False where the cost of widening is unknown: on other CPUs than x86.
+        """
+        types = {str(self.data.buffer.dtype), str(self.weight.buffer.dtype)}
+        return types == {"bfloat16"} and arch.isa == "x86_64" and self.dot(arch) is None
+
     def tile(self, arch: CpuArch) -> TileIntrinsic | None:
         """Return the matrix-tile intrinsic of ``arch`` for the operands; None if there is none."""
         itemsize = self.data.buffer.dtype.itemsize

@@ -33,6 +33,13 @@ _SPILL = 0.5
 _SPILL_STEP = 1.5
 # Ports for additions and shifts of vectors, per port that multiplies.
 _VECTOR_PORTS = 1.5
+# Vector instructions that widen bfloat16 to float32 in each reduction step, on x86: load with zero
+# extension and shift of a vector of the weight; broadcast of the data, whose scalar is shifted in a
+# general register (a float32 is broadcast by the load). See
+# benchmarks/results/2026-11-29-bf16-dots.md.
+_WIDEN_WEIGHT, _WIDEN_DATA = 2, 1
+# Width of the vectors that leave x86 CPUs only the ports of the FMAs for other vector instructions.
+_FEW_PORTS_BITS = 512
 # Cost of a break between contiguous runs of the output, in bytes of stores.
 _STRIDED = 256.0
 #: Fraction of a cache that a working set may fill before the model assumes misses.
@@ -65,6 +72,7 @@ class TileNumbers:
         weight_rounds: Number of passes of one core over the whole weight.
         weight_far: Reuse distance between two such passes, in bytes.
         step: Cycles of one of the ``depth`` steps on a matrix unit; 0 for vector FMAs.
+        widens: Whether vector FMAs compute in float32 on operands in bfloat16.
     """
 
     rows: int
@@ -87,6 +95,7 @@ class TileNumbers:
     weight_rounds: float = 1.0
     weight_far: float = 1.0
     step: float = 0.0
+    widens: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +162,9 @@ def _vector_step(tile: TileNumbers, arch: CpuArch) -> float:
     """Return the cycles of one reduction step: the FMAs of a tile, and its L1 loads."""
     accumulators = tile.rows * tile.vectors
     multiply = accumulators / arch.fma_ports
+    if tile.widens:
+        widen = _WIDEN_WEIGHT * tile.vectors + _WIDEN_DATA * tile.rows
+        multiply = max(multiply, (accumulators + widen) / _vector_ports(arch))
     broadcast = 1.0 if arch.broadcasts_in_fma else _BROADCAST
     load = (broadcast * tile.rows + tile.vectors) / arch.load_ports
     latency = arch.fma_latency * (1.0 if accumulators < arch.fma_ports * arch.fma_latency else 0.0)
@@ -164,6 +176,11 @@ def _vector_step(tile: TileNumbers, arch: CpuArch) -> float:
         step += _SPILL_STEP * (needed - arch.vector_registers)
     step += _BRANCH / min(4, max(1, tile.inner))
     return step * _GUARDED if tile.guarded else step
+
+
+def _vector_ports(arch: CpuArch) -> float:
+    """Return the vector instructions that are no FMAs, or mixed with FMAs, issued per cycle."""
+    return arch.fma_ports * (1.0 if arch.simd_bits >= _FEW_PORTS_BITS else _VECTOR_PORTS)
 
 
 def bandwidth(working_set: float, arch: CpuArch) -> float:

@@ -28,6 +28,11 @@ define linkonce_odr <16 x float> @{_NAME}(<16 x float> %sums, <32 x i16> %data, 
 attributes #0 = {{ {PURE} }}
 """
 
+# Intel's CPUs with AMX take 2.0 cycles for a vdpbf16ps of 512 bits, and 0.5 for a vector FMA in
+# float32. FMAs do twice the multiply-adds per cycle. Measured on an Emerald Rapids, see
+# benchmarks/results/2026-11-29-bf16-dots.md.
+_SLOW_WITH = ("amx-bf16",)
+
 
 def _vdpbf16ps(accumulator: ir.Expr, data: ir.Expr, weight: ir.Expr) -> ir.Expr:
     bits = [T.reinterpret("uint16x32", operand) for operand in (data, weight)]
@@ -47,5 +52,6 @@ AVX512_BF16 = (
         depth=2,
         emit=_vdpbf16ps,
         function=_SOURCE,
+        slow_with=_SLOW_WITH,
     ),
 )

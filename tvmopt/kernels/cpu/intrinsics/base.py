@@ -61,6 +61,8 @@ class DotIntrinsic:
         preparation: Instructions before them.
         exact_pairs_only: Whether pairs of products saturate, unless the weight's pairs are exact:
             see :mod:`tvmopt.kernels.exact_pairs`.
+        slow_with: CPU features, in LLVM's names. A CPU with any of them multiplies faster without
+            the instruction, so the instruction is not used there.
     """
 
     name: str
@@ -79,6 +81,7 @@ class DotIntrinsic:
     additions: int = 0
     preparation: Preparation = Preparation()
     exact_pairs_only: bool = False
+    slow_with: tuple[str, ...] = ()
 
     @property
     def defines(self) -> set[str]:

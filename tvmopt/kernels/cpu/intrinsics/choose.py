@@ -48,6 +48,8 @@ def find_dot(
 ) -> DotIntrinsic | None:
     """Return the widest dot-product intrinsic of ``arch`` for the dtypes; None if there is none.
 
+    Intrinsics that are slower than vector FMAs on ``arch`` do not count.
+
     Args:
         arch: The CPU.
         data: Dtype of the broadcast operand.
@@ -55,7 +57,7 @@ def find_dot(
         exact_pairs: Whether no pair of products saturates in int16, see
             :mod:`tvmopt.kernels.exact_pairs`.
     """
-    usable = _usable(DOTS, arch.isa, arch.features())
+    usable = _usable_dots(arch.isa, arch.features())
     return next(
         (
             dot
@@ -83,7 +85,7 @@ def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
 
 def multipliable(target: Target) -> frozenset[tuple[str, str]]:
     """Return the (data, weight) dtypes that ``target`` has a dot-product or tile intrinsic for."""
-    dots = _usable(DOTS, *_isa_and_features(target))
+    dots = _usable_dots(*_isa_and_features(target))
     return tiled(target) | {(dot.data, dot.weight) for dot in dots}
 
 
@@ -94,7 +96,7 @@ def tiled(target: Target) -> frozenset[tuple[str, str]]:
 
 def wants_exact_pairs(target: Target) -> bool:
     """Return whether the first dot product of ``target`` for u8 x s8 needs exact pairs."""
-    usable = _usable(DOTS, *_isa_and_features(target))
+    usable = _usable_dots(*_isa_and_features(target))
     best = next((dot for dot in usable if (dot.data, dot.weight) == ("uint8", "int8")), None)
     return best is not None and best.exact_pairs_only
 
@@ -113,6 +115,11 @@ def _isa_and_features(target: Target) -> tuple[str, set[str]]:
 def _usable(intrinsics: Iterable[_Intrinsic], isa: str, features: Set[str]) -> Iterator[_Intrinsic]:
     """Yield the intrinsics that a CPU with ``isa`` and ``features`` supports, in order."""
     return (one for one in intrinsics if one.isa == isa and features >= set(one.features))
+
+
+def _usable_dots(isa: str, features: Set[str]) -> Iterator[DotIntrinsic]:
+    """Yield the dot-product intrinsics that a CPU supports and that are fast on it, in order."""
+    return (dot for dot in _usable(DOTS, isa, features) if not features & set(dot.slow_with))
 
 
 def dot_named(name: str) -> DotIntrinsic:

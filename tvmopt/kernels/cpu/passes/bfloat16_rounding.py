@@ -27,8 +27,9 @@ from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functio
 #: Annotation of a root block: round bfloat16 vectors with the CPU's instruction.
 NATIVE = "tvmopt.native_bfloat16"
 _FEATURE = "avx512bf16"
-# Shortest vector, and unit of longer ones: LLVM pads the last register of 44 float32 lanes.
-_LANES = 4
+# Shortest vector. LLVM pads the last register of one that is no multiple of 16, such as the 34
+# columns of a tile: it rounds the register whole, and stores its last lanes alone.
+_LEAST_LANES = 4
 
 
 def annotate_rounding(sch: s_tir.Schedule, arch: CpuArch) -> None:
@@ -79,7 +80,7 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
         return None
     block, store = realize.block, realize.block.body
     length = int(loop.extent)
-    if length % _LANES or not isinstance(store, tirx.BufferStore) or block.init is not None:
+    if length < _LEAST_LANES or not isinstance(store, tirx.BufferStore) or block.init is not None:
         return None
     value = store.value
     if str(store.buffer.dtype) != "bfloat16" or not isinstance(value, tirx.Cast):
