@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from tvmopt.kernels.response_norm import ResponseNorm
+from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.response_norm import response_norm_call
 
 
@@ -20,7 +21,13 @@ def local_response_norm(
         builder: Block builder to emit into.
         data: (N, C, ...), of static shape.
         attributes: Attributes of the ONNX node.
+
+    Raises:
+        ValueError: When the shape is not static.
     """
+    data = builder.normalize(data)
+    if static_shape(data) is None:
+        raise ValueError("shapes must be static")
     norm = ResponseNorm(
         axis=1,
         size=int(attributes["size"]),
@@ -28,4 +35,4 @@ def local_response_norm(
         beta=float(attributes.get("beta", 0.75)),
         bias=float(attributes.get("bias", 1.0)),
     )
-    return builder.normalize(response_norm_call(norm, builder.normalize(data)))
+    return builder.normalize(response_norm_call(norm, data))

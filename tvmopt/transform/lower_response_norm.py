@@ -92,7 +92,7 @@ class _Lower(PyExprMutator):
     def _kernel(self, norm: ResponseNorm, data: relax.Expr, dtype: str) -> relax.Expr:
         """Return a call of the kernel, which reads what ``data`` is a cast of."""
         made = self._bound.get(data)
-        if getattr(getattr(made, "op", None), "name", "") == "relax.astype":
+        if isinstance(made, relax.Call) and getattr(made.op, "name", "") == "relax.astype":
             [source] = made.args
             if str(source.ty.dtype) in HALF_FLOATS:
                 data = source

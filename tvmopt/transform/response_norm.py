@@ -31,7 +31,9 @@ def response_norm_call(norm: ResponseNorm, data: relax.Expr) -> relax.Call:
 
 def response_norm_of(expr: object) -> ResponseNorm | None:
     """Return the LRN that a call stands for; None for other expressions."""
-    if getattr(getattr(expr, "op", None), "name", "") != "relax.call_dps_packed":
+    if not isinstance(expr, relax.Call):
+        return None
+    if getattr(expr.op, "name", "") != "relax.call_dps_packed":
         return None
     symbol = str(expr.args[0].global_symbol)
     if not symbol.startswith(_PREFIX):

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
@@ -66,9 +66,10 @@ def response_norm_kernel(
         rows = _Rows(norm, tuple(shape), arch, x, y)
         rows.emit()
     func = builder.get()
-    if not rows.rounds:
-        return func
-    return func.with_body(import_llvm(func.body, [rounding_function(arch.lanes(_WIDE))]))
+    functions = [rounding_function(arch.lanes(_WIDE))] if rows.rounds else []
+    # TVM looks for reshapes among functions of one tensor, and needs a root block.
+    root = s_tir.SBlock([], [], [], "root", import_llvm(func.body, functions))
+    return func.with_body(s_tir.SBlockRealize([], True, root))
 
 
 class _Rows:
