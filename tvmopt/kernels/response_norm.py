@@ -1,4 +1,4 @@
-"""ONNX LRN (local response normalisation): attributes, and a CPU kernel for channels innermost."""
+"""Attributes of ONNX LRN (local response normalisation)."""
 
 from __future__ import annotations
 

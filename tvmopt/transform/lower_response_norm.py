@@ -48,13 +48,13 @@ class LowerResponseNorms:
         }
         if all(response_norm_of(value) is None for value in bound.values()):
             return mod
-        rewrite = _Lower(mod, self._target, bound)
+        rewrite = _LowerNorms(mod, self._target, bound)
         rewrite.builder_.update_func(mod.get_global_var("main"), rewrite.visit_expr(main))
         return relax.transform.DeadCodeElimination(["main"])(rewrite.builder_.get())
 
 
 @mutator
-class _Lower(PyExprMutator):
+class _LowerNorms(PyExprMutator):
     def __init__(
         self,
         mod: tvm.IRModule,

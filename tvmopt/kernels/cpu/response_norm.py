@@ -63,7 +63,7 @@ def response_norm_kernel(
         build.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
         x = build.arg("x", build.buffer(tuple(shape), dtypes[0]))
         y = build.arg("y", build.buffer(tuple(shape), dtypes[1]))
-        rows = _Rows(norm, tuple(shape), arch, x, y)
+        rows = _NormalisedRows(norm, tuple(shape), arch, x, y)
         rows.emit()
     func = builder.get()
     functions = [rounding_function(arch.lanes(_WIDE))] if rows.rounds else []
@@ -72,7 +72,7 @@ def response_norm_kernel(
     return func.with_body(s_tir.SBlockRealize([], True, root))
 
 
-class _Rows:
+class _NormalisedRows:
     def __init__(
         self,
         norm: ResponseNorm,
