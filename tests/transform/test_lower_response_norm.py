@@ -13,6 +13,7 @@ from tests.transform.attention.graphs import Emit, module
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.response_norm import ResponseNorm
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lower import lower
 from tvmopt.transform.response_norm import response_norm_call
 
@@ -88,3 +89,16 @@ def test_other_axes_and_gpus_have_operators(axis, target):
     lowered = lower(graph, resolve_target(target, 1).to_tvm())
     assert "local_response_norm" not in _functions(lowered)
     assert any("pool" in name for name in _functions(lowered))
+
+
+def test_vectors_need_no_division_with_avx512_and_round_with_its_instruction():
+    spec = resolve_target("sapphirerapids", 1)
+    norm = ResponseNorm(axis=3, size=5, **_NORM)
+    lowered = lower(_graph(norm, (1, 4, 4, 64), "bfloat16"), spec.to_tvm())
+    [func] = [f for _, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)]
+    kernel = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    built = tvm.compile(kernel, spec.to_tvm(), tir_pipeline=CPU_PIPELINE)
+    lines = getattr(built, "mod", built).inspect_source("asm").splitlines()
+    found = {line.split()[0] for line in lines if "%zmm" in line}
+    assert {"vrsqrt14ps", "vcvtneps2bf16"} <= found
+    assert not {"vdivps", "vsqrtps"} & found
