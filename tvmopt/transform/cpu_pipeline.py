@@ -6,6 +6,7 @@ import tvm
 import tvm.s_tir  # registers the pipeline "s_tir"
 from tvm.tirx import compilation_pipeline
 
+from tvmopt.kernels.cpu.passes.x86_extrema import select_by_x86_extrema
 from tvmopt.kernels.passes.clamp_indices import clamp_indices
 from tvmopt.kernels.passes.each_function import change_each
 from tvmopt.kernels.passes.flatten_lets import flatten_lets
@@ -27,6 +28,7 @@ def cpu_pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transfor
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         lowered = change_each(lowering(mod), reduce_from_infinity)
         mod = clamp_indices(keep_nan(change_each(lowered, split_periodic_loops)))
+        mod = change_each(mod, select_by_x86_extrema)
         mod = change_each(change_each(mod, flatten_lets), keep_on_stack)
         return take_raw_pointers(mod)
 

@@ -22,6 +22,7 @@ from tvmopt.transform.finish_kernels import FinishKernels
 from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
+from tvmopt.transform.lower_response_norm import LowerResponseNorms
 from tvmopt.transform.mark_exact_pairs import MarkExactPairs
 from tvmopt.transform.merge_reshapes import MergeReshapes
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
@@ -63,6 +64,7 @@ def lower_passes(
         *special.first(),
         UnpackWeights(special.unpacks_weights),
         LowerRecurrences(target),
+        LowerResponseNorms(target),
         WidenLongMeans(),
         *simplify_passes(),
         *(_fuse_attention(target, special) if attention and target is not None else []),

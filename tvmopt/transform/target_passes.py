@@ -118,7 +118,7 @@ _CPU = TargetPasses(
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
     attention=attention_on_cpu,
-    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd) | wide_pools(),
+    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd) | wide_pools(target),
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],

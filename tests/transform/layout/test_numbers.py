@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
+from tvmopt.kernels.response_norm import ResponseNorm
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layout import convert_layout_with_report
+from tvmopt.transform.response_norm import response_norm_call
 
 LAYOUTS = ("NHWC", "HWNC", "NCHW4c", "NCHW8c")
 nn = relax.op.nn
@@ -110,6 +112,10 @@ FOLLOWS = {
     "instance norm": (
         lambda e, x: e(nn.instance_norm(x, _const(np.arange(8)), _const(np.ones(8)), 1, [2, 3])),
         ("NHWC", "HWNC"),
+    ),
+    "response norm": (
+        lambda e, x: e(response_norm_call(ResponseNorm(1, 3, 0.5, 0.75, 1.0), x)),
+        ("NHWC", "HWNC", "NCHW8c"),
     ),
     "argmax": (lambda e, x: e(relax.op.argmax(x, 1, keepdims=True)), LAYOUTS),
     "variance": (lambda e, x: e(relax.op.variance(x, [1, 3])), LAYOUTS),

@@ -16,6 +16,7 @@ from tvm import relax
 
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.call_tir import called_function, is_call_tir
+from tvmopt.transform.response_norm import response_norm_of
 
 from .fusion import INJECTIVE
 
@@ -127,6 +128,8 @@ def role(
     each input, so that a cast fuses into them; otherwise they are sensitive.
     """
     name = op_name(value)
+    if response_norm_of(value) is not None:
+        return Role.REDUCTION
     if narrow_norms and name in NORMS - keep_float32:
         return Role.REDUCTION
     if name in keep_float32 or name in SENSITIVE:

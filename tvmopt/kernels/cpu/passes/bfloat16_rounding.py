@@ -36,8 +36,19 @@ def annotate_rounding(sch: s_tir.Schedule, arch: CpuArch) -> None:
     """Annotate ``sch`` for :func:`round_natively`, if ``arch`` supports it and bfloat16 is used."""
     params = sch.mod["main"].params
     narrow = any(tirx.is_buffer_var(p) and str(p.dtype) == "bfloat16" for p in params)
-    if narrow and arch.isa == "x86_64" and _FEATURE in arch.features():
+    if narrow and rounds_natively(arch):
         sch.annotate(sch.get_sblock("root"), NATIVE, 1)
+
+
+def rounds_natively(arch: CpuArch) -> bool:
+    """Return whether ``arch`` has the conversion instruction."""
+    return arch.isa == "x86_64" and _FEATURE in arch.features()
+
+
+def rounded_natively(value: ir.Expr, lanes: int) -> ir.Expr:
+    """Return a vector of float32 rounded by :func:`rounding_function`, as bfloat16."""
+    bits = tirx.call_extern(f"uint16x{lanes}", _name(lanes), value)
+    return tirx.reinterpret(f"bfloat16x{lanes}", bits)
 
 
 def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -70,7 +81,7 @@ def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     func = func.with_body(s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block))
     sizes = sorted({int(buffer.shape[0]) for buffer in made})
-    return with_llvm_functions(func, [_function(n) for n in sizes]) if sizes else func
+    return with_llvm_functions(func, [rounding_function(n) for n in sizes]) if sizes else func
 
 
 def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
@@ -122,7 +133,6 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
     zero = tirx.const(0, str(dtype))
     start = [substitute(v, {loop.loop_var: zero}) for v in realize.iter_values]
     wide = tirx.BufferLoad(registers, [tirx.Ramp(zero, tirx.const(1, str(dtype)), length)])
-    bits = tirx.call_extern(f"uint16x{length}", _name(length), wide)
     one = tirx.const(1, str(last.ty.dtype))
     stored = s_tir.SBlock(
         block.iter_vars,
@@ -139,7 +149,7 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
         block.name_hint,
         tirx.BufferStore(
             store.buffer,
-            tirx.reinterpret(f"bfloat16x{length}", bits),
+            rounded_natively(wide, length),
             [*outer, tirx.Ramp(last, one, length)],
         ),
     )
@@ -174,7 +184,7 @@ def _name(lanes: int) -> str:
     return f"tvmopt_bfloat16_{lanes}"
 
 
-def _function(lanes: int) -> str:
+def rounding_function(lanes: int) -> str:
     """Return the LLVM IR of a function that rounds ``lanes`` float32 to bfloat16."""
     return f"""
 define linkonce_odr <{lanes} x i16> @{_name(lanes)}(<{lanes} x float> %x) #0 {{

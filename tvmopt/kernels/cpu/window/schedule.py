@@ -3,7 +3,8 @@
 Channels are innermost and fill the vector lanes, so nothing is broadcast. A register tile of
 neighbouring outputs shares the inputs of its overlapping windows: the window is fully unrolled, and
 LLVM loads each input once. The padding condition is uniform over the lanes, so that inlining it
-costs less than a padded copy of the data.
+costs less than a padded copy of the data. Clamped indices of max pooling cost less still, because
+they need no branch (see :mod:`tvmopt.transform.wide_pools`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 
 from tvm import ir, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.device.dtypes import BYTE_INTEGERS
+from tvmopt.device.dtypes import BYTE_INTEGERS, HALF_FLOATS
 from tvmopt.kernels.analysis import block_facts
 from tvmopt.kernels.cpu.common.nest import (
     NestLoops,
@@ -49,8 +51,10 @@ class WindowForm(TiledForm):
 
     @property
     def widens(self) -> bool:
-        """Whether an operand is bfloat16, of which every vector is widened to float32."""
-        return any(str(read.buffer.dtype) == "bfloat16" for read in self.facts.reads)
+        """Whether an operand is a 16-bit float, of which every vector is widened to float32."""
+        return self.facts.dtype == "float32" and any(
+            str(read.buffer.dtype) in HALF_FLOATS for read in self.facts.reads
+        )
 
     @property
     def multiplies_bytes(self) -> bool:
@@ -95,10 +99,24 @@ def match_window(func: tirx.PrimFunc) -> WindowForm | Refusal:
     if any(step not in (0, 1) for step in steps) or steps.count(1) != len(steps):
         return Refusal("an operand is not contiguous along the channels")
     epilogue = find_epilogue(sch, anchor)
+    facts = block_facts(sch, anchor)  # before clamps make its indices other than linear
+    _inline_clamped(sch, anchor)
     blocks = [sch.get(b) for b in sch.get_producers(anchor)]
     producers = tuple(block.name_hint for block in blocks)
     inlines = bool(blocks) and all(_only_pads(block) for block in blocks)
-    return WindowForm(sch, anchor, epilogue, block_facts(sch, anchor), producers, inlines)
+    return WindowForm(sch, anchor, epilogue, facts, producers, inlines)
+
+
+def _inline_clamped(sch: s_tir.Schedule, anchor: SBlockRV) -> None:
+    """Inline the producers that read the element at a clamped index: no branch, no copy.
+
+    The channels must not be clamped: they are read as vectors.
+    """
+    for producer in sch.get_producers(anchor):
+        block, facts = sch.get(producer), block_facts(sch, producer)
+        reads = isinstance(block.body.value, ir.TensorLoad) and len(facts.reads) == 1
+        if reads and facts.reads[0].strides[-1] == 1 and None in facts.reads[0].strides:
+            sch.compute_inline(producer)
 
 
 def _only_pads(block: s_tir.SBlock) -> bool:

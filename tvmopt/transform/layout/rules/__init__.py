@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvmopt.transform.layout.rules import axes, elementwise, pieces, windows
+from tvmopt.transform.layout.rules import axes, elementwise, pieces, response_norm, windows
 from tvmopt.transform.layout.rules.base import Follow, Operands, Rule
 
 _RULES: dict[str, Rule] = {
@@ -15,6 +15,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(axes.SOFTMAX, axes.softmax),
     "nn.layer_norm": axes.layer_norm,
     "nn.instance_norm": axes.instance_norm,
+    "call_dps_packed": response_norm.response_norm,
     "concat": pieces.concat,
     "stack": pieces.stack,
     "split": pieces.split,
