@@ -117,9 +117,9 @@ def converted(model, dtype):
     return convert_module(import_onnx(source), dtype=dtype, layout="NHWC").mod
 
 
-# One channel and a long window along it: no dot-product instruction fits, since only channels are
-# grouped. Its own kernel computes it lane by lane.
-LONG_WINDOW = (16, 1, 1, 256), {"strides": [1, 64]}
+# One channel and a long dilated window along it: no dot-product instruction fits, since its columns
+# do not follow each other in memory. Its kernel computes it lane by lane.
+LONG_WINDOW = (16, 1, 1, 256), {"strides": [1, 64], "dilations": [1, 2]}
 AUDIO = [1, 1, 1, 16000]
 
 
@@ -130,6 +130,12 @@ def test_a_long_window_of_one_channel_keeps_float32(dtype):
     assert list(found) == [0]
     assert found[0].startswith("slower_layers: float32 is predicted to take ")
     assert found[0].endswith(f"% of the time of {dtype}")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_columns_that_follow_each_other_fill_the_tiles_of_amx(dtype):
+    model = model_of(AUDIO, ((16, 1, 1, 256), {"strides": [1, 64]}))
+    assert not find(converted(model, dtype), model, layer_table(model), AMX)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

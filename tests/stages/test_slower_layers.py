@@ -21,14 +21,16 @@ from tvmopt.stages.module_files import read_module
 
 @pytest.fixture
 def audio(tmp_path):
-    """A model of two convolutions over samples of sound: a long window of one channel, then 16."""
+    """A model of two convolutions over samples of sound: a dilated window of one channel, then 16."""
     random = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(0.1 * random.standard_normal(shape).astype(np.float32), name)
         for name, shape in (("w0", (16, 1, 1, 256)), ("w1", (32, 16, 1, 9)))
     ]
     nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c0"], name="window", strides=[1, 64]),
+        helper.make_node(
+            "Conv", ["x", "w0"], ["c0"], name="window", strides=[1, 64], dilations=[1, 2]
+        ),
         helper.make_node("Relu", ["c0"], ["y0"], name="relu"),
         helper.make_node("Conv", ["y0", "w1"], ["y"], name="dense"),
     ]
