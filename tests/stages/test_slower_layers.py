@@ -21,7 +21,7 @@ from tvmopt.stages.module_files import read_module
 
 @pytest.fixture
 def audio(tmp_path):
-    """A model of two convolutions over samples of sound: a dilated window of one channel, then 16."""
+    """A model of two convolutions over sound: a dilated window of one channel, then 16 channels."""
     random = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(0.1 * random.standard_normal(shape).astype(np.float32), name)
