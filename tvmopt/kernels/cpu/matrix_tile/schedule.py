@@ -48,7 +48,7 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
             store(tiles, S)
             for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantize(S[mi, v])
     """
-    form = match_contraction(func)
+    form = match_uncollapsed(func)
     if isinstance(form, Refusal):
         return form
     refusal = misfit(hint, form.extents)
@@ -101,6 +101,14 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
     sch.tensorize(sch.get_loops(stored)[-len(tiled)], tile.store)
     schedule_rest(sch, hint)
     return sch
+
+
+def match_uncollapsed(func: tirx.PrimFunc) -> ContractionForm | Refusal:
+    """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines.
+
+    TVM matches no tensor intrinsic with 16 rows that cross the end of a line of 76 pixels.
+    """
+    return match_contraction(func, collapse=False)
 
 
 def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Refusal:
