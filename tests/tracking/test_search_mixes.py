@@ -63,7 +63,7 @@ def test_the_next_map_is_tried_too(first: str, maps: tuple[str, ...]) -> None:
     [plain, fastest] = found.dtype_maps
     fastest = dataclasses.replace(fastest, predicted_loss=0.1)
     mixed = dataclasses.replace(fastest, dtypes=("bfloat16", "int8"), predicted_s=1.5)
-    mixed = dataclasses.replace(mixed, predicted_loss=0.04)
+    mixed = dataclasses.replace(mixed, predicted_loss=0.02)
     found = dataclasses.replace(found, dtype_maps=(plain, fastest, mixed))
     space = analysis.with_mix(AMX, found)
     assert space.further == {"dtype_maps": maps}
