@@ -78,7 +78,8 @@ def test_batches_do_not_matter(seed, batch) -> None:
     whole, parts = _of(got, want), Agreement()
     for at in range(0, 30, batch):
         parts.add(got[at : at + batch], want[at : at + batch])
-    assert parts.with_margin == whole.with_margin >= whole.strict == parts.strict
+    assert (parts.with_margin, parts.strict) == (whole.with_margin, whole.strict)
+    assert whole.with_margin >= whole.strict - 1e-12  # two ways to round the same share
     np.testing.assert_allclose(parts.losses(), whole.losses())
     assert excess(whole.losses().mean(axis=0)) == pytest.approx(1 - whole.with_margin)
 
