@@ -101,7 +101,9 @@ def test_shares_of_kernels_sum_to_one():
 def test_layers_keep_float32_as_in_the_product(tmp_path, dtype, slower_layers, kept):
     """A dilated window of one channel fits no dot-product instruction."""
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], strides=(1, 64), dilations=(1, 2), name="window"),
+        helper.make_node(
+            "Conv", ["x", "w"], ["c"], strides=(1, 64), dilations=(1, 2), name="window"
+        ),
         helper.make_node("Conv", ["c", "v"], ["y"], name="dense"),
     ]
     weights = {"w": (16, 1, 1, 256), "v": (256, 16, 1, 9)}
