@@ -244,15 +244,24 @@ def test_maps_that_would_follow_a_refused_one_need_not_be_shown(choose):
         assert found.chosen == nth_map(found.maps, 0) and "int8" in found.chosen.dtypes
 
 
-def test_maps_that_would_follow_are_assumed_unmeasured_where_time_is_short(choose):
+def test_maps_that_would_follow_are_not_measured_where_time_is_short(choose):
     alone = {"int8": _verdict(0.005), "bfloat16": _verdict(0.001)}
     found = choose(lambda n: 0.005, alone, errors=MANY, limit=4)
     assert set(found.chosen.dtypes) == {"int8"} and found.judged == []
     first, second = (nth_map(found.maps, n) for n in (1, 2))
     for one, before in ((first, found.chosen), (second, first)):
-        assert one.is_assumed and one.samples == 0 and not one.holds
+        assert one.is_undecided and one.samples == 0 and not one.holds
         assert 0 < one.predicted_loss <= before.predicted_loss / 4
         assert one.predicted_s > before.predicted_s
+
+
+def test_a_map_that_would_follow_does_not_take_the_place_of_the_undecided_one(choose):
+    """The one before is measured, and hardly faster."""
+    alone = {"int8": _undecided(0.006), "bfloat16": _undecided(0.005)}
+    found = choose(lambda n: 0.006, alone, errors=MANY, limit=1, verdict=_undecided)
+    assert set(found.chosen.dtypes) == {"int8"} and found.chosen.drop == 0.006
+    following = nth_map(found.maps, 1)
+    assert following.samples == 0 and following.predicted_s > found.chosen.predicted_s
 
 
 def test_a_map_that_is_shown_is_sought_where_samples_can_show_one(choose):

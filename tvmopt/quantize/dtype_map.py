@@ -29,8 +29,8 @@ class DtypeMap:
             predicted where no sample was.
         agreement: Fraction of rows with the float model's top-1; None without class scores.
         drop: Accuracy drop as in evaluation.
-        samples: Number of samples compared; 0 for the float model itself, and for a map that is
-            assumed by its predicted loss alone.
+        samples: Number of samples compared; 0 for the float model itself, and for a map that was
+            not measured for want of time.
         holds: Whether the map meets the accuracy bar.
         mean_loss: Measured mean of ``1 - cosine`` over batches; None where not all were measured.
         loss_bound: Its 95% upper bound on other samples, see :mod:`tvmopt.quantize.loss_bound`.
@@ -39,9 +39,9 @@ class DtypeMap:
         is_assumed: Whether the map is assumed to meet the bar, from its predicted loss and a few
             samples, since time ended before a measurement showed it; ``holds`` is then false.
         is_undecided: Whether the map is likely to meet the bar, measured on all samples, which are
-            too few to show it, as they are for all layers in a 16-bit float; ``holds`` is then
-            false.
-        samples_to_decide: Number of samples that would show it; 0 unless undecided.
+            too few to show it, as they are for all layers in a 16-bit float; or the map comes after
+            one that evaluation refuses. ``holds`` is then false.
+        samples_to_decide: Number of samples that would show it; 0 unless undecided and known.
     """
 
     layers: tuple[int, ...]

@@ -322,8 +322,8 @@ class MapMeasurement:
     def offer(self, choice: Sequence[int], deadline: float) -> DtypeMap:
         """Measure a choice that evaluation is to judge where it refused a faster one.
 
-        It can be chosen if its drop is within the limit, shown or not. Where time is too short, it
-        is assumed, by its predicted loss alone.
+        It can be chosen if its drop is within the limit, shown or not; also where time is too short
+        to measure it.
         """
         if not self.is_known(choice) and self.times_left(deadline) < 1:
             pairs = zip(self._choices, choice, strict=True)
@@ -331,7 +331,7 @@ class MapMeasurement:
             loss = self.predicted_loss(choice)
             found = DtypeMap(
                 tuple(by_index), tuple(by_index.values()), self.seconds(choice), loss, 1 - loss,
-                None, 0.0, 0, False, is_assumed=True,
+                None, 0.0, 0, False, is_undecided=True,
             )  # fmt: skip
             self.found.append(found)
             return found
