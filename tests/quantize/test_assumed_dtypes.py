@@ -31,7 +31,7 @@ from tvmopt.quantize.report import LayerCost
 from tvmopt.quantize.scheme import Scheme
 from tvmopt.stages.sensitivity import _map_line
 
-SECONDS = {"float32": 1.0, "int8": 0.25, "bfloat16": 0.5}  # of a layer
+SECONDS = {"float32": 1.0, "int8": 0.25, "bfloat16": 0.5, "float16": 0.8}  # of a layer
 COST_S = 5.0  # of a measurement of a map, by the fake clock
 
 
@@ -61,7 +61,7 @@ def choose(make_model, monkeypatch):
 
     def run(
         drop, known=None, *, errors=(0.4, 0.3, 0.2, 0.1), halves=True, limit=1e3, broken=(),
-        verdict=_verdict, of_few=None,
+        verdict=_verdict, of_few=None, float16=False,
     ):  # fmt: skip
         count, now = len(errors), [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -95,6 +95,7 @@ def choose(make_model, monkeypatch):
         setting = Setting(model, Graph(model.graph), scheme, ranges)
         batches = [Batch({}, None, 1)] * 40
         dtypes = ("int8", "bfloat16") if halves else ("int8",)
+        dtypes += ("float16",) if float16 else ()
         judge.by_r2 = False
         analysis = Analysis(setting, [], {}, dtypes, batches, Bar(0.01), judge, None)
         costs = {}
@@ -102,6 +103,8 @@ def choose(make_model, monkeypatch):
             costs[i, "int8"] = _cost(i, "int8", error)
             if halves:
                 costs[i, "bfloat16"] = _cost(i, "bfloat16", 1e-6)
+            if float16:
+                costs[i, "float16"] = _cost(i, "float16", 1e-8)
         seconds = {(i, dtype): s for i in range(count) for dtype, s in SECONDS.items()}
         times = LayerTimes(seconds, frozenset(range(count)), 1e12)
         maps = choose_layer_dtypes(analysis, costs, times, limit, known, COST_S)
@@ -232,6 +235,15 @@ def test_all_layers_in_int8_are_enough_where_no_samples_can_show_more(choose):
     assert len(found.judged) == 2  # of the maps that would follow it
     assert set(found.chosen.dtypes) == {"int8"}
     assert found.chosen.is_undecided
+
+
+def test_no_slower_16_bit_float_is_assumed_where_the_faster_one_keeps_the_accuracy(choose):
+    """The samples are too few to show it, and no time is left to measure mixes of the two."""
+    alone = {"int8": _undecided(0.03), "bfloat16": _undecided(0.008)}
+    accuracy = dataclasses.replace(alone["bfloat16"].accuracy, samples=40)
+    alone["bfloat16"] = dataclasses.replace(alone["bfloat16"], accuracy=accuracy)
+    found = choose(lambda n: 0.03, alone, errors=MANY, limit=4, verdict=_undecided, float16=True)
+    assert set(found.chosen.dtypes) == {"bfloat16"}
 
 
 def test_maps_that_would_follow_a_refused_one_need_not_be_shown(choose):

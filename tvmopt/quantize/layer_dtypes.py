@@ -146,7 +146,9 @@ def _before_halves(
     Candidates with a smaller predicted loss, such as two 16-bit floats, then need no measurement.
     """
     halves = tuple(choice.half for choice in choices)
-    if not all(halves) or not measure.is_known(halves) or not measure(halves, deadline).holds:
+    if not all(halves) or not measure.is_known(halves):
+        return list(candidates)
+    if not measure.accept_halves(deadline):
         return list(candidates)
     most = measure.predicted_loss(halves)
     return [*(c for c in candidates if measure.predicted_loss(c) > most), halves]

@@ -308,16 +308,20 @@ class MapMeasurement:
                 at = [c.dtypes.index(dtype) if dtype in c.dtypes else 0 for c in self._choices]
                 self(at, deadline)
 
-    def accept_halves(self, deadline: float) -> None:
+    def accept_halves(self, deadline: float) -> bool:
         """Measure all layers in 16-bit floats, which must not be shown to lose more than allowed.
 
         Few samples cannot show with 95% confidence that a drop is within the limit, even one of
         rounding to 16 bits. The drop itself then decides.
+
+        Returns:
+            Whether the map is taken to meet the bar.
         """
         found = self([c.half for c in self._choices], deadline)
         was_measured = found.samples == sum(b.valid for b in self._analysis.batches)
         if not found.holds and was_measured and found.drop <= self._analysis.bar.max_drop:
-            self.found[-1] = dataclasses.replace(found, holds=True)
+            found = self.found[-1] = dataclasses.replace(found, holds=True)
+        return found.holds
 
     def offer(self, choice: Sequence[int], deadline: float) -> DtypeMap:
         """Measure a choice that evaluation is to judge where it refused a faster one.
