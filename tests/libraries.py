@@ -1,4 +1,4 @@
-"""Run a library that was just built."""
+"""Run a library that was just built, and read the assembly of a kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tvm
+from tvm import tirx
 
+from tvmopt.device.target import TargetSpec
 from tvmopt.runtime.executor import MAIN
 from tvmopt.runtime.library import open_library
+from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 
 
 def loaded(path: Path) -> Callable[..., list[np.ndarray]]:
@@ -20,3 +24,10 @@ def loaded(path: Path) -> Callable[..., list[np.ndarray]]:
         return [executor.read(tensor) for tensor in executor.bind(MAIN, tensors)()]
 
     return run
+
+
+def assembly(kernel: tirx.PrimFunc, spec: TargetSpec) -> list[str]:
+    """Return the lines of assembly of a finished kernel."""
+    mod = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    built = tvm.compile(mod, spec.to_tvm(), tir_pipeline=CPU_PIPELINE)
+    return str(getattr(built, "mod", built).inspect_source("asm")).splitlines()

@@ -8,12 +8,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.libraries import loaded
+from tests.libraries import assembly, loaded
 from tests.transform.attention.graphs import Emit, module
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.response_norm import ResponseNorm
-from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lower import lower
 from tvmopt.transform.response_norm import response_norm_call
 
@@ -96,9 +95,6 @@ def test_vectors_need_no_division_with_avx512_and_round_with_its_instruction():
     norm = ResponseNorm(axis=3, size=5, **_NORM)
     lowered = lower(_graph(norm, (1, 4, 4, 64), "bfloat16"), spec.to_tvm())
     [func] = [f for _, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)]
-    kernel = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    built = tvm.compile(kernel, spec.to_tvm(), tir_pipeline=CPU_PIPELINE)
-    lines = getattr(built, "mod", built).inspect_source("asm").splitlines()
-    found = {line.split()[0] for line in lines if "%zmm" in line}
+    found = {line.split()[0] for line in assembly(func, spec) if "%zmm" in line}
     assert {"vrsqrt14ps", "vcvtneps2bf16"} <= found
     assert not {"vdivps", "vsqrtps"} & found

@@ -9,6 +9,9 @@ from tvmopt.device import dtypes
 from tvmopt.device.arch import Arch
 from tvmopt.device.llvm import llvm_features, llvm_target
 
+#: Bytes of a cache line of x86 CPUs.
+CACHE_LINE_BYTES = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class CpuArch(Arch):

@@ -146,9 +146,8 @@ def _before_halves(
     Candidates with a smaller predicted loss, such as two 16-bit floats, then need no measurement.
     """
     halves = tuple(choice.half for choice in choices)
-    if not all(halves) or not measure.is_known(halves):
-        return list(candidates)
-    if not measure.accept_halves(deadline):
+    is_known = all(halves) and measure.is_known(halves)
+    if not is_known or not measure.accept_halves(deadline):
         return list(candidates)
     most = measure.predicted_loss(halves)
     return [*(c for c in candidates if measure.predicted_loss(c) > most), halves]

@@ -236,13 +236,8 @@ class MapMeasurement:
         holds: bool,
         is_assumed: bool = False,
     ) -> DtypeMap:
-        pairs = zip(self._choices, choice, strict=True)
-        by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
-        found = DtypeMap(
-            layers=tuple(by_index),
-            dtypes=tuple(by_index.values()),
-            predicted_s=self.seconds(choice),
-            predicted_loss=self.predicted_loss(choice),
+        found = dataclasses.replace(
+            self._unmeasured(choice),
             cosine=judged.accuracy.cosine,
             agreement=judged.accuracy.agreement,
             drop=judged.accuracy.drop,
@@ -330,15 +325,8 @@ class MapMeasurement:
         to measure it.
         """
         if not self.is_known(choice) and self.times_left(deadline) < 1:
-            pairs = zip(self._choices, choice, strict=True)
-            by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
-            loss = self.predicted_loss(choice)
-            found = DtypeMap(
-                tuple(by_index), tuple(by_index.values()), self.seconds(choice), loss, 1 - loss,
-                None, 0.0, 0, False, is_undecided=True,
-            )  # fmt: skip
-            self.found.append(found)
-            return found
+            self.found.append(dataclasses.replace(self._unmeasured(choice), is_undecided=True))
+            return self.found[-1]
         found = self(choice, deadline)
         if not found.can_be_chosen and found.drop <= self._analysis.bar.max_drop:
             found = self.found[-1] = dataclasses.replace(found, is_undecided=True)
@@ -346,8 +334,24 @@ class MapMeasurement:
 
     def float_model(self) -> DtypeMap:
         """Return the map in which all layers stay float32."""
-        seconds = self.seconds([0] * len(self._choices))
-        return DtypeMap((), (), seconds, 0.0, 1.0, None, 0.0, 0, True)
+        return dataclasses.replace(self._unmeasured([0] * len(self._choices)), holds=True)
+
+    def _unmeasured(self, choice: Sequence[int]) -> DtypeMap:
+        """Return the map of a choice as it is predicted."""
+        pairs = zip(self._choices, choice, strict=True)
+        by_index = {c.index: c.dtypes[at] for c, at in pairs if at}
+        loss = self.predicted_loss(choice)
+        return DtypeMap(
+            layers=tuple(by_index),
+            dtypes=tuple(by_index.values()),
+            predicted_s=self.seconds(choice),
+            predicted_loss=loss,
+            cosine=1 - loss,
+            agreement=None,
+            drop=0.0,
+            samples=0,
+            holds=False,
+        )
 
     def _tell(self, found: DtypeMap) -> None:
         if self._analysis.progress is not None:

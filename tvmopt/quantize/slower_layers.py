@@ -136,9 +136,9 @@ def predicted_cycles(
     for index, anchor in narrow.items():
         flops, call = layers[index].flops, anchor.call
         widens = _widens(call, target)
-        if flops is None or (flops < least_flops and not widens):
+        if flops is None:
             continue
-        if _fills_dot_products(call, target):
+        if not widens and (flops < least_flops or _fills_dot_products(call, target)):
             continue
         key = layer_key(call)
         if key not in known:
@@ -190,12 +190,13 @@ def _is_narrow(call: relax.Call) -> bool:
 
 
 def _fills_dot_products(call: relax.Call, target: TargetSpec) -> bool:
-    """Return whether the CPU has dot-product instructions for a layer, and K fills them."""
+    """Return whether the CPU has dot-product instructions for the dtype, and K fills them.
+
+    Whether a layer that :func:`_widens` can use them is not asked here.
+    """
     row = row_of(str(call.args[0].ty.dtype))
     has_instructions = row.dot_k > 1 and row.cpu_rate(target.cpu_flags) > 1
-    if not has_instructions or channels_of(call) < _LEAST_K or not _has_contiguous_k(call):
-        return False
-    return not _widens(call, target)
+    return has_instructions and channels_of(call) >= _LEAST_K and _has_contiguous_k(call)
 
 
 def _widens(call: relax.Call, target: TargetSpec) -> bool:

@@ -39,7 +39,7 @@ _POOLS = {
 }
 # LLVM flags of CPUs that compare float16.
 _FLOAT16_FLAGS = frozenset({"avx512fp16", "fullfp16", "zvfh"})
-_UPPER = 16  # bits of a float32 below those of its bfloat16
+_UPPER = 16  # bits of a float32 that its bfloat16 drops
 
 
 def wide_pools(target: Target) -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:

@@ -6,15 +6,14 @@ import re
 from collections import Counter
 
 import pytest
-import tvm
 from tvm import relax, tirx
 
+from tests.libraries import assembly
 from tests.transform.attention.graphs import Emit, module
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import policy_of
-from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lower import lower
 
 _LABEL = re.compile(r"^\.LBB\w+:")
@@ -33,11 +32,9 @@ def _innermost(target: str, stride: int, padding: int) -> tuple[Counter[str], in
     [func] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     best = policy_of(func, spec.arch()).ranked[0]
     assert best.hint.template == "window"
-    kernel = finish(emit(func, best.hint).mod["main"], func).with_attr("global_symbol", "main")
-    kernels = tvm.IRModule({"main": kernel})
-    built = tvm.compile(kernels, spec.to_tvm(), tir_pipeline=CPU_PIPELINE)
+    kernel = finish(emit(func, best.hint).mod["main"], func)
     blocks: list[Counter[str]] = [Counter()]
-    for line in getattr(built, "mod", built).inspect_source("asm").splitlines():
+    for line in assembly(kernel, spec):
         if _LABEL.match(line):
             blocks.append(Counter())
         elif line.strip():

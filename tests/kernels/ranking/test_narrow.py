@@ -108,7 +108,7 @@ def test_an_instruction_is_modelled_to_cost_less(types) -> None:
 
 
 def test_widening_is_modelled_to_cost_more_than_float32() -> None:
-    """In L1, it adds instructions to those of float32, and saves no time of traffic."""
+    """In L1, it takes more instructions than float32, and saves no time of traffic."""
     layout = {"data_layout": "NHWC", "kernel_layout": "HWIO", "groups": 4}
 
     def cycles(dtype: str) -> float:

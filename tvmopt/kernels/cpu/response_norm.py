@@ -32,9 +32,9 @@ from tvm.tirx.script.builder import ir as build
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import import_llvm
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import (
-    rounded_natively,
+    has_rounding,
+    rounded_vector,
     rounding_function,
-    rounds_natively,
 )
 from tvmopt.kernels.response_norm import ResponseNorm
 from tvmopt.kernels.scheduled import OPAQUE
@@ -94,7 +94,7 @@ class _NormalisedRows:
             and norm.bias >= _LEAST_BIAS
         )
 
-        self.rounds = str(y.dtype) == "bfloat16" and self._by_roots and rounds_natively(arch)
+        self.rounds = str(y.dtype) == "bfloat16" and self._by_roots and has_rounding(arch)
 
     def emit(self) -> None:
         tasks, pixels = math.prod(self._outer[:-1]), self._outer[-1]
@@ -203,7 +203,7 @@ class _NormalisedRows:
     def _store(self, place: list[Expr], c: Expr, value: Expr) -> None:
         dtype = str(self._y.dtype)
         if isinstance(c, tirx.Ramp) and self.rounds:
-            value = rounded_natively(value, self._lanes)
+            value = rounded_vector(value, self._lanes)
         elif dtype != _WIDE:
             value = tirx.Cast(_like(dtype, c), value)
         build.buffer_store(self._y, value, [*place, c])

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cpu import CACHE_LINE_BYTES, CpuArch
 from tvmopt.kernels.cpu.common.contraction_cost import ContractionModel, ReductionSteps
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
@@ -18,8 +18,8 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal
 
 _MOST_ROWS, _COLUMNS = 16, 16
-# Bytes of a cache line; lines that tile loads read per cycle; cycles of overhead per step.
-_LINE_BYTES, _LINES, _STEP = 64, 2.0, 4.0
+# Cache lines that tile loads read per cycle; cycles of overhead per reduction step.
+_LINES, _STEP = 2.0, 4.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
 # can be loaded ahead. Fit to 99 GEMMs and convolutions on an Emerald Rapids, 2 threads, see
 # benchmarks/results/2026-11-28-amx-ranking.md.
@@ -52,7 +52,7 @@ def _ranked(
     return dataclasses.replace(found, cycles=found.cycles * factor)
 
 
-def step_cycles(tile: TileIntrinsic, row_bytes: int = _LINE_BYTES) -> float:
+def step_cycles(tile: TileIntrinsic, row_bytes: int = CACHE_LINE_BYTES) -> float:
     """Return the cycles of one reduction step: a tile multiply takes one per row, for any K.
 
     Args:
@@ -61,7 +61,7 @@ def step_cycles(tile: TileIntrinsic, row_bytes: int = _LINE_BYTES) -> float:
             loads: tiles whose rows are 16 bytes apart load in 1.7 times the time.
     """
     multiply = tile.row_blocks * tile.column_blocks * tile.rows
-    crossing = max(0, tile.kbytes - math.gcd(row_bytes, _LINE_BYTES)) / _LINE_BYTES
+    crossing = max(0, tile.kbytes - math.gcd(row_bytes, CACHE_LINE_BYTES)) / CACHE_LINE_BYTES
     lines = tile.row_blocks * tile.rows * (1 + crossing)
     load = (lines + tile.column_blocks * tile.kbytes / 4) / _LINES
     return max(multiply, load) + _STEP

@@ -36,16 +36,16 @@ def annotate_rounding(sch: s_tir.Schedule, arch: CpuArch) -> None:
     """Annotate ``sch`` for :func:`round_natively`, if ``arch`` supports it and bfloat16 is used."""
     params = sch.mod["main"].params
     narrow = any(tirx.is_buffer_var(p) and str(p.dtype) == "bfloat16" for p in params)
-    if narrow and rounds_natively(arch):
+    if narrow and has_rounding(arch):
         sch.annotate(sch.get_sblock("root"), NATIVE, 1)
 
 
-def rounds_natively(arch: CpuArch) -> bool:
+def has_rounding(arch: CpuArch) -> bool:
     """Return whether ``arch`` has the conversion instruction."""
     return arch.isa == "x86_64" and _FEATURE in arch.features()
 
 
-def rounded_natively(value: ir.Expr, lanes: int) -> ir.Expr:
+def rounded_vector(value: ir.Expr, lanes: int) -> ir.Expr:
     """Return a vector of float32 rounded by :func:`rounding_function`, as bfloat16."""
     bits = tirx.call_extern(f"uint16x{lanes}", _name(lanes), value)
     return tirx.reinterpret(f"bfloat16x{lanes}", bits)
@@ -149,7 +149,7 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
         block.name_hint,
         tirx.BufferStore(
             store.buffer,
-            rounded_natively(wide, length),
+            rounded_vector(wide, length),
             [*outer, tirx.Ramp(last, one, length)],
         ),
     )

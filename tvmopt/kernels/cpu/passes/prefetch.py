@@ -17,14 +17,13 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
-from tvmopt.device.cpu import CpuArch
+from tvmopt.device.cpu import CACHE_LINE_BYTES, CpuArch
 from tvmopt.kernels.analysis import substitute, variables
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import with_llvm_functions
 
 #: Annotation of a reduction loop: prefetch distance in bytes.
 PREFETCH = "tvmopt.prefetch"
 
-_LINE = 64
 _ATTRIBUTES = (
     "alwaysinline mustprogress nocallback nofree nosync nounwind willreturn "
     "memory(inaccessiblemem: readwrite)"
@@ -100,7 +99,7 @@ def _weight(loop: tirx.For, ahead: int) -> tuple[ir.Expr, int] | None:
         first: dict[tirx.Var, ir.Expr] = {var: tirx.const(0, "int64") for var in inner}
         first[loop.loop_var] = loop.loop_var + max(1, ahead // step)
         at = [substitute(index, first) for index in indices]
-        return tirx.address_of(tirx.BufferLoad(read.source, at)), -(-step // _LINE)
+        return tirx.address_of(tirx.BufferLoad(read.source, at)), -(-step // CACHE_LINE_BYTES)
     return None
 
 
@@ -111,7 +110,7 @@ def prefetch_name(lines: int) -> str:
 
 def prefetch_function(lines: int) -> str:
     """Return the LLVM IR of a function that prefetches ``lines`` cache lines from a pointer."""
-    code = "\\0A".join(f"prefetcht0 {_LINE * n}($0)" for n in range(lines))
+    code = "\\0A".join(f"prefetcht0 {CACHE_LINE_BYTES * n}($0)" for n in range(lines))
     return (
         f"define void @{prefetch_name(lines)}(ptr %p) #0 {{\n"
         f'  call void asm sideeffect "{code}", "r"(ptr %p) #0\n'
