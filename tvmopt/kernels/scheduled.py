@@ -7,6 +7,9 @@ from tvm import tirx
 SCHEDULED_ATTR = "tirx.is_scheduled"
 #: Attribute of a generated kernel before the passes of its device.
 UNFINISHED_ATTR = "tvmopt.unfinished"
+#: Attribute of a function that was rewritten before it was scheduled, so that its trace does not
+#: replay on the original: a tuning database holds its configuration only.
+REWRITTEN_ATTR = "tvmopt.rewritten"
 #: Attribute with the parameters of a PrimFunc that are constants, by index; TVM's lowering sets it.
 FREE_ATTR = "layout_free_buffers"
 #: Value of the attribute ``op_pattern`` with which FuseOps fuses nothing.

@@ -89,7 +89,7 @@ def apply_database(
         database = open_database(directory, key)
         if key.granularity == "operator":
             return _apply_operators(mod, database, compared, target, losers)
-        return _apply_subgraphs(mod, database, {} if losers else compared, target)
+        return _apply_subgraphs(mod, database, compared, losers, target)
     except (TvmoptError, MemoryError):
         raise
     except Exception as error:  # a stored record is data: what its replay raises has no limit
@@ -100,24 +100,26 @@ def apply_database(
 
 
 def _apply_subgraphs(
-    mod: IRModule, database: Any, compared: dict[str, Comparison], target: Target
+    mod: IRModule,
+    database: Any,
+    compared: dict[str, Comparison],
+    losers: bool,
+    target: Target,
 ) -> Applied:
+    """Emit the kernels of recorded configurations, and replay the traces of other records."""
     from tvm import relax
 
-    best = best_records(database, compared)
-    before = _scheduled_names(mod)
+    emitted = _apply_configs(mod, compared, losers, "subgraph")
+    best = best_records(database, {} if losers else compared)
+    before = _scheduled_names(emitted.mod)
     with target, best, tvm.transform.PassContext(opt_level=3):
-        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
-    served = _scheduled_names(applied) - before
+        applied = relax.transform.MetaScheduleApplyDatabase()(emitted.mod)
+    replayed = _scheduled_names(applied) - before
     for var, func in applied.functions_items():
-        if var.name_hint in served:
+        if var.name_hint in replayed:
             applied[var] = finish(func, func)
-    missing = {}
-    for name, func in _open_functions(mod):
-        if name not in served:
-            known = compared.get(workload_hash(_alone(func)))
-            missing[name] = _LOST if known is not None else "no record of it"
-    return Applied(applied, served, missing, "subgraph")
+    missing = {name: why for name, why in emitted.missing.items() if name not in replayed}
+    return Applied(applied, emitted.served | replayed, missing, "subgraph")
 
 
 def _apply_operators(
@@ -181,10 +183,10 @@ def _apply_configs(
                 continue
             alone = IRModule({"main": operator})
         known = compared.get(workload_hash(alone))
-        if known is None or known.config is None:
-            missing[name] = "no record of it"
-        elif not known.record_wins and not losers:
+        if known is not None and not known.record_wins and not losers:
             missing[name] = _LOST
+        elif known is None or known.config is None:
+            missing[name] = "no record of it"
         else:
             others = known.others if granularity == "operator" else ()
             try:

@@ -22,6 +22,7 @@ from tvmopt.device.arch import Arch
 from tvmopt.kernels.cpu.reranker import Reranker
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.measure.devices import device_of
 from tvmopt.measure.measurer import Measurer
 from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -274,6 +275,8 @@ class _Run:
 
 
 def _schedule(func: tirx.PrimFunc, hint: Hint) -> s_tir.Schedule | None:
-    """Return the schedule of ``func`` under ``hint``; None when the kernel is generated."""
+    """Return the schedule of ``func`` under ``hint``; None when its trace does not replay."""
     made = emit(func, hint)
-    return made if isinstance(made, s_tir.Schedule) else None
+    if not isinstance(made, s_tir.Schedule) or REWRITTEN_ATTR in made.mod["main"].attrs:
+        return None
+    return made

@@ -6,6 +6,7 @@ from tvm import tirx
 
 from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
 from tvmopt.kernels.cpu.intrinsics.choose import with_intrinsic_functions
+from tvmopt.kernels.cpu.matrix_tile.flat_rows import restore_shapes
 from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import round_natively
 from tvmopt.kernels.cpu.passes.prefetch import insert_prefetches
@@ -24,7 +25,7 @@ def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     Returns:
         The function, marked as scheduled and ready to compile.
     """
-    return marked(_passes(scheduled), func)
+    return marked(restore_shapes(_passes(scheduled), func), func)
 
 
 def finish_function(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

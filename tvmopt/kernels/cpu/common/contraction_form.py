@@ -164,6 +164,13 @@ def match_contraction(func: tirx.PrimFunc, collapse: bool = True) -> Contraction
     epilogue = find_epilogue(sch, anchor)
     if collapse:
         _collapse_rows(sch, anchor, epilogue)
+    return contraction_form(func, sch, anchor, epilogue)
+
+
+def contraction_form(
+    func: tirx.PrimFunc, sch: s_tir.Schedule, anchor: SBlockRV, epilogue: SBlockRV
+) -> ContractionForm | Refusal:
+    """Return the form of a schedule of ``func``, whose blocks are inlined and collapsed."""
     facts = block_facts(sch, anchor)
     operands = _operands(facts)
     if isinstance(operands, Refusal):

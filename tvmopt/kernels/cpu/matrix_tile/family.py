@@ -9,7 +9,8 @@ from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_co
 from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.common.matched import matched
 from tvmopt.kernels.cpu.matrix_tile.config import NAME, MatrixTileConfig
-from tvmopt.kernels.cpu.matrix_tile.schedule import emit, match_uncollapsed
+from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows
+from tvmopt.kernels.cpu.matrix_tile.schedule import emit
 from tvmopt.kernels.cpu.matrix_tile.space import matrix_tile_hints
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal, Workload
@@ -30,7 +31,7 @@ class MatrixTile(CpuFamily[ContractionForm, MatrixTileConfig]):
             return form
         if form.tile(arch) is None:
             return Refusal("the CPU has no tile instruction for its operands")
-        return matched(workload, match_uncollapsed)
+        return matched(workload, match_flat_rows)
 
     def rank(self, form: ContractionForm, arch: CpuArch) -> Sequence[Ranked[MatrixTileConfig]]:
         """Return the configuration space: tile blocks and loop orders, with predicted cycles."""

@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts
-from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.nest import (
     misfit,
     parallelize_outer,
@@ -26,6 +26,8 @@ from tvmopt.kernels.cpu.common.nest import (
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, schedule_packing
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
 from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
+from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows
+from tvmopt.kernels.cpu.matrix_tile.whole_blocks import with_whole_blocks
 from tvmopt.kernels.workload import Refusal
 
 _COLUMNS = 16
@@ -48,7 +50,7 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
             store(tiles, S)
             for mi in T.unroll(32): for v in T.vectorized(32): Y[...] = requantize(S[mi, v])
     """
-    form = match_uncollapsed(func)
+    form = match_flat_rows(func)
     if isinstance(form, Refusal):
         return form
     refusal = misfit(hint, form.extents)
@@ -57,11 +59,12 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
     tile = shaped(form, hint)
     if isinstance(tile, Refusal):
         return tile
-    sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
     facts = form.facts
+    sizes = dict(zip(facts.spatial, hint.register_tile, strict=True))
+    *rows, column = facts.spatial
+    sch, anchor, epilogue = with_whole_blocks(form, {i: sizes[i] for i in rows})
     multiples = [1] * len(facts.axes)
-    for i, size in zip(facts.spatial, hint.register_tile, strict=True):
-        multiples[i] = size
+    multiples[column] = sizes[column]
     copy = copy_weight(sch, anchor, form.weight, multiples)
     tile = _pack(sch, anchor, copy, form.contiguous, tile, hint)
     sch.set_scope(anchor, 0, "global")
@@ -101,14 +104,6 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
     sch.tensorize(sch.get_loops(stored)[-len(tiled)], tile.store)
     schedule_rest(sch, hint)
     return sch
-
-
-def match_uncollapsed(func: tirx.PrimFunc) -> ContractionForm | Refusal:
-    """Normalise ``func``; y and x stay separate axes, as a block's rows lie on one or two lines.
-
-    TVM matches no tensor intrinsic with 16 rows that cross the end of a line of 76 pixels.
-    """
-    return match_contraction(func, collapse=False)
 
 
 def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Refusal:

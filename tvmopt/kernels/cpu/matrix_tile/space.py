@@ -92,27 +92,21 @@ def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterato
 
 
 def _row_sizes(form: ContractionForm, rows: list[int]) -> Iterator[dict[int, int]]:
-    """Yield the rows of each axis in a block of tiles: rows of one image line, or of two."""
+    """Yield the rows of each axis in a block of tiles: rows of one image line, or of two.
+
+    A count need not divide the rows of a line, see :mod:`.whole_blocks`.
+    """
     size = {p: form.facts.axes[form.facts.spatial[p]].extent for p in rows}
     wide = [p for p in rows if size[p] > 1][-2:]
     if not wide:
         yield {}
         return
     inner = wide[-1]
-    counts = divisors(size[inner], _MOST_ROWS)[-3:]
-    filled = _can_be_filled(form, inner)
-    if counts[-1] < min(_MOST_ROWS // 2, size[inner]) and filled:
-        counts.append(min(_MOST_ROWS, size[inner]))  # the last block is zero-padded
-    for count in counts:
+    most = min(_MOST_ROWS, size[inner])
+    fewest_tiles = math.ceil(size[inner] / math.ceil(size[inner] / most))
+    for count in sorted({*divisors(size[inner], _MOST_ROWS)[-2:], fewest_tiles, most}):
         yield {inner: count}
-        if 2 * count <= size[inner] and (filled or size[inner] % (2 * count) == 0):
+        if 2 * count <= size[inner]:
             yield {inner: 2 * count}
-        if len(wide) == 2 and size[wide[0]] % 2 == 0:
+        if len(wide) == 2:
             yield {wide[0]: 2, inner: count}
-
-
-def _can_be_filled(form: ContractionForm, position: int) -> bool:
-    """Return whether rows of the data can be padded: contiguous rows and a 1 x 1 kernel."""
-    axes, channels = form.facts.axes, form.facts.axes[form.contiguous].extent
-    shared = sum(axes[i].extent > 1 for i in form.facts.reduction) > 1
-    return not shared and form.data.strides[form.facts.spatial[position]] == channels

@@ -1,0 +1,151 @@
+"""View the pixels of an image as rows of a matrix: a 1 x 1 convolution is one GEMM over all lines.
+
+before -> after, height and width collapsed to ``p``, for lines of 38 pixels::
+
+    Y[0, p // 38, p % 38, n] += A[0, p // 38, p % 38, k] * B[k, n]    # A: (1, 25, 38, K)
+    Y[p, n] += A[p, k] * B[k, n]                                      # A: (950, K)
+
+TVM matches no tensor intrinsic whose rows cross the end of a line: their region is no box. The
+caller still passes images: :func:`restore_shapes` declares each matrix as a view of the
+parameter's data, after scheduling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import IRModule, ir, s_tir, sym, tirx
+
+from tvmopt.kernels.cpu.common.contraction_form import (
+    ContractionForm,
+    contraction_form,
+    match_contraction,
+)
+from tvmopt.kernels.scheduled import REWRITTEN_ATTR
+from tvmopt.kernels.workload import Refusal
+
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
+
+
+def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
+    """Normalise ``func`` with images as matrices; height and width stay where one cannot be.
+
+    The schedule of the result is of a function whose parameters have other shapes than ``func``.
+    """
+    form = match_contraction(func)
+    if isinstance(form, Refusal):
+        return form
+    sch = form.sch
+    main = sch.mod["main"]
+    matrices = {image: _matrix(image) for image in _images(main)}
+    if not matrices:
+        return form
+    flat = _viewed(main, matrices) if all(_is_parameter(i, main) for i in matrices) else None
+    if flat is None:
+        return match_contraction(func, collapse=False)
+    viewed = s_tir.Schedule(IRModule({"main": flat}))
+    blocks = (sch.get(block).name_hint for block in (form.anchor, form.epilogue))
+    return contraction_form(func, viewed, *map(viewed.get_sblock, blocks))
+
+
+def restore_shapes(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``scheduled`` with the parameters of ``func``, and views of them in other shapes."""
+    scheduled = scheduled.without_attr(REWRITTEN_ATTR)
+    params, views = [], []
+    for ours, theirs in zip(scheduled.params, func.params, strict=True):
+        if not tirx.is_buffer_var(ours) or tvm_ffi.structural_equal(ours.shape, theirs.shape):
+            params.append(ours)
+            continue
+        params.append(tirx.decl_buffer(theirs.shape, str(theirs.dtype), theirs.name))
+        views.append(tirx.DeclBuffer(ours, data=params[-1].data))
+    if not views:
+        return scheduled
+    realize = scheduled.body
+    root = realize.block
+    inner = root.body.seq if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    block = s_tir.SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, tirx.SeqStmt([*views, *inner]),
+        root.init, root.alloc_buffers, root.match_buffers, root.annotations,
+    )  # fmt: skip
+    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+    return tirx.PrimFunc(params, body, scheduled.ret_type, scheduled.attrs)
+
+
+def _images(func: tirx.PrimFunc) -> set[tirx.Buffer]:
+    """Return the buffers whose index in all dimensions but the last is divided: ``p // 38``."""
+    found: set[tirx.Buffer] = set()
+
+    def on_access(buffer: tirx.Buffer, indices: Sequence[ir.Expr]) -> None:
+        if any(_divides(index) for index in indices[:-1]):
+            found.add(buffer)
+
+    callbacks = [
+        (ir.TensorLoad, lambda load: on_access(load.source, load.indices)),
+        (tirx.BufferStore, lambda store: on_access(store.buffer, store.indices)),
+    ]
+    tvm_ffi.structural_walk(func.body, callbacks, order="post")
+    return found
+
+
+def _is_parameter(buffer: tirx.Buffer, func: tirx.PrimFunc) -> bool:
+    return any(buffer.same_as(param) for param in func.params)
+
+
+def _matrix(image: tirx.Buffer) -> tirx.Buffer:
+    """Return a buffer with the lines of ``image`` in one dimension."""
+    *lines, columns = (int(extent) for extent in image.shape)
+    shape = [tirx.IntImm("int64", extent) for extent in (math.prod(lines), columns)]
+    return tirx.decl_buffer(shape, str(image.dtype), f"{image.name}_rows")
+
+
+def _viewed(
+    func: tirx.PrimFunc, matrices: dict[tirx.Buffer, tirx.Buffer]
+) -> tirx.PrimFunc | None:
+    """Return ``func`` on ``matrices`` instead of images; None where a row still is divided."""
+    analyzer = sym.Analyzer()
+    divided = False
+
+    def flat(image: tirx.Buffer, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
+        nonlocal divided
+        row: ir.Expr = tirx.IntImm("int64", 0)
+        for index, extent in zip(indices[:-1], image.shape[:-1], strict=True):
+            row = row * extent + index
+        row = analyzer.simplify(row)
+        divided = divided or _divides(row)
+        return [row, indices[-1]]
+
+    def on_load(load: ir.TensorLoad) -> ir.Expr:
+        matrix = matrices.get(load.source)
+        return load if matrix is None else tirx.BufferLoad(matrix, flat(load.source, load.indices))
+
+    def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
+        matrix = matrices.get(store.buffer)
+        if matrix is None:
+            return store
+        return tirx.BufferStore(matrix, store.value, flat(store.buffer, store.indices))
+
+    def on_region(region: ir.TensorRegion) -> ir.TensorRegion:
+        matrix = matrices.get(region.source)
+        if matrix is None:
+            return region
+        indices = flat(region.source, [part.min for part in region.region])
+        return tirx.BufferRegion(matrix, [ir.Range.from_min_extent(i, 1) for i in indices])
+
+    callbacks = [
+        (ir.TensorLoad, on_load),
+        (tirx.BufferStore, on_store),
+        (ir.TensorRegion, on_region),
+    ]
+    body = tvm_ffi.structural_map(func.body, callbacks, order="post")
+    params = [matrices.get(param, param) for param in func.params]
+    made = tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+    return None if divided else made.with_attr(REWRITTEN_ATTR, True)
+
+
+def _divides(expr: ir.Expr) -> bool:
+    found: list[ir.Expr] = []
+    callbacks = [(kind, found.append) for kind in _DIVISIONS]
+    tvm_ffi.structural_walk(expr, callbacks, order="post")
+    return bool(found)

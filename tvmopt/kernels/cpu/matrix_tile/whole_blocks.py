@@ -1,0 +1,158 @@
+"""Make blocks of a fixed number of rows cover any number of rows: the last block starts earlier.
+
+before -> after, 19 rows in blocks of 16::
+
+    for p in 19: for k: C[p] += A[p, k] * B[k]
+    for p in 19: Y[p] = relu(C[p])
+
+    for p in 32: for k: C[p] += A[f(p), k] * B[k]      # C has 32 rows
+    for p in 32: Y[f(p)] = relu(C[p])
+    # f(p) = min(p // 16 * 16, 3) + p % 16: rows 0 to 15, then 3 to 18
+
+Rows that lie in two blocks are computed twice, and written with the same values. Matrix tiles need
+whole blocks; zero-padding, the other way to have them, copies the whole data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, ir, s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmopt.kernels.analysis import block_facts, substitute
+from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.scheduled import REWRITTEN_ATTR
+
+
+def with_whole_blocks(
+    form: ContractionForm, sizes: Mapping[int, int]
+) -> tuple[s_tir.Schedule, SBlockRV, SBlockRV]:
+    """Return a schedule with whole blocks of rows, its anchor and its epilogue.
+
+    Args:
+        form: The contraction.
+        sizes: Rows of a block by axis of the anchor, at most the axis's extent.
+    """
+    sch, facts = form.sch, form.facts
+    partial = [i for i, size in sizes.items() if facts.axes[i].extent % size]
+    if not partial:
+        return sch, form.anchor, form.epilogue
+    rows: dict[tirx.Var, _Rows] = {}
+    places = [facts.spatial.index(i) for i in partial]
+    for block in (form.anchor, form.epilogue):
+        found = block_facts(sch, block)
+        for place in places:
+            axis = found.axes[found.spatial[place]]
+            rows[axis.var] = _Rows(axis.var, axis.extent, sizes[facts.spatial[place]])
+    names = [sch.get(block).name_hint for block in (form.anchor, form.epilogue)]
+    inner = facts.write.buffer
+    shape = list(inner.shape)
+    for place in places:
+        shape[place] = rows[facts.axes[facts.spatial[place]].var].whole
+    wide = tirx.decl_buffer(shape, str(inner.dtype), inner.name, scope=inner.scope())
+    main = _Rewrite(rows, inner, wide).applied(sch.mod["main"])
+    made = s_tir.Schedule(IRModule({"main": main.with_attr(REWRITTEN_ATTR, True)}))
+    return made, *map(made.get_sblock, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """An axis of rows in blocks: its variable, its extent, and the rows of a block."""
+
+    var: tirx.Var
+    extent: int
+    size: int
+
+    @property
+    def whole(self) -> tirx.IntImm:
+        """Rows in whole blocks."""
+        return tirx.IntImm(str(self.var.ty.dtype), -(-self.extent // self.size) * self.size)
+
+    @property
+    def row(self) -> ir.Expr:
+        """The row of the image, or of the matrix."""
+        last = tirx.IntImm(str(self.var.ty.dtype), self.extent - self.size)
+        return tirx.min(self.var // self.size * self.size, last) + self.var % self.size
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rewrite:
+    """Extend blocks of ``rows``; the accumulators move from ``inner`` to the buffer ``wide``."""
+
+    rows: Mapping[tirx.Var, _Rows]
+    inner: tirx.Buffer
+    wide: tirx.Buffer
+
+    def applied(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """Return ``func`` with the extended blocks."""
+        loops: dict[tirx.Var, _Rows] = {}
+
+        def on_realize(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+            block = realize.block
+            if not any(axis.var in self.rows for axis in block.iter_vars):
+                return self._root(realize) if block.alloc_buffers else realize
+            for axis, value in zip(block.iter_vars, realize.iter_values, strict=True):
+                if axis.var in self.rows:
+                    loops[value] = self.rows[axis.var]
+            return s_tir.SBlockRealize(realize.iter_values, realize.predicate, self._block(block))
+
+        def on_loop(loop: tirx.For) -> tirx.For:
+            rows = loops.get(loop.loop_var)
+            if rows is None:
+                return loop
+            return tirx.For(loop.loop_var, loop.min, rows.whole, loop.kind, loop.body)
+
+        callbacks = [(s_tir.SBlockRealize, on_realize), (tirx.For, on_loop)]
+        return func.with_body(tvm_ffi.structural_map(func.body, callbacks, order="post"))
+
+    def _root(self, realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        root = realize.block
+        buffers = [self.wide if b.same_as(self.inner) else b for b in root.alloc_buffers]
+        block = s_tir.SBlock(
+            root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init,
+            buffers, root.match_buffers, root.annotations,
+        )  # fmt: skip
+        return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+
+    def _block(self, block: s_tir.SBlock) -> s_tir.SBlock:
+        axes = []
+        for axis in block.iter_vars:
+            rows = self.rows.get(axis.var)
+            dom = axis.dom if rows is None else ir.Range.from_min_extent(0 * rows.whole, rows.whole)
+            axes.append(tirx.IterVar(dom, axis.var, axis.iter_type))
+        return s_tir.SBlock(
+            axes, [self._region(r) for r in block.reads], [self._region(r) for r in block.writes],
+            block.name_hint, self._moved(block.body),
+            None if block.init is None else self._moved(block.init),
+            block.alloc_buffers, block.match_buffers, block.annotations,
+        )  # fmt: skip
+
+    def _region(self, region: ir.TensorRegion) -> ir.TensorRegion:
+        if region.source.same_as(self.inner):
+            return tirx.BufferRegion(self.wide, list(region.region))
+        parts = [ir.Range.from_min_extent(self._moved(p.min), p.extent) for p in region.region]
+        return tirx.BufferRegion(region.source, parts)
+
+    def _moved(self, node: Any) -> Any:
+        """Return ``node`` with rows of the image; the accumulators keep their indices."""
+        kept = {var: tirx.Var(var.name, var.ty) for var in self.rows}
+
+        def on_load(load: ir.TensorLoad) -> ir.Expr:
+            if not load.source.same_as(self.inner):
+                return load
+            return tirx.BufferLoad(self.wide, [substitute(i, kept) for i in load.indices])
+
+        def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
+            if not store.buffer.same_as(self.inner):
+                return store
+            indices = [substitute(i, kept) for i in store.indices]
+            return tirx.BufferStore(self.wide, store.value, indices)
+
+        callbacks = [(ir.TensorLoad, on_load), (tirx.BufferStore, on_store)]
+        node = tvm_ffi.structural_map(node, callbacks, order="post")
+        node = substitute(node, {var: rows.row for var, rows in self.rows.items()})
+        return substitute(node, {place: var for var, place in kept.items()})
