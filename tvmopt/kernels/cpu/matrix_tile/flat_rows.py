@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
+from tvmopt.kernels.analysis import variables
 from tvmopt.kernels.cpu.common.contraction_form import (
     ContractionForm,
     contraction_form,
@@ -27,6 +28,7 @@ from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.kernels.workload import Refusal
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
+_VIEWS = "pragma_views"
 
 
 def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
@@ -64,13 +66,28 @@ def restore_shapes(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFu
         return scheduled
     realize = scheduled.body
     root = realize.block
-    inner = root.body.seq if isinstance(root.body, tirx.SeqStmt) else [root.body]
     block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, tirx.SeqStmt([*views, *inner]),
+        root.iter_vars, root.reads, root.writes, root.name_hint, _with_views(root.body, views),
         root.init, root.alloc_buffers, root.match_buffers, root.annotations,
     )  # fmt: skip
     body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
     return tirx.PrimFunc(params, body, scheduled.ret_type, scheduled.attrs)
+
+
+def _with_views(body: tirx.Stmt, views: Sequence[tirx.DeclBuffer]) -> tirx.Stmt:
+    """Return ``body`` with ``views`` before their first use.
+
+    An attribute without meaning holds declarations and what follows together: TVM splits weight
+    packing off by the statements of the root block, each of which must have a block.
+    """
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    viewed = {view.buffer for view in views}
+    first = next(i for i, nest in enumerate(nests) if viewed & variables(nest))
+    inner = tirx.AttrStmt(
+        tirx.IntImm("int32", 0), _VIEWS, tirx.IntImm("int32", 1),
+        tirx.SeqStmt([*views, *nests[first:]]),
+    )  # fmt: skip
+    return tirx.SeqStmt([*nests[:first], inner]) if first else inner
 
 
 def _images(func: tirx.PrimFunc) -> set[tirx.Buffer]:
