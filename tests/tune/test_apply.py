@@ -14,10 +14,13 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests.libraries import loaded
 from tvmopt.build import build_library
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import DatabaseMismatchError
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig
 from tvmopt.kernels.cpu.hint import CpuHint
+from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
+from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.transform.lower import lower
 from tvmopt.tune import (
     DatabaseKey,
@@ -230,6 +233,36 @@ def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path)
     assert refused.missing[name] == (
         "no schedule of its operator fits: elementwise: it has a reduction"
     )
+
+
+def test_a_kernel_of_a_rewritten_function_needs_no_trace(tmp_path: Path) -> None:
+    """19 rows of AMX tiles: the function is rewritten to whole blocks before it is scheduled."""
+    spec = resolve_target("sapphirerapids", THREADS)
+    operands = [((1, 3, 19, 64), "bfloat16"), ((1, 1, 64, 32), "bfloat16")]
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(f"x{n}", relax.TensorType(*of)) for n, of in enumerate(operands))
+    layout = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": "float32"}
+    with builder.function("main", [x, w], {"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.nn.conv2d(x, w, **layout))
+        builder.emit_func_output(out)
+    mod = lower(builder.get(), spec.to_tvm())
+    [(var, func)] = [f for f in mod.functions_items() if isinstance(f[1], tirx.PrimFunc)]
+    ranked = DefaultPolicy(func, spec.arch()).ranked
+    hint = next(r.hint for r in ranked if r.hint.register_tile == (16, 32))
+    assert emit(func, hint).mod["main"].attrs[REWRITTEN_ATTR]
+    key = DatabaseKey(canonical_target(spec.to_tvm()), THREADS)
+    create_database(tmp_path, key)
+    task = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    compared = Comparison("matrix_tile", 2.0, 1.0, hint.to_dict())
+    write_comparisons(tmp_path, {workload_hash(task): compared})
+    applied = apply_database(mod, tmp_path, key, spec.to_tvm())
+    assert applied.served == {var.name_hint}
+    kernel = applied.mod[var]
+    assert [list(map(int, p.shape)) for p in kernel.params] == [
+        [1, 3, 19, 64], [1, 1, 64, 32], [1, 3, 19, 32]
+    ]  # fmt: skip
+    assert REWRITTEN_ATTR not in kernel.attrs
 
 
 # ---- keys ----

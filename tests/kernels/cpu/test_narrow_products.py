@@ -218,6 +218,9 @@ PRODUCTS: dict[str, _Make] = {
         channels=32, outputs=48, padding=PAD, strides=(2, 2), blocked=True, epilogue=3
     ),
     "blocked 1x1": convolution(channels=48, kernel=(1, 1), blocked=True, epilogue=1),
+    "1x1 of 3 lines of 19": convolution((3, 19), 64, 64, (1, 1), epilogue=4),
+    "3x3 of lines of 19": convolution((4, 19), 32, 40, padding=PAD, epilogue=2),
+    "3x3 strided to lines of 19": convolution((7, 37), padding=PAD, strides=(2, 2), epilogue=3),
     "matmul": matmul(epilogue=2),
     "matmul of one row": matmul(rows=1, depth=256, columns=100, epilogue=5),
     "matmul ragged": matmul(rows=29, depth=130, columns=67, epilogue=1),
@@ -237,13 +240,16 @@ WIDENED: dict[str, _Make] = {
     ),
     "grouped with ragged columns": convolution((7, 7), 68, 68, (1, 1), groups=2, epilogue=2),
 }
-# One or two tile blocks in each direction, on one or two image rows, whole or zero-padded.
+# One or two tile blocks in each direction, on one or two image lines; columns whole or padded, rows
+# in blocks that divide them or overlap.
 ON_TILES = [
     ("3x3", "bytes"), ("3x3 strided", "bfloat16"), ("ragged channels", "bytes"),
     ("few channels, odd outputs", "bfloat16"), ("weight of another call", "bytes"),
     ("7x7 of an image", "bytes"), ("7x7 of an image", "bfloat16"),
     ("few channels, odd width", "bytes"), ("few channels, odd width", "bfloat16"),
-    ("few channels, dilated", "bfloat16"),
+    ("few channels, dilated", "bfloat16"), ("1x1 of 3 lines of 19", "bytes"),
+    ("1x1 of 3 lines of 19", "bfloat16"), ("3x3 of lines of 19", "bytes"),
+    ("3x3 strided to lines of 19", "bfloat16"),
     ("blocked 3x3", "bytes"), ("matmul", "bfloat16"), ("matmul of one row", "bytes"),
     ("matmul ragged", "bytes"), ("matmul of many, each with its own", "bfloat16"),
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.kernels.workload import Refusal
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
-_VIEWS = "pragma_views"
+_VIEWS = "tvmopt.views"
 
 
 def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
@@ -117,9 +117,7 @@ def _matrix(image: tirx.Buffer) -> tirx.Buffer:
     return tirx.decl_buffer(shape, str(image.dtype), f"{image.name}_rows")
 
 
-def _viewed(
-    func: tirx.PrimFunc, matrices: dict[tirx.Buffer, tirx.Buffer]
-) -> tirx.PrimFunc | None:
+def _viewed(func: tirx.PrimFunc, matrices: dict[tirx.Buffer, tirx.Buffer]) -> tirx.PrimFunc | None:
     """Return ``func`` on ``matrices`` instead of images; None where a row still is divided."""
     analyzer = sym.Analyzer()
     divided = False

@@ -53,7 +53,7 @@ def with_whole_blocks(
     shape = list(inner.shape)
     for place in places:
         shape[place] = rows[facts.axes[facts.spatial[place]].var].whole
-    wide = tirx.decl_buffer(shape, str(inner.dtype), inner.name, scope=inner.scope())
+    wide = tirx.decl_buffer(shape, str(inner.dtype), inner.name, scope=inner.scope(), layout=None)
     main = _Rewrite(rows, inner, wide).applied(sch.mod["main"])
     made = s_tir.Schedule(IRModule({"main": main.with_attr(REWRITTEN_ATTR, True)}))
     return made, *map(made.get_sblock, names)
