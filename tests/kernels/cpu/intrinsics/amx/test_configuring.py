@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import tvm
@@ -23,6 +25,10 @@ from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
 pytestmark = on_x86_64
 
 
+# More blocks of 16 rows than any test machine has threads.
+_ROWS = 32 * 256
+
+
 def _product_of(data, weight, k):
     def value(i, j):
         left, right = data[i, k], weight[j // 16, k // 4, j % 16, k % 4]
@@ -36,11 +42,11 @@ def two_stages(first, second, parallel=(True, True)):
     k = te.reduce_axis((0, 64), name="k")
     inputs, outputs = [], []
     for n in range(2):
-        data = te.placeholder((32, 64), "uint8", name=f"data{n}")
+        data = te.placeholder((_ROWS, 64), "uint8", name=f"data{n}")
         weight = te.placeholder((2, 16, 16, 4), "int8", name=f"weight{n}")
 
         inputs += [data, weight]
-        outputs.append(te.compute((32, 32), _product_of(data, weight, k), name=f"sums{n}"))
+        outputs.append(te.compute((_ROWS, 32), _product_of(data, weight, k), name=f"sums{n}"))
     sch = s_tir.Schedule(te.create_prim_func([*inputs, *outputs]))
     for n, tile in enumerate((first, second)):
         block = sch.get_sblock(f"sums{n}")
@@ -62,21 +68,22 @@ def two_stages(first, second, parallel=(True, True)):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("parallel", [(True, True), (True, False), (False, False)])
-def test_each_stage_sets_tiles_up(target, parallel):
+def test_each_stage_sets_tiles_up_once(target, parallel):
     halves = shaped(U8S8, row_blocks=1)  # other blocks with the same tiles
     func = with_tile_configuration(two_stages(U8S8, halves, parallel))
     rng = np.random.default_rng(9)
     arrays, wanted = [], []
     for _ in range(2):
-        data, weight = random(rng, "uint8", (32, 64)), random(rng, "int8", (64, 32))
+        data, weight = random(rng, "uint8", (_ROWS, 64)), random(rng, "int8", (64, 32))
         arrays += [data, packed(weight, U8S8)]
         wanted.append(product(data, weight, U8S8))
     tensors = [tvm.runtime.tensor(a) for a in [*arrays, *(np.zeros_like(w) for w in wanted)]]
     with on_amx() as counts:
         build(func, target)["main"](*tensors)
         if counts is not None:
-            times = 1 + (2 if parallel[1] else 1)
-            assert counts["ldtilecfg"] == counts["tilerelease"] == times
+            stages, threads = 2, os.cpu_count()
+            assert counts["ldtilecfg"] == counts["tilerelease"]
+            assert stages <= counts["ldtilecfg"] <= stages * threads  # not of each iteration
     for tensor, want in zip(tensors[4:], wanted, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), want)
 
