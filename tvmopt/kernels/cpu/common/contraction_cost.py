@@ -114,6 +114,13 @@ class ContractionModel:
         )
         return Ranked(hint, cost.total + around + remote, facts)
 
+    def block_bytes(self, hint: TileConfig) -> float:
+        """Return the bytes of data and weight that a register tile reads."""
+        *rows, width = hint.register_tile
+        weight = self.reduced * width * self._itemsize
+        read = self.reduced * math.prod(rows) * self._itemsize  # less than the box with a stride
+        return weight + min(read, self._data.bytes(hint.register_tile))
+
     def _numbers(
         self, hint: _Config, loops: TileLoops, blocking: CacheBlocking, unit: ReductionSteps | None
     ) -> TileNumbers:

@@ -18,12 +18,15 @@ from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal
 
 _MOST_ROWS, _COLUMNS = 16, 16
-# Cache lines that tile loads read per cycle; cycles of overhead per reduction step.
-_LINES, _STEP = 2.0, 4.0
+# Cache lines that tile loads read per cycle; cycles of overhead per reduction step and per block.
+_LINES, _STEP, _BLOCK = 2.0, 4.0, 90.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
-# can be loaded ahead. Fit to 99 GEMMs and convolutions on an Emerald Rapids, 2 threads, see
-# benchmarks/results/2026-11-28-amx-ranking.md.
-_RELATIVE = {(1, 1): 1.0, (1, 2): 0.8, (2, 1): 0.9, (2, 2): 1.0}
+# can be loaded ahead. Fit, as the constants below, to 66 GEMMs and convolutions on an Emerald
+# Rapids, 2 threads, see benchmarks/results/2026-11-29-amx-7.md.
+_RELATIVE = {(1, 1): 1.0, (1, 2): 0.87, (2, 1): 0.85, (2, 2): 0.97}
+# Share of L1 that data and weight of a block may fill; relative time that each doubling adds, and
+# the most doublings. Beyond it, the tiles of the next block of columns read the data from L2 again.
+_L1_SHARE, _BEYOND_L1, _MOST_DOUBLINGS = 0.7, 0.5, 2.0
 
 
 def matrix_tile_hints(form: ContractionForm, arch: CpuArch) -> list[Ranked[MatrixTileConfig]]:
@@ -46,9 +49,12 @@ def _ranked(
     model: ContractionModel, hint: MatrixTileConfig, tile: TileIntrinsic, row_bytes: int
 ) -> Ranked[MatrixTileConfig]:
     """Return ``hint``, in blocks of ``tile``, with predicted cycles."""
-    steps = ReductionSteps(model.reduced // tile.block_k, step_cycles(tile, row_bytes))
+    count = model.reduced // tile.block_k
+    steps = ReductionSteps(count, step_cycles(tile, row_bytes) + _BLOCK / count)
     found = model.rank(hint, packs_weight=hint.packing == "runtime", unit=steps)
     factor = _RELATIVE[tile.row_blocks, tile.column_blocks]
+    full = model.block_bytes(hint) / (_L1_SHARE * hint.arch.l1_bytes)
+    factor *= 1 + _BEYOND_L1 * min(_MOST_DOUBLINGS, max(0.0, math.log2(full)))
     return dataclasses.replace(found, cycles=found.cycles * factor)
 
 
