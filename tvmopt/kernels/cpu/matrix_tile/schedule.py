@@ -27,7 +27,7 @@ from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, s
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
 from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
 from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows
-from tvmopt.kernels.cpu.matrix_tile.whole_blocks import with_whole_blocks
+from tvmopt.kernels.cpu.matrix_tile.whole_blocks import can_overlap, with_whole_blocks
 from tvmopt.kernels.workload import Refusal
 
 _COLUMNS = 16
@@ -115,6 +115,9 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     rows = [i for i, size in zip(form.facts.spatial, sizes, strict=False) if size > 1]
     if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
         return Refusal(f"a register tile of {hint.register_tile} is not made of AMX tiles")
+    partial = any(e % b for e, b in zip(form.extents[:-1], sizes, strict=True))
+    if partial and not can_overlap(form):
+        return Refusal(f"another stage reads the result, and {sizes} do not divide its rows")
     if any(form.weight.strides[i] != 0 for i in rows):
         return Refusal("the weight differs between rows of the tile (batched GEMM)")
     found = dataclasses.replace(found, column_blocks=width // _COLUMNS)

@@ -28,6 +28,15 @@ from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 
 
+def can_overlap(form: ContractionForm) -> bool:
+    """Return whether blocks may overlap: the epilogue writes the result of the function.
+
+    TVM must prove that a stage's input is written whole, and cannot where blocks overlap.
+    """
+    result = block_facts(form.sch, form.epilogue).write.buffer
+    return any(result.same_as(param) for param in form.sch.mod["main"].params)
+
+
 def with_whole_blocks(
     form: ContractionForm, sizes: Mapping[int, int]
 ) -> tuple[s_tir.Schedule, SBlockRV, SBlockRV]:
