@@ -1,7 +1,7 @@
 """Insert AMX tile configuration (``ldtilecfg``) and ``tilerelease`` around tile intrinsics.
 
-Tile state is per thread, so each thread configures its tiles before its part of a parallel loop, and
-releases them behind it: 0.1 to 0.7 us. ``tilerelease`` lets the CPU save power and spares the
+Tile state is per thread, so each thread configures its tiles before its part of a parallel loop,
+and releases them after it: 0.1 to 0.7 us. ``tilerelease`` lets the CPU save power and spares the
 operating system 8 KB of state per context switch.
 """
 
