@@ -12,6 +12,8 @@ parameter's data, after scheduling.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -41,10 +43,10 @@ def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
         return form
     sch = form.sch
     main = sch.mod["main"]
-    matrices = {image: _matrix(image) for image in _images(main)}
-    if not matrices:
+    images = _images(main)
+    if not images:
         return form
-    flat = _viewed(main, matrices) if all(_is_parameter(i, main) for i in matrices) else None
+    flat = _viewed(main, images) if all(_is_parameter(i, main) for i in images) else None
     if flat is None:
         return match_contraction(func, collapse=False)
     viewed = s_tir.Schedule(IRModule({"main": flat}))
@@ -90,13 +92,16 @@ def _with_views(body: tirx.Stmt, views: Sequence[tirx.DeclBuffer]) -> tirx.Stmt:
     return tirx.SeqStmt([*nests[:first], inner]) if first else inner
 
 
-def _images(func: tirx.PrimFunc) -> set[tirx.Buffer]:
-    """Return the buffers whose index in all dimensions but the last is divided: ``p // 38``."""
-    found: set[tirx.Buffer] = set()
+def _images(func: tirx.PrimFunc) -> dict[tirx.Buffer, range]:
+    """Map the buffers with divided indices, ``p // 38``, to their dimensions with such."""
+    found: dict[tirx.Buffer, range] = {}
 
     def on_access(buffer: tirx.Buffer, indices: Sequence[ir.Expr]) -> None:
-        if any(_divides(index) for index in indices[:-1]):
-            found.add(buffer)
+        divided = [d for d, index in enumerate(indices[:-1]) if _divides(index)]
+        if divided:
+            known = found.get(buffer, range(divided[0], divided[0]))
+            first, last = min(known.start, divided[0]), max(known.stop, divided[-1] + 1)
+            found[buffer] = range(first, last)
 
     callbacks = [
         (ir.TensorLoad, lambda load: on_access(load.source, load.indices)),
@@ -110,43 +115,59 @@ def _is_parameter(buffer: tirx.Buffer, func: tirx.PrimFunc) -> bool:
     return any(buffer.same_as(param) for param in func.params)
 
 
-def _matrix(image: tirx.Buffer) -> tirx.Buffer:
-    """Return a buffer with the lines of ``image`` in one dimension."""
-    *lines, columns = (int(extent) for extent in image.shape)
-    shape = [tirx.IntImm("int64", extent) for extent in (math.prod(lines), columns)]
-    return tirx.decl_buffer(shape, str(image.dtype), f"{image.name}_rows")
+@dataclasses.dataclass(frozen=True)
+class _Matrix:
+    """A view of an image with its dimensions ``merged`` as one: the lines and their pixels."""
 
+    image: tirx.Buffer
+    merged: range
 
-def _viewed(func: tirx.PrimFunc, matrices: dict[tirx.Buffer, tirx.Buffer]) -> tirx.PrimFunc | None:
-    """Return ``func`` on ``matrices`` instead of images; None where a row still is divided."""
-    analyzer = sym.Analyzer()
-    divided = False
+    @functools.cached_property
+    def buffer(self) -> tirx.Buffer:
+        """The view."""
+        extents = [int(extent) for extent in self.image.shape]
+        rows = math.prod(extents[d] for d in self.merged)
+        shape = [*extents[: self.merged.start], rows, *extents[self.merged.stop :]]
+        wide = [tirx.IntImm("int64", extent) for extent in shape]
+        return tirx.decl_buffer(wide, str(self.image.dtype), f"{self.image.name}_rows")
 
-    def flat(image: tirx.Buffer, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
-        nonlocal divided
+    def indices(self, of_image: Sequence[ir.Expr], analyzer: sym.Analyzer) -> list[ir.Expr]:
+        """Return the indices of an element, given those in the image."""
         row: ir.Expr = tirx.IntImm("int64", 0)
-        for index, extent in zip(indices[:-1], image.shape[:-1], strict=True):
-            row = row * extent + index
+        for d in self.merged:
+            row = row * self.image.shape[d] + of_image[d]
         row = analyzer.simplify(row)
-        divided = divided or _divides(row)
-        return [row, indices[-1]]
+        return [*of_image[: self.merged.start], row, *of_image[self.merged.stop :]]
+
+
+def _viewed(func: tirx.PrimFunc, images: dict[tirx.Buffer, range]) -> tirx.PrimFunc | None:
+    """Return ``func`` on matrices instead of images; None where a row still is divided."""
+    analyzer = sym.Analyzer()
+    matrices = {image: _Matrix(image, merged) for image, merged in images.items()}
+    rows: list[ir.Expr] = []
+
+    def flat(matrix: _Matrix, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
+        found = matrix.indices(list(indices), analyzer)
+        rows.append(found[matrix.merged.start])
+        return found
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:
         matrix = matrices.get(load.source)
-        return load if matrix is None else tirx.BufferLoad(matrix, flat(load.source, load.indices))
+        return load if matrix is None else tirx.BufferLoad(matrix.buffer, flat(matrix, load.indices))
 
     def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
         matrix = matrices.get(store.buffer)
         if matrix is None:
             return store
-        return tirx.BufferStore(matrix, store.value, flat(store.buffer, store.indices))
+        return tirx.BufferStore(matrix.buffer, store.value, flat(matrix, store.indices))
 
     def on_region(region: ir.TensorRegion) -> ir.TensorRegion:
         matrix = matrices.get(region.source)
         if matrix is None:
             return region
-        indices = flat(region.source, [part.min for part in region.region])
-        return tirx.BufferRegion(matrix, [ir.Range.from_min_extent(i, 1) for i in indices])
+        indices = flat(matrix, [part.min for part in region.region])
+        parts = [ir.Range.from_min_extent(i, 1) for i in indices]
+        return tirx.BufferRegion(matrix.buffer, parts)
 
     callbacks = [
         (ir.TensorLoad, on_load),
@@ -154,9 +175,11 @@ def _viewed(func: tirx.PrimFunc, matrices: dict[tirx.Buffer, tirx.Buffer]) -> ti
         (ir.TensorRegion, on_region),
     ]
     body = tvm_ffi.structural_map(func.body, callbacks, order="post")
-    params = [matrices.get(param, param) for param in func.params]
+    if any(_divides(row) for row in rows):
+        return None
+    params = [matrices[p].buffer if p in matrices else p for p in func.params]
     made = tirx.PrimFunc(params, body, func.ret_type, func.attrs)
-    return None if divided else made.with_attr(REWRITTEN_ATTR, True)
+    return made.with_attr(REWRITTEN_ATTR, True)
 
 
 def _divides(expr: ir.Expr) -> bool:

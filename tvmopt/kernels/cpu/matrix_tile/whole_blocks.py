@@ -53,9 +53,9 @@ def with_whole_blocks(
     rows: dict[tirx.Var, _Rows] = {}
     places = [facts.spatial.index(i) for i in partial]
     for block in (form.anchor, form.epilogue):
-        found = block_facts(sch, block)
+        axes = [axis for axis in block_facts(sch, block).axes if not axis.reduce]
         for place in places:
-            axis = found.axes[found.spatial[place]]
+            axis = axes[place]
             rows[axis.var] = _Rows(axis.var, axis.extent, sizes[facts.spatial[place]])
     names = [sch.get(block).name_hint for block in (form.anchor, form.epilogue)]
     inner = facts.write.buffer
