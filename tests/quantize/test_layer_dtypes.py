@@ -124,6 +124,21 @@ def test_after_a_refused_map_comes_the_fastest_that_loses_half_as_much():
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.5, 3.0, 9.0, 9.0]
 
 
+def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
+    """All layers in bfloat16, say: faster than the unmeasured map that should lose a quarter."""
+    assumed = dataclasses.replace(_map(1.0, holds=False), predicted_loss=0.004, is_assumed=True)
+    unmeasured = dataclasses.replace(
+        _map(2.0, holds=False), predicted_loss=0.001, is_undecided=True, samples=0
+    )
+    measured = dataclasses.replace(_map(1.9), predicted_loss=0.003, samples=40)
+    last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
+    maps = [assumed, unmeasured, measured, last]
+    assert [nth_map(maps, n) for n in range(3)] == [assumed, measured, last]
+    # Evaluation refused a map that had been measured to hold: another such one is no surer.
+    shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
+    assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
+
+
 def test_a_change_of_dtype_costs_its_bytes(make_model):
     """``a -> Relu -> b``, and ``a + b -> c``: three edges; 64 elements each."""
     nodes = [

@@ -12,7 +12,7 @@ from tvm.script import tirx as T  # noqa: N812
 from tests.kernels.cpu import harness
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
 from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows, restore_shapes
-from tvmopt.kernels.cpu.matrix_tile.whole_blocks import with_whole_blocks
+from tvmopt.kernels.cpu.matrix_tile.whole_blocks import can_overlap, with_whole_blocks
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 
 
@@ -57,6 +57,26 @@ def test_the_last_block_starts_earlier() -> None:
     expected = product_in_blocks.with_attr("global_symbol", "main")
     tvm.ir.assert_structural_equal(sch.mod["main"].with_attr("global_symbol", "main"), expected)
     assert [sch.get(b).name_hint for b in (anchor, epilogue)] == ["product", "relu"]
+
+
+@T.prim_func(s_tir=True)
+def product_sliced(a: T.Buffer((19, 8)), b: T.Buffer((8, 16)), y: T.Buffer((18, 16))):
+    c = T.sblock_alloc_buffer((19, 16))
+    for i, j, k in T.grid(19, 16, 8):
+        with T.sblock("product"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                c[vi, vj] = T.float32(0)
+            c[vi, vj] = c[vi, vj] + a[vi, vk] * b[vk, vj]
+    for i, j in T.grid(18, 16):
+        with T.sblock("slice"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            y[vi, vj] = c[vi + 1, vj]
+
+
+def test_blocks_may_overlap_where_no_other_stage_reads_them() -> None:
+    assert can_overlap(_form(product))
+    assert not can_overlap(_form(product_sliced))
 
 
 def test_rows_that_divide_stay() -> None:

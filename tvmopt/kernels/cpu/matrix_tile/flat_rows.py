@@ -153,7 +153,9 @@ def _viewed(func: tirx.PrimFunc, images: dict[tirx.Buffer, range]) -> tirx.PrimF
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:
         matrix = matrices.get(load.source)
-        return load if matrix is None else tirx.BufferLoad(matrix.buffer, flat(matrix, load.indices))
+        return (
+            load if matrix is None else tirx.BufferLoad(matrix.buffer, flat(matrix, load.indices))
+        )
 
     def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
         matrix = matrices.get(store.buffer)
