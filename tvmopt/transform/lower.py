@@ -26,6 +26,7 @@ from tvmopt.transform.lower_response_norm import LowerResponseNorms
 from tvmopt.transform.mark_exact_pairs import MarkExactPairs
 from tvmopt.transform.merge_reshapes import MergeReshapes
 from tvmopt.transform.multiply_by_reciprocal import MultiplyByReciprocal
+from tvmopt.transform.narrow_images import TransposeNarrowImages
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
 from tvmopt.transform.packed_weight import UnpackWeights
@@ -36,7 +37,6 @@ from tvmopt.transform.safe_indices import GuardIndices
 from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.target_passes import TargetPasses, passes_of
-from tvmopt.transform.tile_rows import FillTileRows
 from tvmopt.transform.wide_sums import WidenLongMeans
 from tvmopt.transform.winograd import CPU_RULE, WinogradRule
 
@@ -77,7 +77,7 @@ def lower_passes(
         *special.combine(target),
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
-        FillTileRows(target),
+        TransposeNarrowImages(target),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),

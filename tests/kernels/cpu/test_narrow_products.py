@@ -250,7 +250,8 @@ ON_TILES = [
     ("few channels, dilated", "bfloat16"), ("1x1 of 3 lines of 19", "bytes"),
     ("1x1 of 3 lines of 19", "bfloat16"), ("3x3 of lines of 19", "bytes"),
     ("3x3 strided to lines of 19", "bfloat16"),
-    ("blocked 3x3", "bytes"), ("blocked 1x1", "bfloat16"), ("matmul", "bfloat16"), ("matmul of one row", "bytes"),
+    ("blocked 3x3", "bytes"), ("blocked 1x1", "bfloat16"), ("matmul", "bfloat16"),
+    ("matmul of one row", "bytes"),
     ("matmul ragged", "bytes"), ("matmul of many, each with its own", "bfloat16"),
 ]  # fmt: skip
 # One bfloat16 case per instruction; the loops equal int8's.
