@@ -39,11 +39,11 @@ class TransposeNarrowImages:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all Relax functions."""
-        return rewrite_functions(mod, _Narrow(mod, self.pairs)) if self.pairs else mod
+        return rewrite_functions(mod, _NarrowImages(mod, self.pairs)) if self.pairs else mod
 
 
 @mutator
-class _Narrow(PyExprMutator):
+class _NarrowImages(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: frozenset[tuple[str, str]]) -> None:
         super().__init__(mod)
         self._pairs = pairs

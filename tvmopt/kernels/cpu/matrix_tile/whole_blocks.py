@@ -9,8 +9,8 @@ before -> after, 19 rows in blocks of 16::
     for p in 32: Y[f(p)] = relu(C[p])
     # f(p) = min(p // 16 * 16, 3) + p % 16: rows 0 to 15, then 3 to 18
 
-Rows that lie in two blocks are computed twice, and written with the same values. Matrix tiles need
-whole blocks; zero-padding, the other way to have them, copies the whole data.
+Rows that lie in two blocks are computed twice, perhaps by two threads, and written with the same
+values. Matrix tiles need whole blocks; zero-padding, the other way to have them, copies the data.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ def with_whole_blocks(
     partial = [i for i, size in sizes.items() if facts.axes[i].extent % size]
     if not partial:
         return sch, form.anchor, form.epilogue
-    rows: dict[tirx.Var, _Rows] = {}
+    rows: dict[tirx.Var, _RowBlocks] = {}
     places = [facts.spatial.index(i) for i in partial]
     for block in (form.anchor, form.epilogue):
         axes = [axis for axis in block_facts(sch, block).axes if not axis.reduce]
         for place in places:
             axis = axes[place]
-            rows[axis.var] = _Rows(axis.var, axis.extent, sizes[facts.spatial[place]])
+            rows[axis.var] = _RowBlocks(axis.var, axis.extent, sizes[facts.spatial[place]])
     names = [sch.get(block).name_hint for block in (form.anchor, form.epilogue)]
     inner = facts.write.buffer
     shape = list(inner.shape)
     for place in places:
         shape[place] = rows[facts.axes[facts.spatial[place]].var].whole
     wide = tirx.decl_buffer(shape, str(inner.dtype), inner.name, scope=inner.scope(), layout=None)
-    main = _Rewrite(rows, inner, wide).applied(sch.mod["main"])
+    main = _WholeBlocks(rows, inner, wide).applied(sch.mod["main"])
     made = s_tir.Schedule(IRModule({"main": main.with_attr(REWRITTEN_ATTR, True)}))
     return made, *map(made.get_sblock, names)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rows:
+class _RowBlocks:
     """An axis of rows in blocks: its variable, its extent, and the rows of a block."""
 
     var: tirx.Var
@@ -89,16 +89,16 @@ class _Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rewrite:
+class _WholeBlocks:
     """Extend blocks of ``rows``; the accumulators move from ``inner`` to the buffer ``wide``."""
 
-    rows: Mapping[tirx.Var, _Rows]
+    rows: Mapping[tirx.Var, _RowBlocks]
     inner: tirx.Buffer
     wide: tirx.Buffer
 
     def applied(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """Return ``func`` with the extended blocks."""
-        loops: dict[tirx.Var, _Rows] = {}
+        loops: dict[tirx.Var, _RowBlocks] = {}
 
         def on_realize(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
             block = realize.block
