@@ -56,6 +56,8 @@ def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
 
 def restore_shapes(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return ``scheduled`` with the parameters of ``func``, and views of them in other shapes."""
+    if REWRITTEN_ATTR not in (scheduled.attrs or {}):
+        return scheduled
     scheduled = scheduled.without_attr(REWRITTEN_ATTR)
     params, views = [], []
     for ours, theirs in zip(scheduled.params, func.params, strict=True):
