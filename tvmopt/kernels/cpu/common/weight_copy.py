@@ -14,36 +14,31 @@ from tvmopt.kernels.cpu.hint import CpuHint
 
 
 def copy_weight(
-    sch: s_tir.Schedule, anchor: SBlockRV, weight: Access, multiples: list[int]
+    sch: s_tir.Schedule, anchor: SBlockRV, weight: Access, multiple: int = 1
 ) -> SBlockRV:
-    """Copy the weight to a buffer with one dimension per axis; zero-pad the axes to ``multiples``.
-
-    If one of the data's axes is padded, the data is copied as well.
+    """Copy the weight to a buffer with one dimension per axis; zero-pad the vectorised one.
 
     Args:
         sch: The schedule.
         anchor: The contraction.
         weight: The operand to pack.
-        multiples: For each axis of ``anchor``, the multiple to pad its extent to.
+        multiple: What to pad the extent of the vectorised axis of ``anchor`` to.
 
     Returns:
         The packing block.
     """
     copy = sch.reindex(anchor, ("read", _read_index(sch, anchor, weight)))
     facts = block_facts(sch, anchor)
-    short = [i for i, a in enumerate(facts.axes) if a.extent % multiples[i]]
-    if not short:
+    vector = facts.spatial[-1]
+    if facts.axes[vector].extent % multiple == 0:
         return copy
     written = sch.get(copy).writes[0].source
-    packed = next(r for r in facts.reads if r.buffer.same_as(written))
     data = next(r for r in facts.reads if not r.buffer.same_as(written))
     view = sch.reindex(anchor, ("read", _read_index(sch, anchor, data)))
-    sch.pad_einsum(anchor, multiples)
+    sch.pad_einsum(anchor, [multiple if i == vector else 1 for i in range(len(facts.axes))])
     (crop,) = sch.get_consumers(anchor)
-    sch.compute_inline(view)  # into the padded copy of the data, if any, else into the anchor
+    sch.compute_inline(view)
     sch.compute_inline(crop)
-    if all(packed.strides[i] == 0 for i in short):
-        return copy
     (padded,) = sch.get_consumers(copy)
     sch.compute_inline(copy)
     return padded

@@ -140,7 +140,7 @@ def _prepack(form: DepthwiseForm, tile: DepthwiseTile) -> None:
     """
     sch, anchor = form.sch, form.anchor
     facts = block_facts(sch, anchor)
-    copy = copy_weight(sch, anchor, form.weight, [1] * len(facts.axes))
+    copy = copy_weight(sch, anchor, form.weight)
     dimension = {i: d for d, i in dimension_axes(sch, anchor, copy).items()}
     window = facts.reduction[::-1] if tile.transposed else facts.reduction
     channel = dimension[facts.spatial[-1]]

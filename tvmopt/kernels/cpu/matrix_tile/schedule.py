@@ -61,11 +61,9 @@ def emit(func: tirx.PrimFunc, hint: MatrixTileConfig) -> s_tir.Schedule | Refusa
         return tile
     facts = form.facts
     sizes = dict(zip(facts.spatial, hint.register_tile, strict=True))
-    *rows, column = facts.spatial
+    *rows, columns = facts.spatial
     sch, anchor, epilogue = with_whole_blocks(form, {i: sizes[i] for i in rows})
-    multiples = [1] * len(facts.axes)
-    multiples[column] = sizes[column]
-    copy = copy_weight(sch, anchor, form.weight, multiples)
+    copy = copy_weight(sch, anchor, form.weight, sizes[columns])
     tile = _pack(sch, anchor, copy, form.contiguous, tile, hint)
     sch.set_scope(anchor, 0, "global")
     stored = sch.cache_write(anchor, 0, "local")

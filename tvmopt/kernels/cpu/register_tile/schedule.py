@@ -163,9 +163,7 @@ def _pack(
 
     For a dot-product instruction the K group is innermost: ``P[no, k // 4, ni, k % 4]``.
     """
-    facts = block_facts(sch, anchor)
-    multiples = [lanes if i == facts.spatial[-1] else 1 for i in range(len(facts.axes))]
-    copy = copy_weight(sch, anchor, weight, multiples)
+    copy = copy_weight(sch, anchor, weight, lanes)
     order = _packed_order(sch, anchor, copy, bool(hint.intrinsic))
     if order != sorted(order):
 
