@@ -11,8 +11,9 @@ from tvm.script import tirx as T  # noqa: N812
 
 from tests.kernels.cpu import harness
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm, match_contraction
-from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows, restore_shapes
+from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows
 from tvmopt.kernels.cpu.matrix_tile.whole_blocks import can_overlap, with_whole_blocks
+from tvmopt.kernels.cpu.passes.parameter_shapes import restore_shapes
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 
 

@@ -6,9 +6,9 @@ from tvm import tirx
 
 from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
 from tvmopt.kernels.cpu.intrinsics.choose import with_intrinsic_functions
-from tvmopt.kernels.cpu.matrix_tile.flat_rows import restore_shapes
 from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import round_natively
+from tvmopt.kernels.cpu.passes.parameter_shapes import restore_shapes
 from tvmopt.kernels.cpu.passes.prefetch import insert_prefetches
 from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
 from tvmopt.kernels.cpu.passes.vector_math import rewrite_math
@@ -16,7 +16,7 @@ from tvmopt.kernels.scheduled import mark, marked
 
 
 def finish(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Run the CPU passes: prefetch, bfloat16, requantize, vector math, intrinsic functions.
+    """Run the CPU passes: prefetch, bfloat16, requantize, vector math, intrinsics, shapes.
 
     Args:
         scheduled: ``func`` after scheduling.

@@ -5,9 +5,9 @@ before -> after, height and width collapsed to ``p``, for lines of 38 pixels::
     Y[0, p // 38, p % 38, n] += A[0, p // 38, p % 38, k] * B[k, n]    # A: (1, 25, 38, K)
     Y[p, n] += A[p, k] * B[k, n]                                      # A: (950, K)
 
-TVM matches no tensor intrinsic whose rows cross the end of a line: their region is no box. The
-caller still passes images: :func:`restore_shapes` declares each matrix as a view of the
-parameter's data, after scheduling.
+TVM matches no tensor intrinsic whose rows cross the end of a line: their region is no box. Callers
+still pass images: :mod:`tvmopt.kernels.cpu.passes.parameter_shapes` declares each matrix as a view
+of the parameter's data, after scheduling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
-from tvmopt.kernels.analysis import variables
 from tvmopt.kernels.cpu.common.contraction_form import (
     ContractionForm,
     contraction_form,
@@ -30,7 +29,6 @@ from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.kernels.workload import Refusal
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
-_VIEWS = "tvmopt.views"
 
 
 def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
@@ -52,46 +50,6 @@ def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
     viewed = s_tir.Schedule(IRModule({"main": flat}))
     blocks = (sch.get(block).name_hint for block in (form.anchor, form.epilogue))
     return contraction_form(func, viewed, *map(viewed.get_sblock, blocks))
-
-
-def restore_shapes(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return ``scheduled`` with the parameters of ``func``, and views of them in other shapes."""
-    if REWRITTEN_ATTR not in (scheduled.attrs or {}):
-        return scheduled
-    scheduled = scheduled.without_attr(REWRITTEN_ATTR)
-    params, views = [], []
-    for ours, theirs in zip(scheduled.params, func.params, strict=True):
-        if not tirx.is_buffer_var(ours) or tvm_ffi.structural_equal(ours.shape, theirs.shape):
-            params.append(ours)
-            continue
-        params.append(tirx.decl_buffer(theirs.shape, str(theirs.dtype), theirs.name))
-        views.append(tirx.DeclBuffer(ours, data=params[-1].data))
-    if not views:
-        return scheduled
-    realize = scheduled.body
-    root = realize.block
-    block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, _with_views(root.body, views),
-        root.init, root.alloc_buffers, root.match_buffers, root.annotations,
-    )  # fmt: skip
-    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
-    return tirx.PrimFunc(params, body, scheduled.ret_type, scheduled.attrs)
-
-
-def _with_views(body: tirx.Stmt, views: Sequence[tirx.DeclBuffer]) -> tirx.Stmt:
-    """Return ``body`` with ``views`` before their first use.
-
-    An attribute without meaning holds declarations and what follows together: TVM splits weight
-    packing off by the statements of the root block, each of which must have a block.
-    """
-    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    viewed = {view.buffer for view in views}
-    first = next(i for i, nest in enumerate(nests) if viewed & variables(nest))
-    inner = tirx.AttrStmt(
-        tirx.IntImm("int32", 0), _VIEWS, tirx.IntImm("int32", 1),
-        tirx.SeqStmt([*views, *nests[first:]]),
-    )  # fmt: skip
-    return tirx.SeqStmt([*nests[:first], inner]) if first else inner
 
 
 def _images(func: tirx.PrimFunc) -> dict[tirx.Buffer, range]:
