@@ -27,6 +27,7 @@ from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.emit import NotApplicable, emit_kernel
 from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.rewrite import block_with
 from tvmopt.tune.operator import anchor_block, operator_blocks, operator_function
 
 _POSTPROC = "EnterPostproc"
@@ -120,10 +121,7 @@ def _named_like(func: tirx.PrimFunc, operator: tirx.PrimFunc) -> tirx.PrimFunc:
         if block.name_hint == "root":
             return block
         name = names.setdefault(block.name_hint, f"epilogue_{len(names)}")
-        return s_tir.SBlock(
-            block.iter_vars, block.reads, block.writes, name, block.body, block.init,
-            block.alloc_buffers, block.match_buffers, block.annotations,
-        )  # fmt: skip
+        return block_with(block, name_hint=name)
 
     body = tvm_ffi.structural_map(func.body, (s_tir.SBlock, rename), order="post")
     return func.with_body(body)

@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvmopt.kernels.passes.each_function import change_each
+from tvmopt.kernels.rewrite import with_accesses
 
 #: Attribute of a function whose indices come from constants that were checked when it was made.
 INDICES_HOLD = "tvmopt.indices_hold"
@@ -37,18 +38,15 @@ def clamp_indices_in(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     indices = _Indices(func)
 
-    def on_load(load: ir.TensorLoad) -> ir.Expr:
-        new = indices.clamped(load.source, load.indices)
-        return load if new is None else tirx.BufferLoad(load.source, new)
-
-    def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
-        new = indices.clamped(store.buffer, store.indices)
-        return store if new is None else tirx.BufferStore(store.buffer, store.value, new)
+    def clamped(
+        buffer: tirx.Buffer, at: Sequence[ir.Expr]
+    ) -> tuple[tirx.Buffer, list[ir.Expr]] | None:
+        new = indices.clamped(buffer, at)
+        return None if new is None else (buffer, new)
 
     if not indices.any_from_data:
         return func
-    changes = [(ir.TensorLoad, on_load), (tirx.BufferStore, on_store)]
-    return func.with_body(tvm_ffi.structural_map(func.body, changes, order="post"))
+    return func.with_body(with_accesses(func.body, clamped))
 
 
 class _Indices:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tvm import ir, s_tir, tirx
+from tvm import ir, tirx
+
+from tvmopt.kernels.rewrite import with_root
 
 #: LLVM attributes of a pure function.
 PURE = "alwaysinline mustprogress nocallback nofree nosync nounwind willreturn memory(none)"
@@ -50,19 +52,7 @@ def map_stages(func: tirx.PrimFunc, change: Callable[[tirx.Stmt], tirx.Stmt]) ->
         func: A function with a root block.
         change: Returns the new statement for a statement.
     """
-    realize = func.body
-    root = realize.block
-    stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    body = func.body.block.body
+    stages = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     stages = [change(stage) for stage in stages]
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        tirx.SeqStmt(stages) if len(stages) > 1 else stages[0],
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    return func.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, block))
+    return with_root(func, body=tirx.SeqStmt(stages) if len(stages) > 1 else stages[0])

@@ -25,6 +25,7 @@ from tvmopt.kernels.cpu.common.contraction_form import (
     contraction_form,
     match_contraction,
 )
+from tvmopt.kernels.rewrite import with_accesses
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 from tvmopt.kernels.workload import Refusal
 
@@ -44,7 +45,7 @@ def match_flat_rows(func: tirx.PrimFunc) -> ContractionForm | Refusal:
     images = _images(main)
     if not images:
         return form
-    flat = _viewed(main, images) if all(_is_parameter(i, main) for i in images) else None
+    flat = _viewed(main, images) if images.keys() <= set(main.params) else None
     if flat is None:
         return match_contraction(func, collapse=False)
     viewed = s_tir.Schedule(IRModule({"main": flat}))
@@ -69,10 +70,6 @@ def _images(func: tirx.PrimFunc) -> dict[tirx.Buffer, range]:
     ]
     tvm_ffi.structural_walk(func.body, callbacks, order="post")
     return found
-
-
-def _is_parameter(buffer: tirx.Buffer, func: tirx.PrimFunc) -> bool:
-    return any(buffer.same_as(param) for param in func.params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,37 +103,24 @@ def _viewed(func: tirx.PrimFunc, images: dict[tirx.Buffer, range]) -> tirx.PrimF
     matrices = {image: _Matrix(image, merged) for image, merged in images.items()}
     rows: list[ir.Expr] = []
 
-    def flat(matrix: _Matrix, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
+    def flat(
+        image: tirx.Buffer, indices: Sequence[ir.Expr]
+    ) -> tuple[tirx.Buffer, list[ir.Expr]] | None:
+        matrix = matrices.get(image)
+        if matrix is None:
+            return None
         found = matrix.indices(list(indices), analyzer)
         rows.append(found[matrix.merged.start])
-        return found
-
-    def on_load(load: ir.TensorLoad) -> ir.Expr:
-        matrix = matrices.get(load.source)
-        return (
-            load if matrix is None else tirx.BufferLoad(matrix.buffer, flat(matrix, load.indices))
-        )
-
-    def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
-        matrix = matrices.get(store.buffer)
-        if matrix is None:
-            return store
-        return tirx.BufferStore(matrix.buffer, store.value, flat(matrix, store.indices))
+        return matrix.buffer, found
 
     def on_region(region: ir.TensorRegion) -> ir.TensorRegion:
-        matrix = matrices.get(region.source)
-        if matrix is None:
+        new = flat(region.source, [part.min for part in region.region])
+        if new is None:
             return region
-        indices = flat(matrix, [part.min for part in region.region])
-        parts = [ir.Range.from_min_extent(i, 1) for i in indices]
-        return tirx.BufferRegion(matrix.buffer, parts)
+        return tirx.BufferRegion(new[0], [ir.Range.from_min_extent(i, 1) for i in new[1]])
 
-    callbacks = [
-        (ir.TensorLoad, on_load),
-        (tirx.BufferStore, on_store),
-        (ir.TensorRegion, on_region),
-    ]
-    body = tvm_ffi.structural_map(func.body, callbacks, order="post")
+    body = with_accesses(func.body, flat)
+    body = tvm_ffi.structural_map(body, (ir.TensorRegion, on_region), order="post")
     if any(_divides(row) for row in rows):
         return None
     params = [matrices[p].buffer if p in matrices else p for p in func.params]

@@ -25,13 +25,12 @@ from tvmopt.kernels.cpu.common.nest import (
 )
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, schedule_packing
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
+from tvmopt.kernels.cpu.intrinsics.tile import COLUMNS, MOST_ROWS
 from tvmopt.kernels.cpu.matrix_tile.config import MatrixTileConfig
 from tvmopt.kernels.cpu.matrix_tile.flat_rows import match_flat_rows
 from tvmopt.kernels.cpu.matrix_tile.whole_blocks import can_overlap, with_whole_blocks
 from tvmopt.kernels.workload import Refusal
 
-_COLUMNS = 16
-_MOST_ROWS = 16
 # Shortest vector of the epilogue.
 _SHORTEST = 8
 
@@ -111,14 +110,14 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
         return Refusal(f"{hint.intrinsic} does not suit the operands, or their packing")
     *sizes, width = hint.register_tile
     rows = [i for i, size in zip(form.facts.spatial, sizes, strict=False) if size > 1]
-    if len(rows) > 2 or width % _COLUMNS or width // _COLUMNS > 2:
+    if len(rows) > 2 or width % COLUMNS or width // COLUMNS > 2:
         return Refusal(f"a register tile of {hint.register_tile} is not made of AMX tiles")
     partial = any(e % b for e, b in zip(form.extents[:-1], sizes, strict=True))
     if partial and not can_overlap(form):
         return Refusal(f"another stage reads the result, and {sizes} do not divide its rows")
     if any(form.weight.strides[i] != 0 for i in rows):
         return Refusal("the weight differs between rows of the tile (batched GEMM)")
-    found = dataclasses.replace(found, column_blocks=width // _COLUMNS)
+    found = dataclasses.replace(found, column_blocks=width // COLUMNS)
     channels = form.facts.axes[form.contiguous].extent
     if not rows:
         return dataclasses.replace(found, rows=1, row_blocks=1)
@@ -130,13 +129,13 @@ def shaped(form: ContractionForm, hint: MatrixTileConfig) -> TileIntrinsic | Ref
     if step * channels >= width_of_data > channels:
         return Refusal("rows of the tile lie on more than two image lines")
     if len(rows) == 1:
-        blocks = math.ceil(count / _MOST_ROWS)
+        blocks = math.ceil(count / MOST_ROWS)
         if blocks > 2 or count % blocks:
             return Refusal(f"{count} rows are not one or two AMX tiles")
         return dataclasses.replace(found, rows=count // blocks, row_blocks=blocks, step=step)
     lines = hint.register_tile[form.facts.spatial.index(rows[0])]
     line_step = _distance(form, rows[0], width_of_data)
-    if lines != 2 or count > _MOST_ROWS or not line_step:
+    if lines != 2 or count > MOST_ROWS or not line_step:
         return Refusal(f"{lines} lines of {count} rows are not two AMX tiles")
     return dataclasses.replace(found, rows=count, row_blocks=2, step=step, line_step=line_step)
 
@@ -186,8 +185,8 @@ def _pack(
 
     def tiles(*at: tirx.Var) -> list[tirx.Expr]:
         n, k = at[column], at[inner]
-        outer = [*(at[d] for d in batch), n // _COLUMNS, *(at[d] for d in kernel), k // depth]
-        return [*outer, n % _COLUMNS, k % depth]
+        outer = [*(at[d] for d in batch), n // COLUMNS, *(at[d] for d in kernel), k // depth]
+        return [*outer, n % COLUMNS, k % depth]
 
     index_map = tirx.IndexMap.from_func(tiles, ndim=rank)
     sch.transform_layout(copy, ("write", 0), index_map)

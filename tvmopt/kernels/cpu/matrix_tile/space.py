@@ -12,12 +12,12 @@ from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.intrinsics import TileIntrinsic
+from tvmopt.kernels.cpu.intrinsics.tile import COLUMNS, MOST_ROWS
 from tvmopt.kernels.cpu.matrix_tile.config import NAME, MatrixTileConfig
 from tvmopt.kernels.cpu.matrix_tile.schedule import shaped
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.workload import Refusal
 
-_MOST_ROWS, _COLUMNS = 16, 16
 # Cache lines that tile loads read per cycle; cycles of overhead per reduction step and per block.
 _LINES, _STEP, _BLOCK = 2.0, 4.0, 90.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
@@ -78,7 +78,7 @@ def _hints(form: ContractionForm, tile: TileIntrinsic, arch: CpuArch) -> Iterato
     extents = form.extents
     rows = [facts.spatial.index(i) for i in form.rows]
     columns = [facts.spatial.index(i) for i in form.columns]
-    for width in (2 * _COLUMNS, _COLUMNS):
+    for width in (2 * COLUMNS, COLUMNS):
         if width > extents[-1]:
             continue
         for sizes in _row_sizes(form, rows):
@@ -108,9 +108,9 @@ def _row_sizes(form: ContractionForm, rows: list[int]) -> Iterator[dict[int, int
         yield {}
         return
     inner = wide[-1]
-    most = min(_MOST_ROWS, size[inner])
+    most = min(MOST_ROWS, size[inner])
     fewest_tiles = math.ceil(size[inner] / math.ceil(size[inner] / most))
-    for count in sorted({*divisors(size[inner], _MOST_ROWS)[-2:], fewest_tiles, most}):
+    for count in sorted({*divisors(size[inner], MOST_ROWS)[-2:], fewest_tiles, most}):
         yield {inner: count}
         if 2 * count <= size[inner]:
             yield {inner: 2 * count}

@@ -16,7 +16,7 @@ values. Matrix tiles need whole blocks; zero-padding, the other way to have them
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -25,6 +25,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvmopt.kernels.analysis import block_facts, substitute
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
+from tvmopt.kernels.rewrite import block_with, with_accesses, with_root
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 
 
@@ -34,7 +35,7 @@ def can_overlap(form: ContractionForm) -> bool:
     TVM must prove that a stage's input is written whole, and cannot where blocks overlap.
     """
     result = block_facts(form.sch, form.epilogue).write.buffer
-    return any(result.same_as(param) for param in form.sch.mod["main"].params)
+    return result in set(form.sch.mod["main"].params)
 
 
 def with_whole_blocks(
@@ -103,7 +104,7 @@ class _WholeBlocks:
         def on_realize(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
             block = realize.block
             if not any(axis.var in self.rows for axis in block.iter_vars):
-                return self._root(realize) if block.alloc_buffers else realize
+                return realize
             for axis, value in zip(block.iter_vars, realize.iter_values, strict=True):
                 if axis.var in self.rows:
                     loops[value] = self.rows[axis.var]
@@ -116,16 +117,10 @@ class _WholeBlocks:
             return tirx.For(loop.loop_var, loop.min, rows.whole, loop.kind, loop.body)
 
         callbacks = [(s_tir.SBlockRealize, on_realize), (tirx.For, on_loop)]
-        return func.with_body(tvm_ffi.structural_map(func.body, callbacks, order="post"))
-
-    def _root(self, realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
-        root = realize.block
-        buffers = [self.wide if b.same_as(self.inner) else b for b in root.alloc_buffers]
-        block = s_tir.SBlock(
-            root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init,
-            buffers, root.match_buffers, root.annotations,
-        )  # fmt: skip
-        return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+        moved = func.with_body(tvm_ffi.structural_map(func.body, callbacks, order="post"))
+        allocated = func.body.block.alloc_buffers
+        buffers = [self.wide if b.same_as(self.inner) else b for b in allocated]
+        return with_root(moved, alloc_buffers=buffers)
 
     def _block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         axes = []
@@ -133,12 +128,14 @@ class _WholeBlocks:
             rows = self.rows.get(axis.var)
             dom = axis.dom if rows is None else ir.Range.from_min_extent(0 * rows.whole, rows.whole)
             axes.append(tirx.IterVar(dom, axis.var, axis.iter_type))
-        return s_tir.SBlock(
-            axes, [self._region(r) for r in block.reads], [self._region(r) for r in block.writes],
-            block.name_hint, self._moved(block.body),
-            None if block.init is None else self._moved(block.init),
-            block.alloc_buffers, block.match_buffers, block.annotations,
-        )  # fmt: skip
+        return block_with(
+            block,
+            iter_vars=axes,
+            reads=[self._region(region) for region in block.reads],
+            writes=[self._region(region) for region in block.writes],
+            body=self._moved(block.body),
+            init=None if block.init is None else self._moved(block.init),
+        )
 
     def _region(self, region: ir.TensorRegion) -> ir.TensorRegion:
         if region.source.same_as(self.inner):
@@ -150,18 +147,13 @@ class _WholeBlocks:
         """Return ``node`` with rows of the image; the accumulators keep their indices."""
         kept = {var: tirx.Var(var.name, var.ty) for var in self.rows}
 
-        def on_load(load: ir.TensorLoad) -> ir.Expr:
-            if not load.source.same_as(self.inner):
-                return load
-            return tirx.BufferLoad(self.wide, [substitute(i, kept) for i in load.indices])
+        def widened(
+            buffer: tirx.Buffer, indices: Sequence[ir.Expr]
+        ) -> tuple[tirx.Buffer, list[ir.Expr]] | None:
+            if not buffer.same_as(self.inner):
+                return None
+            return self.wide, [substitute(index, kept) for index in indices]
 
-        def on_store(store: tirx.BufferStore) -> tirx.BufferStore:
-            if not store.buffer.same_as(self.inner):
-                return store
-            indices = [substitute(i, kept) for i in store.indices]
-            return tirx.BufferStore(self.wide, store.value, indices)
-
-        callbacks = [(ir.TensorLoad, on_load), (tirx.BufferStore, on_store)]
-        node = tvm_ffi.structural_map(node, callbacks, order="post")
+        node = with_accesses(node, widened)
         node = substitute(node, {var: rows.row for var, rows in self.rows.items()})
         return substitute(node, {place: var for var, place in kept.items()})

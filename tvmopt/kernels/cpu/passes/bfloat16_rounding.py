@@ -23,6 +23,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import substitute, variables
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functions
+from tvmopt.kernels.rewrite import with_root
 
 #: Annotation of a root block: round bfloat16 vectors with the CPU's instruction.
 NATIVE = "tvmopt.native_bfloat16"
@@ -68,18 +69,7 @@ def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(root.body, (tirx.For, on_for), order="post")
     kept = {key: value for key, value in root.annotations.items() if key != NATIVE}
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        body,
-        root.init,
-        [*root.alloc_buffers, *made],
-        root.match_buffers,
-        kept,
-    )
-    func = func.with_body(s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block))
+    func = with_root(func, body=body, alloc_buffers=[*root.alloc_buffers, *made], annotations=kept)
     sizes = sorted({int(buffer.shape[0]) for buffer in made})
     return with_llvm_functions(func, [rounding_function(n) for n in sizes]) if sizes else func
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from tvmopt.kernels.analysis import variables
+from tvmopt.kernels.rewrite import with_root
 from tvmopt.kernels.scheduled import REWRITTEN_ATTR
 
 # Attribute around declarations and what follows; it has no meaning to TVM.
@@ -42,14 +43,8 @@ def restore_shapes(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFu
         views.append(tirx.DeclBuffer(ours, data=params[-1].data))
     if not views:
         return scheduled
-    realize = scheduled.body
-    root = realize.block
-    block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, _with_views(root.body, views),
-        root.init, root.alloc_buffers, root.match_buffers, root.annotations,
-    )  # fmt: skip
-    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
-    return tirx.PrimFunc(params, body, scheduled.ret_type, scheduled.attrs)
+    viewed = with_root(scheduled, body=_with_views(scheduled.body.block.body, views))
+    return tirx.PrimFunc(params, viewed.body, scheduled.ret_type, scheduled.attrs)
 
 
 def _with_views(body: tirx.Stmt, views: Sequence[tirx.DeclBuffer]) -> tirx.Stmt:
