@@ -70,6 +70,20 @@ def test_a_variant_is_tuned_by_operator_before_it_is_by_subgraph() -> None:
         assert tuple(t.choice.effort for t in tried if t.choice.variant == variant) == efforts
 
 
+def test_a_refused_variant_is_tuned_in_no_layout() -> None:
+    """Held-out samples refuse it in one layout, when it led; it was feasible in another before."""
+    efforts = EFFORTS[:2]
+    space = Space(("float32", "int8"), {"int8": ("",)}, ("NHWC", "NCHW"), efforts)
+    [kept, *rest] = [Choice(v, efforts[0]) for v in space.variants() if v.dtype == "int8"]
+    exact = [Choice(v, efforts[0]) for v in space.variants() if v.dtype == "float32"]
+    tried = [
+        _finished(kept, 2.0),
+        *(Tried(c, FINISHED, 1.0, (1.0,), inaccurate=True) for c in rest),
+        *(_finished(c, 5.0 + n) for n, c in enumerate(exact)),
+    ]
+    assert next_choice(space, tried, _first) == Choice(exact[0].variant, efforts[1])
+
+
 def test_infeasible_variants_are_tuned_only_when_nothing_else_is_left() -> None:
     def measure(choice: Choice) -> Tried:
         low = choice.variant.dtype != "float32"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget, worked_seconds
 from tvmopt.search.front import dominates, pareto_front
-from tvmopt.search.limits import Limits, violation
+from tvmopt.search.limits import HELDOUT_DROP, Limits, violation
 from tvmopt.search.verdict import (
     BY_ACCURACY,
     BY_LATENCY,
@@ -45,6 +45,11 @@ def test_any_positive_value_exceeds_a_limit_of_zero() -> None:
 
 def test_unmeasured_values_violate_every_limit() -> None:
     assert Limits(0.1, max_memory_mb=10.0).violations({"accuracy_drop": 0.0})["memory_mb"] == 1.0
+
+
+def test_the_drop_on_held_out_samples_is_limited_where_it_was_measured() -> None:
+    found = Limits(0.02).violations({**METRICS, HELDOUT_DROP: 0.05})
+    assert found == pytest.approx({"accuracy_drop": 0.0, HELDOUT_DROP: 1.5})
 
 
 def test_limits_and_budgets_are_not_negative() -> None:

@@ -24,6 +24,7 @@ from tests.tracking.records import (
     record,
 )
 from tvmopt.errors import LimitError
+from tvmopt.search.limits import HELDOUT_DROP
 from tvmopt.search.records import Record
 from tvmopt.search.space import BASELINE, Choice, Variant
 from tvmopt.search.verdict import Finalist
@@ -136,6 +137,27 @@ def test_float32_remains_where_held_out_samples_refuse_what_lost_nothing_before(
     many = [record(n, c, 1.0 + n / 1000, 0.009) for n, c in enumerate(low, 20)]
     found = choose_finalists([*many, *lossy, exact])
     assert {r.number for r in found} >= {0, 1, 9} and len(found) <= 8
+
+
+def test_what_held_out_samples_have_refused_is_no_finalist_in_any_layout() -> None:
+    refused, elsewhere, other, exact = (
+        record(n, Choice(Variant(dtype, "", layout), DEFAULT), 1.0 + n)
+        for n, (dtype, layout) in enumerate(
+            [("int8", "NHWC"), ("int8", "NCHW"), ("bfloat16", "NHWC"), ("float32", "NHWC")]
+        )
+    )
+    refused = replace(refused, violations={HELDOUT_DROP: 0.5})
+    found = choose_finalists([refused, elsewhere, other, exact])
+    assert found == [other, exact]
+    assert refused.tried is not None and refused.tried.inaccurate
+
+
+def test_of_equal_drops_the_trial_with_the_least_deviation_remains() -> None:
+    lossy = [record(n, c, 1.0 + n / 1000) for n, c in enumerate(CHOICES[:-1], 1)]
+    lossy = [replace(r, metrics={**r.metrics, "mean_cosine_loss": 1e-3}) for r in lossy]
+    close = record(99, CHOICES[-1], 3.0)
+    close = replace(close, metrics={**close.metrics, "mean_cosine_loss": 1e-5})
+    assert CHOICES[-1].variant.dtype == "int8" and close in choose_finalists([*lossy, close])
 
 
 def _tuning(last: Final, winner: Finalist) -> str:

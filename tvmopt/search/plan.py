@@ -62,26 +62,26 @@ def next_choice(
         waits: Whether to wait for running trials rather than to promote one that is not among the
             best third.
     """
-    promoted = _promotable(space, tried, REDUCTION)
+    refused = {t.choice.variant.in_any_layout for t in tried if t.inaccurate}
+    promoted = _promotable(space, tried, refused, REDUCTION)
     if promoted is not None:
         return promoted
     made = {t.choice for t in tried}
     first = space.efforts[0]
-    refused = {_in_any_layout(t.choice.variant) for t in tried if t.inaccurate}
     latencies = _least_latencies(tried)
-    begun = {(_in_any_layout(t.choice.variant), t.choice.variant.layout) for t in tried}
+    begun = {(t.choice.variant.in_any_layout, t.choice.variant.layout) for t in tried}
     untried = [
         variant
         for variant in space.variants()
         if Choice(variant, first) not in made
-        and _in_any_layout(variant) not in refused
+        and variant.in_any_layout not in refused
         and not _is_in_a_hopeless_layout(variant, begun, latencies)
     ]
     if untried:
         return Choice(sample(space, tried, untried), first)
     if waits and any(t.state == RUNNING for t in tried):
         return None
-    return _promotable(space, tried, 1)
+    return _promotable(space, tried, refused, 1)
 
 
 _InLayout = tuple[Variant, str]
@@ -92,7 +92,7 @@ def _least_latencies(tried: Sequence[Tried]) -> dict[_InLayout, float]:
     found: dict[_InLayout, float] = {}
     for one in tried:
         if one.state == FINISHED and one.values:
-            key = _in_any_layout(one.choice.variant), one.choice.variant.layout
+            key = one.choice.variant.in_any_layout, one.choice.variant.layout
             found[key] = min(found.get(key, math.inf), one.values[0])
     return found
 
@@ -105,7 +105,7 @@ def _is_in_a_hopeless_layout(
     Known is a layout in which the given variant was tried, or is being tried: kernels of a layout
     that lacks an instruction, or reads scattered channels, are slow in every dtype.
     """
-    known = [layout for one, layout in begun if one == _in_any_layout(variant)]
+    known = [layout for one, layout in begun if one == variant.in_any_layout]
     return any(
         layout == variant.layout
         and any(seconds > HOPELESS * latencies.get((other, fast), math.inf) for fast in known)
@@ -113,15 +113,13 @@ def _is_in_a_hopeless_layout(
     )
 
 
-def _in_any_layout(variant: Variant) -> Variant:
-    return dataclasses.replace(variant, layout="")
-
-
-def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice | None:
+def _promotable(
+    space: Space, tried: Sequence[Tried], refused: Collection[Variant], reduction: int
+) -> Choice | None:
     """Return the best promotable trial among a rung's first ``1 / reduction``, highest rung first.
 
-    An inaccurate trial is never promoted. A trial that violates another limit, or is too slow to
-    become the best, is promoted last, when the whole rung is.
+    A variant that was inaccurate, in any layout, is never promoted. A trial that violates another
+    limit, or is too slow to become the best, is promoted last, when the whole rung is.
     """
     made = {t.choice for t in tried}
     rungs = list(zip(space.efforts, space.efforts[1:], strict=False))
@@ -131,6 +129,7 @@ def _promotable(space: Space, tried: Sequence[Tried], reduction: int) -> Choice 
         for one in best:
             choice = Choice(one.choice.variant, dearer)
             hopeful = one.violation == 0 and one.values[0] <= HOPELESS * best[0].values[0]
-            if choice not in made and not one.inaccurate and (hopeful or reduction == 1):
+            is_refused = one.choice.variant.in_any_layout in refused
+            if choice not in made and not is_refused and (hopeful or reduction == 1):
                 return choice
     return None

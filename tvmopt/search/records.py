@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from tvmopt.search.limits import violation
+from tvmopt.search.limits import HELDOUT_DROP, violation
 from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
 from tvmopt.search.space import BASELINE, Choice, Space
 
@@ -80,7 +80,8 @@ class Record:
         """Return what the plan considers; None for the baseline and a void trial."""
         if self.is_void or self.is_baseline:
             return None
-        inaccurate = self.violations.get("accuracy_drop", 0.0) > 0
+        drops = (self.violations.get(name, 0.0) for name in ("accuracy_drop", HELDOUT_DROP))
+        inaccurate = any(drop > 0 for drop in drops)
         return Tried(self.choice, self.state, violation(self.violations), self.values, inaccurate)
 
 

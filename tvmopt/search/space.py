@@ -34,6 +34,11 @@ class Variant:
     layout: str
     further: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def in_any_layout(self) -> Variant:
+        """Return the variant without its layout, which hardly changes the accuracy."""
+        return dataclasses.replace(self, layout="")
+
     @classmethod
     def of(cls, values: Mapping[str, str]) -> Variant:
         """Return the variant with the value of each dimension, by name."""

@@ -71,8 +71,8 @@ def mixes_dtypes(
 ) -> bool:
     """Return whether the analysis chooses a dtype for each layer, in place of int8's skip sets.
 
-    It does where the space has int8 and a 16-bit float that needs no analysis, since a trial has
-    shown that no layer need be skipped. Dtypes that the user declared are tried as they are.
+    It does where the space has int8 and a 16-bit float: layers that lose too much in the one, or in
+    both, keep the other, or float32. Dtypes that the user declared are tried as they are.
 
     Args:
         request: Of the search.
@@ -85,7 +85,7 @@ def mixes_dtypes(
         not declared.dtypes
         and len(mixed) > 1
         and set(mixed) <= set(space.dtypes)
-        and set(mixed) & set(dtypes) == {_NEEDS_CALIBRATION}
+        and _NEEDS_CALIBRATION in dtypes
     )
 
 

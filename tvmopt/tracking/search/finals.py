@@ -12,7 +12,7 @@ from tvmopt.errors import TvmoptError
 from tvmopt.runtime.checks import check_machine
 from tvmopt.search.choose import FLOAT
 from tvmopt.search.effort import Effort
-from tvmopt.search.limits import Limits, violation
+from tvmopt.search.limits import HELDOUT_DROP, Limits, violation
 from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.shares import FINALS_LATENCY, TRIAL_ACCURACY
@@ -65,13 +65,17 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     other tuning efforts follow, of each trial first the same effort at the other granularity. Then
     come the next fastest trials, each with its other granularity. The last ones are the feasible
     trial that loses least and the fastest in float32, which loses nothing on any samples: they
-    remain where held-out samples refuse the faster ones. Without a feasible trial, the result is
-    the trial that exceeds the limits least.
+    remain where held-out samples refuse the faster ones. What these have refused already takes no
+    part, in no layout and at no effort. Without a feasible trial, the result is the trial that
+    exceeds the limits least.
     """
     finished = [r for r in records if r.state == FINISHED and not r.is_baseline]
     if not finished:
         return []
+    heldout = [r for r in finished if r.violations.get(HELDOUT_DROP, 0.0) > 0]
+    refused = {r.choice.variant.in_any_layout for r in heldout}
     feasible = [r for r in finished if r.feasible]
+    feasible = [r for r in feasible if r.choice.variant.in_any_layout not in refused]
     if not feasible:
         return [min(finished, key=lambda r: (violation(r.violations), r.values[0]))]
     ordered = sorted(feasible, key=lambda r: r.values[0])
@@ -85,12 +89,19 @@ def choose_finalists(records: list[Record]) -> list[Record]:
     for near in (r for r in ordered if r.values[0] <= _NEAR * ordered[0].values[0]):
         wanted += [near, *(r for r in ordered if r.choice.is_twin(near.choice))]
     fastest = list({r.number: r for r in wanted}.values())[:_MOST]
-    safe = [min(ordered, key=lambda r: r.metrics["accuracy_drop"])]  # the fastest of equals
+    narrow = [r for r in ordered if r.choice.variant.dtype != FLOAT] or ordered
+    safe = [min(narrow, key=_loss)]  # the fastest of equals
     exact = [r for r in ordered if r.choice.variant.dtype == FLOAT][:1]
     safe += [r for r in exact if r not in safe]
     missing = [r for r in safe if r not in fastest]
     kept = [r for r in fastest if r not in safe][: _MOST - len(safe)]
     return [r for r in fastest if r in kept or r in safe] + missing
+
+
+def _loss(record: Record) -> tuple[float, float]:
+    """Return the accuracy drop, and the deviation of the outputs, which tells equal drops apart."""
+    metrics = record.metrics
+    return metrics["accuracy_drop"], metrics.get("mean_cosine_loss", 0.0)
 
 
 def fitting(chosen: list[Record], memory_bytes: int) -> list[Record]:

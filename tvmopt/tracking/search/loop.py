@@ -80,7 +80,7 @@ class SearchWork:
         zero = self.study.baseline()
         on_gpu = self.request.target.gpu is not None
         known = zero.metrics.get(REFERENCE_MS) if zero and not on_gpu else None
-        return Rules(self.limits, self.objectives, known)
+        return Rules(self.limits, self.objectives, known, self.study.records())
 
 
 def work(it: SearchWork) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from mlflow import MlflowClient
@@ -26,6 +27,7 @@ from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.untuned import check_can_end
 from tvmopt.tracking.report.sentences import trial_words
+from tvmopt.tracking.search.leader import leads, measure_heldout_drop
 from tvmopt.tracking.store.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.store.earlier import earlier_databases
 from tvmopt.tracking.store.runs import log_metrics, log_tags, open_run
@@ -48,11 +50,13 @@ class Rules:
         limits: Hard constraints.
         objectives: What is to be small; some of ``OBJECTIVES``, the latency first.
         reference_ms: ONNX Runtime's p50 at trial zero; None before, and on a GPU.
+        records: Trials so far.
     """
 
     limits: Limits
     objectives: tuple[str, ...]
     reference_ms: float | None
+    records: Sequence[Record] = ()
 
     def adjusted_ms(self, metrics: dict[str, float]) -> float:
         """Return the latency, scaled to the CPU's speed during trial zero, if that is known."""
@@ -161,13 +165,13 @@ def _run(
                     allowed, budget_s = trial_limits.allow(), trial_limits.budget_s
                     check_can_end(request, shares.BASELINE, budget_s, allowed, "search")
                 stages = _stages(within, request_for(request, choice, trial_limits.budget_s))
+                took = time.perf_counter() - start
+                spent = {"trial_s": took, "tracking_s": took - sum(s.busy_s for s in stages)}
+                return _judge(within, request, claimed, rules, stages, spent)
             except LimitError as error:
                 raise trial_limits.explain(error) from error
             finally:  # large, and no other trial reads them
                 drop_private(session.work_dir, "build", "evaluate")
-            took = time.perf_counter() - start
-            spent = {"trial_s": took, "tracking_s": took - sum(s.busy_s for s in stages)}
-            return _judge(within, claimed, rules, stages, spent)
     except TrialTakenError:
         raise
     except (StudyAwayError, EnvironmentSetupError) as error:
@@ -199,6 +203,7 @@ def _stages(session: Session, request: Request) -> list[StageOutput]:
 
 def _judge(
     session: Session,
+    request: Request,
     claimed: Claimed,
     rules: Rules,
     stages: list[StageOutput],
@@ -208,8 +213,11 @@ def _judge(
     metrics = {k: found[k] for k in _FIRST} | found
     metrics[ADJUSTED] = rules.adjusted_ms(metrics)
     violations = rules.limits.violations(metrics)
-    total = violation(violations)
     baseline = claimed.choice == BASELINE
+    if not violation(violations) and leads(claimed.choice, metrics[ADJUSTED], rules.records):
+        metrics |= measure_heldout_drop(session, request, stages[0], stages[2])
+        violations = rules.limits.violations(metrics)
+    total = violation(violations)
     feasible = "baseline" if baseline else "false" if total else "true"
     words = trial_words(
         metrics["latency_ms_p50"], metrics["speedup_vs_baseline"], metrics[REFERENCE_MS],
