@@ -57,7 +57,7 @@ def _is_kernel(value: Any) -> bool:
 
 
 def _single(lowered: Any, call: Any) -> SingleCall | None:
-    from tvm import relax
+    from tvm import ir, relax
 
     variable, arguments = call.args[0], list(call.args[1].fields)
     params: dict[Any, Any] = {}
@@ -72,9 +72,11 @@ def _single(lowered: Any, call: Any) -> SingleCall | None:
     func = lowered[variable].with_attr("global_symbol", variable.name_hint)
     kernel = builder.add_func(func, variable.name_hint)
     inner = [params.get(a, a) if isinstance(a, relax.Var) else a for a in arguments]
+    [result] = call.ty_args
+    results = list(result.fields) if isinstance(result, ir.TupleType) else [result]
     with builder.function("main", list(params.values())):
         with builder.dataflow():
-            made = builder.emit_output(relax.call_tir(kernel, inner, list(call.ty_args)))
+            made = builder.emit_output(relax.call_tir(kernel, inner, results))
         builder.emit_func_output(made)
     return SingleCall(variable.name_hint, lowered[variable], builder.get())
 
