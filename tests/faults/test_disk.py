@@ -12,10 +12,10 @@ import pytest
 from tvmopt.errors import StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.effort import Effort
-from tvmopt.search.plan import RUNNING
 from tvmopt.search.space import Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import SearchStudy, open_study
+from tvmopt.search.tried import RUNNING
 
 SPACE = Space(("float32",), {}, ("NHWC", "NCHW"), (Effort("default"),))
 BUDGET = Budget(0, 0.0)

@@ -232,7 +232,7 @@ def test_noise_of_few_samples_leaves_most_layers_in_int8(choose, measurements):
 def test_all_layers_in_int8_are_enough_where_no_samples_can_show_more(choose):
     alone = {"int8": _undecided(0.006), "bfloat16": _undecided(0.005)}
     found = choose(lambda n: 0.006, alone, errors=MANY, verdict=_undecided)
-    assert len(found.judged) == 2  # of the maps that would follow it
+    assert len(found.judged) == 4  # of the maps that would follow it
     assert set(found.chosen.dtypes) == {"int8"}
     assert found.chosen.is_undecided
 
@@ -263,7 +263,7 @@ def test_maps_that_would_follow_are_not_measured_where_time_is_short(choose):
     first, second = (nth_map(found.maps, n) for n in (1, 2))
     for one, before in ((first, found.chosen), (second, first)):
         assert one.is_undecided and one.samples == 0 and not one.holds
-        assert 0 < one.predicted_loss <= before.predicted_loss / 4
+        assert 0 < one.predicted_loss <= before.predicted_loss / 2
         assert one.predicted_s > before.predicted_s
 
 

@@ -13,9 +13,9 @@ from sqlalchemy.exc import OperationalError
 
 from tvmopt.errors import TrialTakenError
 from tvmopt.process import Process
-from tvmopt.search.plan import RUNNING
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import Clock, SearchStudy
+from tvmopt.search.tried import RUNNING
 
 from .small_study import claim_next, finish_with_latency, open_small_study, start_python
 

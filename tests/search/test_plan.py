@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmopt.search.effort import Effort
-from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried, next_choice
+from tvmopt.search.plan import next_choice
 from tvmopt.search.sampler import VariantSampler
 from tvmopt.search.space import Choice, Space
+from tvmopt.search.tried import FAILED, FINISHED, RUNNING, Tried
 
 EFFORTS = (Effort("default"), Effort("fast", 20), Effort("metaschedule", 64))
 SPACE = Space(
@@ -82,6 +83,36 @@ def test_a_refused_variant_is_tuned_in_no_layout() -> None:
         *(_finished(c, 5.0 + n) for n, c in enumerate(exact)),
     ]
     assert next_choice(space, tried, _first) == Choice(exact[0].variant, efforts[1])
+
+
+MAPS = Space(
+    ("bfloat16", "auto", "float32"), {"bfloat16": ("",)}, ("NHWC", "NCHW"), EFFORTS[:2],
+    {"dtype_maps": ("0", "1", "2")},
+)  # fmt: skip
+
+
+def _map_of(choice: Choice) -> str:
+    return dict(choice.variant.further).get("dtype_map", "")
+
+
+@pytest.mark.parametrize("accurate", [0, 1, 2, 3])
+def test_a_map_is_tried_where_those_before_are_inaccurate(accurate: int) -> None:
+    """Before anything is tuned; and none that is slower than an accurate one."""
+
+    def measure(choice: Choice) -> Tried:
+        number = _map_of(choice)
+        if choice.variant.dtype == "bfloat16" or (number and int(number) < accurate):
+            return Tried(choice, FINISHED, 1.0, (1.0,), inaccurate=True)
+        return _finished(choice, 2.0 + EFFORTS.index(choice.effort))
+
+    tried = _run(MAPS, measure, VariantSampler(0))
+    numbers = [_map_of(t.choice) for t in tried]
+    known = list(dict.fromkeys(filter(None, numbers)))
+    assert known == [str(n) for n in range(min(accurate, 2) + 1)]
+    first = [numbers.index(number) for number in known]
+    assert first == list(range(first[0], first[0] + len(known)))
+    efforts = [t.choice.effort for t in tried]
+    assert efforts.index(EFFORTS[1]) > first[-1]
 
 
 def test_infeasible_variants_are_tuned_only_when_nothing_else_is_left() -> None:

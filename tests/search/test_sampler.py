@@ -16,12 +16,13 @@ from optuna.trial import TrialState
 from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget
 from tvmopt.search.effort import Effort
-from tvmopt.search.plan import FINISHED, RUNNING, Tried, next_choice
+from tvmopt.search.plan import next_choice
 from tvmopt.search.records import choice_of
 from tvmopt.search.sampler import HalvingSampler, VariantSampler
 from tvmopt.search.space import BASELINE, Choice, Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import SearchStudy, open_study
+from tvmopt.search.tried import FINISHED, RUNNING, Tried
 
 EFFORTS = (Effort("default"), Effort("fast", 20), Effort("metaschedule", 64))
 SPACE = Space(

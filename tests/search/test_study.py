@@ -11,11 +11,12 @@ import pytest
 
 from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget
-from tvmopt.search.plan import RUNNING, next_choice
+from tvmopt.search.plan import next_choice
 from tvmopt.search.sampler import VariantSampler
 from tvmopt.search.space import BASELINE, Space
 from tvmopt.search.storage import open_storage
 from tvmopt.search.study import find_study
+from tvmopt.search.tried import RUNNING
 
 from .small_study import (
     BUDGET,

@@ -61,9 +61,10 @@ def test_a_refused_map_is_followed_by_a_more_accurate_one(client, monkeypatch, c
     assert out.count("the next map of dtypes loses at most half as much") == 1
     assert "build 1 loses too much" in out
     first, second = runs_of(client, "tags.`tvmopt.stage` = 'convert'")[::-1]
-    assert [run.data.tags.get("tvmopt.dtype_map") for run in (first, second)] == [None, "1"]
+    numbers = [run.data.tags.get("tvmopt.dtype_map") for run in (first, second)]
+    assert numbers[0] is None and int(numbers[1]) >= 1
     versions = [client.get_model_version(result.name, number) for number in ("1", "2")]
-    assert [version.tags.get("dtype_map") for version in versions] == [None, "1"]
+    assert [version.tags.get("dtype_map") for version in versions] == numbers
     int8 = [_int8_layers(client, run, tmp_path) for run in (first, second)]
     assert int8[0] > int8[1]
     assert len(runs_of(client, "tags.`tvmopt.stage` = 'sensitivity'")) == 1  # not made again

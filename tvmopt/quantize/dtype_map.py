@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tvmopt.device import dtypes as dtype_table
 
-# Part of the predicted loss of a map, which the next one loses at most. The loss is an error power,
-# and a changed class takes an amplitude, its root: a quarter of the loss is half of the drop.
-LOSS_OF_NEXT = 0.25
+# Part of the predicted loss of a map, which the next one loses at most; and the one that is built
+# after a map was refused, since a conversion takes time. The loss is an error power, and a changed
+# class takes an amplitude, its root: a quarter of the loss is half of the drop.
+LOSS_OF_NEXT, _LOSS_AFTER_REFUSED = 0.5, 0.25
+#: Maps with a number: the fastest, and those that follow it.
+NUMBERED_MAPS = 5
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
 _WORTH_A_DOUBT = 0.9
 
@@ -88,17 +91,37 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
     """Return the fastest map, or the one that comes ``number`` places behind it.
 
     Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
-    fastest that loses at most half as much, by a quarter of the predicted loss; or that was
-    measured to meet the bar, if the refused one was not. float32 is the last.
+    fastest of at most half the predicted loss; or that was measured to meet the bar, if the refused
+    one was not. float32 is the last.
     """
     found = fastest(maps)
     for _ in range(number):
-        found = fastest([m for m in maps if _may_follow(m, found)])
+        found = fastest([m for m in maps if _may_follow(m, found, LOSS_OF_NEXT)])
     return found
 
 
-def _may_follow(one: DtypeMap, refused: DtypeMap) -> bool:
-    if one.predicted_loss <= LOSS_OF_NEXT * refused.predicted_loss:
+def number_after(maps: Sequence[DtypeMap], refused: int) -> int | None:
+    """Return the number of the map to build after a refused one; None after the last.
+
+    It is expected to lose half as much, by a quarter of the predicted loss; or was measured to meet
+    the bar, if the refused one was not.
+
+    Args:
+        maps: The maps.
+        refused: Number of the refused map, as of :func:`nth_map`.
+    """
+    before = nth_map(maps, refused)
+    for number in range(refused + 1, refused + len(maps)):
+        one = nth_map(maps, number)
+        if one == nth_map(maps, number - 1):
+            break
+        if _may_follow(one, before, _LOSS_AFTER_REFUSED):
+            return number
+    return None
+
+
+def _may_follow(one: DtypeMap, refused: DtypeMap, loss: float) -> bool:
+    if one.predicted_loss <= loss * refused.predicted_loss:
         return True
     is_better_known = one.holds and one.samples > 0 and not refused.holds
     return is_better_known and one.predicted_loss < refused.predicted_loss

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
-from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, DtypeMap, fastest
+from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, NUMBERED_MAPS, DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
@@ -38,8 +38,6 @@ _ASSUMED = 3
 # Predicted time of a map over that of a faster one, from which on the latter is not worth a
 # measurement.
 _NOT_WORTH = 1.02
-# Maps that are measured for the case that evaluation refuses the ones before.
-_FURTHER = 2
 
 
 def choose_layer_dtypes(
@@ -102,7 +100,7 @@ def _measure_further(
     Evaluation judges them on other samples, so they need not be shown to meet the bar here.
     """
     most = LOSS_OF_NEXT * fastest(measure.found).predicted_loss
-    for _ in range(_FURTHER):
+    for _ in range(NUMBERED_MAPS - 1):
         following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
         if not any(following):
             return

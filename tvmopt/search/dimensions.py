@@ -34,6 +34,7 @@ from tvmopt.device.dtypes import TF32
 from tvmopt.errors import ConfigError
 from tvmopt.nncf_import import require_nncf
 from tvmopt.printable import shown
+from tvmopt.quantize.dtype_map import NUMBERED_MAPS
 from tvmopt.search.choose import FLOAT, choose_efforts, choose_layouts, choose_skips
 from tvmopt.search.dimension import Dimension, SearchedModel, Values
 from tvmopt.search.effort import Effort
@@ -251,7 +252,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "dtype_map",
         DTYPE_MAPS,
         "map of dtypes of auto: the fastest that keeps the accuracy, or the next",
-        ("0", "1", "2"),
+        tuple(map(str, range(NUMBERED_MAPS))),
         of="dtype",
         applies_to=(AUTO,),
     ),

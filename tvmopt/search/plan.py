@@ -7,44 +7,17 @@ is among the best third of its rung, and not hopelessly slower than the best one
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from tvmopt.search.map_order import following_maps, without_later_maps
 from tvmopt.search.space import Choice, Space, Variant
+from tvmopt.search.tried import FINISHED, RUNNING, Tried
 
 REDUCTION = 3
 #: Times as slow as the best of its rung that a variant is not promising any more; and as slow as in
 #: another layout, that a layout is not.
 HOPELESS = 2.0
-FINISHED, FAILED, RUNNING = "finished", "failed", "running"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tried:
-    """State of one trial.
-
-    Attributes:
-        choice: The choice.
-        state: ``"finished"``, ``"failed"`` or ``"running"``.
-        violation: Sum of the relative violations; 0 when feasible.
-        values: Objectives to minimise, latency first.
-        inaccurate: Whether it loses more accuracy than is allowed, which neither tuning nor another
-            layout will change.
-    """
-
-    choice: Choice
-    state: str
-    violation: float = 0.0
-    values: tuple[float, ...] = ()
-    inaccurate: bool = False
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Return a sort key: feasible trials by latency, then the others by violation."""
-        latency = self.values[0] if self.values else float("inf")
-        return (self.violation, latency)
-
 
 Sampler = Callable[[Space, Sequence[Tried], Sequence[Variant]], Variant]
 """Picks one of the variants given last, from what was tried."""
@@ -55,6 +28,8 @@ def next_choice(
 ) -> Choice | None:
     """Return the next choice; None when none is left, or when it depends on running trials.
 
+    After an inaccurate map of dtypes comes the next one, before anything is tuned.
+
     Args:
         space: The search space.
         tried: All trials that count.
@@ -63,20 +38,22 @@ def next_choice(
             best third.
     """
     refused = {t.choice.variant.in_any_layout for t in tried if t.inaccurate}
-    promoted = _promotable(space, tried, refused, REDUCTION)
-    if promoted is not None:
-        return promoted
     made = {t.choice for t in tried}
     first = space.efforts[0]
     latencies = _least_latencies(tried)
     begun = {(t.choice.variant.in_any_layout, t.choice.variant.layout) for t in tried}
     untried = [
         variant
-        for variant in space.variants()
+        for variant in without_later_maps(tried, space.variants())
         if Choice(variant, first) not in made
         and variant.in_any_layout not in refused
         and not _is_in_a_hopeless_layout(variant, begun, latencies)
     ]
+    if following := following_maps(tried, untried):
+        return Choice(following[0], first)
+    promoted = _promotable(space, tried, refused, REDUCTION)
+    if promoted is not None:
+        return promoted
     if untried:
         return Choice(sample(space, tried, untried), first)
     if waits and any(t.state == RUNNING for t in tried):

@@ -8,8 +8,8 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from tvmopt.search.limits import HELDOUT_DROP, violation
-from tvmopt.search.plan import FAILED, FINISHED, RUNNING, Tried
 from tvmopt.search.space import BASELINE, Choice, Space
+from tvmopt.search.tried import FAILED, FINISHED, RUNNING, Tried
 
 #: User attribute of a trial: its choice, written when the trial is made.
 CHOICE = "choice"

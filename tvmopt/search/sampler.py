@@ -20,9 +20,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tvmopt.errors import ConfigError
-from tvmopt.search.plan import RUNNING, Tried, next_choice
+from tvmopt.search.plan import next_choice
 from tvmopt.search.records import CHOICE, SAMPLED, choice_of, record_of
 from tvmopt.search.space import Choice, Space, Variant
+from tvmopt.search.tried import RUNNING, Tried
 from tvmopt.search.variant_sampler import VariantSampler, distributions
 
 __all__ = ["HalvingSampler", "VariantSampler", "distributions"]

@@ -31,12 +31,12 @@ from tvmopt.process import SILENT_S, Process
 from tvmopt.search.budget import Budget
 from tvmopt.search.claimed import Claimed
 from tvmopt.search.patience import patient
-from tvmopt.search.plan import FINISHED, RUNNING, Tried
 from tvmopt.search.records import CHOICE, VOID, Record, record_of
 from tvmopt.search.sampler import HalvingSampler
 from tvmopt.search.sessions import Clock, Sessions
 from tvmopt.search.space import BASELINE, Choice, Space
 from tvmopt.search.template import CLAIM, PROCESS, running_trial
+from tvmopt.search.tried import FINISHED, RUNNING, Tried
 
 __all__ = [
     "VOID", "Claimed", "Clock", "Record", "SearchStudy", "find_study", "open_study", "study_names",

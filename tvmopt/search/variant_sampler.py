@@ -1,7 +1,4 @@
-"""Sample the next variant to start: each dtype once, in the order of the space, then TPE.
-
-Where a map of dtypes was too inaccurate, the next one follows at once.
-"""
+"""Sample the next variant to start: each dtype once, in the order of the space, then TPE."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ from collections.abc import Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from tvmopt.choices import AUTO
 from tvmopt.search.choose import FLOAT
-from tvmopt.search.plan import FINISHED, RUNNING, Tried
 from tvmopt.search.space import Space, Variant
+from tvmopt.search.tried import FINISHED, RUNNING, Tried
 
 _ASKS = 30
 
@@ -44,8 +40,6 @@ class VariantSampler:
         if first:
             safe = [variant for variant in first if variant.dtype == FLOAT]
             return safe[0] if safe and _needs_fallback(tried) else first[0]
-        if following := _next_maps(tried, untried):
-            return following[0]
         if len(untried) == 1:
             return untried[0]
         observed = self._observe(space, tried)
@@ -76,15 +70,6 @@ class VariantSampler:
                 )
             )
         return observed
-
-
-def _next_maps(tried: Sequence[Tried], untried: Sequence[Variant]) -> list[Variant]:
-    """Return variants with a dtype for each layer, where every one that was tried is inaccurate."""
-    before = [t for t in tried if t.choice.variant.dtype == AUTO]
-    if not before or not all(t.inaccurate for t in before):
-        return []
-    layouts = {t.choice.variant.layout for t in before}
-    return [v for v in untried if v.dtype == AUTO and v.layout in layouts]
 
 
 def _needs_fallback(tried: Sequence[Tried]) -> bool:

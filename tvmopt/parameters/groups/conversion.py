@@ -40,9 +40,9 @@ class ConversionParameters(Group):
     dtype_map: int = parameter(
         0,
         "auto: which map of dtypes: 0: the fastest that is found to keep max_accuracy_drop; n: the "
-        "fastest that loses at most half as much as map n - 1",
+        "fastest of at most half the predicted loss of map n - 1",
         least=0,
-        most=9,
+        most=99,
     )
     skip_layers: SkipLayers = parameter(
         NO_LAYERS,

@@ -8,6 +8,7 @@ that loses at most half as much, instead of leaving the user without a model.
 from __future__ import annotations
 
 from tvmopt.choices import AUTO
+from tvmopt.quantize.dtype_map import number_after
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
@@ -24,8 +25,8 @@ def with_next_map(pipeline: StagePipeline) -> StagePipeline | None:
     if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
-    number = request.asked.conversion.dtype_map + 1
-    if found.map(number) == found.map(number - 1):
+    number = number_after(found.dtype_maps, request.asked.conversion.dtype_map)
+    if number is None:
         return None
     known = [output for output in pipeline.outputs if output.stage in _KEPT]
     return StagePipeline(pipeline.session, request.changed(dtype_map=number), known)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import optuna
 
 from tvmopt import chart
-from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import ADJUSTED, Record
 from tvmopt.search.sampler import distributions
 from tvmopt.search.space import Space
+from tvmopt.search.tried import FAILED, FINISHED
 from tvmopt.tracking.report.sentences import effort_words, no_importances_words
 
 if TYPE_CHECKING:

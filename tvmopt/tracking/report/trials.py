@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmopt.search.dimensions import DIMENSIONS, EFFORT, VARIANT
-from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import ADJUSTED, REFERENCE_MS, Record
+from tvmopt.search.tried import FAILED, FINISHED
 from tvmopt.tracking.report.sentences import limit_words
 
 _SHOWN = (*VARIANT, EFFORT)

@@ -15,6 +15,7 @@ from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import LimitError
 from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.analysis import is_convertible
+from tvmopt.quantize.dtype_map import NUMBERED_MAPS
 from tvmopt.quantize.roofline import mixed_dtypes, roofline_of
 from tvmopt.search.budget import Budget
 from tvmopt.search.choose import FLOAT, choose_dtypes, choose_skips
@@ -36,7 +37,6 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _PART_OF_LEFT = 0.25  # of the seconds left that calibration, and the analysis, take at most
 _LEAST_S = 1.0
 _NEEDS_CALIBRATION = "int8"
-_MAPS = 3  # of dtypes, that the search tries
 #: Tag of a search's run: what calibration or analysis could not do in its share of the budget.
 ANALYSIS_TAG = "tvmopt.analysis"
 
@@ -174,7 +174,7 @@ def with_mix(space: Space, found: Sensitivity) -> Space:
     layers, which the space has already, is left out; so is ``auto`` where no other is left.
     """
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
-    chosen = [found.map(number).by_layer for number in range(_MAPS)]
+    chosen = [found.map(number).by_layer for number in range(NUMBERED_MAPS)]
     maps = [
         str(number)
         for number, by_layer in enumerate(chosen)

@@ -8,9 +8,9 @@ from typing import Any
 from tvmopt.errors import PromotionRefusedError
 from tvmopt.search.front import pareto_front
 from tvmopt.search.limits import Limits
-from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.study import SearchStudy
+from tvmopt.search.tried import FINISHED
 from tvmopt.search.verdict import Finalist, Verdict, choose
 from tvmopt.tracking.pipeline.entry import register_built
 from tvmopt.tracking.pipeline.request import Request

@@ -13,9 +13,9 @@ from tvmopt.runtime.checks import check_machine
 from tvmopt.search.choose import FLOAT
 from tvmopt.search.effort import Effort
 from tvmopt.search.limits import HELDOUT_DROP, Limits, violation
-from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import Record
 from tvmopt.search.shares import FINALS_LATENCY, TRIAL_ACCURACY
+from tvmopt.search.tried import FINISHED
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, read_table

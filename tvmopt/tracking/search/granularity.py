@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmopt.choices import GRANULARITIES
-from tvmopt.search.plan import FAILED, FINISHED
 from tvmopt.search.records import ADJUSTED, Record
+from tvmopt.search.tried import FAILED, FINISHED
 from tvmopt.search.verdict import Finalist
 from tvmopt.tracking.report import sentences
 from tvmopt.tracking.search.finals import Final

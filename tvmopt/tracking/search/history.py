@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from mlflow import MlflowClient
 
-from tvmopt.search.plan import FINISHED, RUNNING
 from tvmopt.search.records import ADJUSTED, Record
+from tvmopt.search.tried import FINISHED, RUNNING
 from tvmopt.tracking.store.runs import log_series
 
 LATENCY, BEST, DROP = "trial_latency_ms", "best_latency_ms", "trial_accuracy_drop"

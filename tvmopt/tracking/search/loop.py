@@ -12,10 +12,10 @@ from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits
-from tvmopt.search.plan import RUNNING, Tried
 from tvmopt.search.records import REFERENCE_MS
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import SearchStudy
+from tvmopt.search.tried import RUNNING, Tried
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.report.sentences import (
     EXHAUSTED,

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.errors import ConfigError
 from tvmopt.search.declared import Declared
-from tvmopt.search.plan import FINISHED, Tried
 from tvmopt.search.space import Choice, Space
 from tvmopt.search.study import SearchStudy
+from tvmopt.search.tried import FINISHED, Tried
 from tvmopt.tracking.report.sentences import EXHAUSTED
 from tvmopt.tracking.search.analysis import (
     analysis_request,

@@ -6,9 +6,9 @@ import yaml
 
 from tvmopt import host
 from tvmopt.choices import CHAMPION
-from tvmopt.search.plan import FAILED
 from tvmopt.search.records import Record
 from tvmopt.search.study import SearchStudy
+from tvmopt.search.tried import FAILED
 from tvmopt.tracking.registry import versions as registry
 from tvmopt.tracking.report import sentences
 from tvmopt.tracking.report.charts import Marked, draw

@@ -20,9 +20,9 @@ from tvmopt.errors import (
 from tvmopt.search import shares
 from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits, violation
-from tvmopt.search.plan import FINISHED
 from tvmopt.search.records import ADJUSTED, REFERENCE_MS, Record
 from tvmopt.search.space import BASELINE, Choice
+from tvmopt.search.tried import FINISHED
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.untuned import check_can_end
