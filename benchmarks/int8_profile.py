@@ -72,7 +72,7 @@ def profile(mod: Any, target: Any, inputs: Sequence[np.ndarray]) -> list[KernelP
 
     from tvmopt.build import build_library
     from tvmopt.kernels.cpu.intrinsics import instructions_used
-    from tvmopt.kernels.first_choice import schedule_module
+    from tvmopt.kernels.module_schedules import schedule_module
 
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
         path = Path(scratch) / "library.so"

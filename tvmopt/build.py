@@ -13,7 +13,7 @@ from tvmopt.codegen import CodeGenerator, code_generator
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import BuildError, EnvironmentSetupError, last_line
 from tvmopt.kernels.backend import backend_of
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.runtime.sizes import of_size
 from tvmopt.transform.fallback import add_fallback
 from tvmopt.transform.merge_sizes import merge_sizes

@@ -10,8 +10,9 @@ Source: the thread "fast dlight" of the TVM community forum, 2024. The same name
 
 from tvmopt.kernels.cuda.tensor_core_policy import TensorCorePolicy, get_tensorized_func_and_tags
 from tvmopt.kernels.emit import emit, emit_kernel, hint_from_dict
-from tvmopt.kernels.first_choice import Scheduled, schedule_function, schedule_module
+from tvmopt.kernels.first_choice import Scheduled, schedule_function
 from tvmopt.kernels.hint import Hint
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.policies import DefaultPolicy, policy_of
 from tvmopt.tune.apply_and_build import ApplyFastTuning, apply_and_build
 

@@ -45,7 +45,7 @@ def forked(compute: Callable[[], float]) -> Iterator[Callable[[], float]]:
     Args:
         compute: Returns the number; it may start no thread and use none of this process.
     """
-    if not _may_fork():
+    if not may_fork():
         yield compute
         return
     fork = _Fork(compute)
@@ -60,7 +60,7 @@ def run_all(tasks: Sequence[Callable[[], object]]) -> None:
 
     A task whose fork fails is run here, so that its error is raised here.
     """
-    if len(tasks) < 2 or not _may_fork():
+    if len(tasks) < 2 or not may_fork():
         for task in tasks:
             task()
         return
@@ -84,7 +84,7 @@ def compute_all(compute: Callable[[T], Any], items: Sequence[T]) -> list[Any]:
         compute: Returns what JSON can hold.
         items: Its arguments.
     """
-    parts = min(len(items), host.usable_cores()) if _may_fork() else 1
+    parts = min(len(items), host.usable_cores()) if may_fork() else 1
     if parts < 2:
         return [compute(item) for item in items]
     with tempfile.TemporaryDirectory(prefix="tvmopt-") as scratch:
@@ -115,7 +115,8 @@ def _one(task: Callable[[], object]) -> Callable[[], float]:
     return run
 
 
-def _may_fork() -> bool:
+def may_fork() -> bool:
+    """Return whether this process forks: it allows that, and there is a second core."""
     return _is_allowed and sys.platform == "linux" and host.usable_cores() > 1
 
 

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tests.emulator import find_tools, run
 from tvmopt.device.llvm import pass_config
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.lower import lower
 
 

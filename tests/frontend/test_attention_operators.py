@@ -14,7 +14,7 @@ from tvm import relax
 from tvmopt.device.target import resolve_target
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.kernels.attention.problem import problem_of
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.attention import kernels
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lower import lower

@@ -14,7 +14,7 @@ from tvmopt.device.target import resolve_target
 from tvmopt.errors import UnsupportedOperatorError
 from tvmopt.frontend import import_onnx, layer_table, prepare
 from tvmopt.kernels.attention import MaskedBy
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.attention.fuse import find_attention
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.lower import lower

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tvmopt.build import build_library
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.runtime.fallback import FALLBACK, fallback, holds_nan
 from tvmopt.runtime.library import open_library
 from tvmopt.transform.fallback import add_fallback, lower_direct, wants_fallback

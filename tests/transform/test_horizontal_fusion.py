@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from tests.kernels.cuda.serial import serial
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.horizontal_fusion import HorizontalFusion
 from tvmopt.transform.lower import lower
 

@@ -13,7 +13,7 @@ from tests.emulator import find_tools
 from tests.emulator import run as run_emulated
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.intrinsics import multipliable
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.operand_signedness import ConvertOperandSignedness, shifted_operands
 

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.anchors import anchors
 from tvmopt.transform.layer_functions import lower_by_layer
 from tvmopt.transform.lower import lower

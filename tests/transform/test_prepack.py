@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.common.nest import PREPROC
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.lower import lower
 from tvmopt.transform.prepack import prepack
 

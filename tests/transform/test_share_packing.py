@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.policies import policy_of
 from tvmopt.kernels.shared_packing import PACKED_TILE
 from tvmopt.transform.lower import lower

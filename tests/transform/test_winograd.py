@@ -12,7 +12,7 @@ from tvm import relax, s_tir, tirx
 
 from tests.kernels.cpu.drawn_products import conv2d_numpy
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.winograd_matrices import MATRICES, WINOGRAD_ATTR
 from tvmopt.transform.lower import lower
 from tvmopt.transform.winograd import choose_tile, winograd_weight

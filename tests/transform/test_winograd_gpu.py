@@ -17,7 +17,8 @@ from tvmopt.device.gpus import GPUS, gpu_of_target
 from tvmopt.errors import ConfigError
 from tvmopt.kernels.cuda.build import build_kernels
 from tvmopt.kernels.emit import emit
-from tvmopt.kernels.first_choice import schedule_function, schedule_module
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import Implementation

@@ -35,6 +35,7 @@ class Backend:
             each family.
         tolerates_errors: Whether a function whose kernel raises is left unscheduled.
         names_symbols: Whether a kernel needs its name as global symbol.
+        schedules_in_forks: Whether forks of a process may schedule functions.
         stream_cycles: Predicts the cycles of a workload that no family matches.
         untiled_cycles: Predicts the least cycles of a workload that no modelled family matches.
         annotate: Annotates an emitted schedule for the device's passes.
@@ -49,6 +50,7 @@ class Backend:
     lists_refusals: bool
     tolerates_errors: bool
     names_symbols: bool
+    schedules_in_forks: bool
     stream_cycles: Callable[[Workload, Any], float]
     untiled_cycles: Callable[[Workload, Any], float]
     annotate: Callable[[Any, Any], None]
@@ -68,6 +70,7 @@ _BACKENDS = {
         lists_refusals=True,
         tolerates_errors=False,
         names_symbols=False,
+        schedules_in_forks=True,
         stream_cycles=stream_cycles,
         untiled_cycles=untiled_cycles,
         annotate=annotate_rounding,
@@ -80,6 +83,7 @@ _BACKENDS = {
         lists_refusals=False,
         tolerates_errors=True,
         names_symbols=True,
+        schedules_in_forks=False,
         stream_cycles=lambda workload, arch: 0.0,
         untiled_cycles=lambda workload, arch: 0.0,
         annotate=lambda made, arch: None,

@@ -7,13 +7,11 @@ import dataclasses
 import functools
 from collections.abc import Hashable
 
-from tvm import IRModule, s_tir, tirx
-from tvm.ir import GlobalVar
+from tvm import s_tir, tirx
 
 from tvmopt.device.arch import Arch
-from tvmopt.errors import last_line
 from tvmopt.kernels.backend import backend_of
-from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
+from tvmopt.kernels.emit import NotApplicable, emit
 from tvmopt.kernels.families import by_name
 from tvmopt.kernels.hint import Hint
 from tvmopt.kernels.policies import policy_of
@@ -85,43 +83,3 @@ def _scheduled(
         kernel = backend_of(arch).finish(made, func)
         return Scheduled(kernel, hint.template, schedule, hint)
     return Scheduled(func, f"unscheduled: {'; '.join(reasons.values()) or policy.reason}")
-
-
-def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]]:
-    """Schedule every PrimFunc of ``mod`` that is not scheduled yet.
-
-    Args:
-        mod: A module after LegalizeOps, FuseOps and FuseTIR. It is not changed.
-        arch: The target device.
-
-    Returns:
-        The new module, and a map from each visited function to its family's name or to
-        ``"unscheduled: <reason>"``. On a CPU an unscheduled function stays unchanged; on a GPU it
-        gets TVM's default schedule. Relax functions and functions with the attribute
-        ``tirx.is_scheduled`` pass through and are not listed.
-    """
-    backend = backend_of(arch)
-    updates: dict[GlobalVar, tirx.PrimFunc] = {}
-    served: dict[str, str] = {}
-    left: dict[GlobalVar, tirx.PrimFunc] = {}
-    for var, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or func.attrs.get(SCHEDULED_ATTR, False):
-            continue
-        try:
-            result = schedule_function(func, arch)
-        except Exception as error:  # a bug in one kernel must not fail the whole network
-            if not backend.tolerates_errors:
-                raise
-            result = Scheduled(func, f"unscheduled: {type(error).__name__}: {last_line(error)}")
-        served[var.name_hint] = result.rule
-        if result.hint is None:
-            left[var] = func
-        elif backend.names_symbols:
-            updates[var] = result.func.with_attr("global_symbol", var.name_hint)
-        else:
-            updates[var] = result.func
-    out = mod.clone()
-    out.update(IRModule(updates))
-    if left:
-        out.update(backend.schedule_unmatched(IRModule(left), arch))
-    return out, served

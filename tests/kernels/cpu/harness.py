@@ -14,7 +14,7 @@ from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.families import by_name
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.transform.lower import lower as lower_module
 
 ARCH = CpuArch("x86-64", "x86_64", 2, 512, 32, 48 * 1024, 2 * 1024 * 1024)

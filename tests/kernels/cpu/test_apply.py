@@ -24,7 +24,8 @@ from tests.kernels.cpu.harness import (
 from tvmopt.kernels.cpu.common.unmodelled import UnmodelledConfig, UnmodelledFamily
 from tvmopt.kernels.emit import SCHEDULED_ATTR, NotApplicable, emit
 from tvmopt.kernels.families import by_name
-from tvmopt.kernels.first_choice import Scheduled, schedule_function, schedule_module
+from tvmopt.kernels.first_choice import Scheduled, schedule_function
+from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.workload import Refusal
 
 op, nn = relax.op, relax.op.nn

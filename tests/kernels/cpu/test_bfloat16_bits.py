@@ -18,7 +18,8 @@ from tvm import relax, s_tir, te, tirx
 from tests.kernels.cpu.harness import ARCH, TARGET, Operand, lower, prim_funcs, run
 from tvmopt import host
 from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
-from tvmopt.kernels.first_choice import schedule_function, schedule_module
+from tvmopt.kernels.first_choice import schedule_function
+from tvmopt.kernels.module_schedules import schedule_module
 
 op, nn = relax.op, relax.op.nn
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -10,7 +10,7 @@ import pytest
 from tvm import relax
 
 from tests.kernels.cpu.harness import ARCH, lower, run
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 
 _EXACT = {
     "exp": (relax.op.exp, np.exp, 1.0),

@@ -12,7 +12,7 @@ from tvmopt.device.gpus import GPUS
 from tvmopt.kernels import first_choice
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.emit import SCHEDULED_ATTR
-from tvmopt.kernels.first_choice import schedule_module
+from tvmopt.kernels.module_schedules import schedule_module
 
 op, nn = relax.op, relax.op.nn
 A100 = GPUS["nvidia-a100"]
