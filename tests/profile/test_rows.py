@@ -7,6 +7,7 @@ import pytest
 
 from tests.profile.planted import row
 from tvmopt.device.cpu import CpuArch
+from tvmopt.device.target import resolve_target
 from tvmopt.frontend.layers import Layer
 from tvmopt.profile.kernels import KernelFacts, operators_of
 from tvmopt.profile.roofline import COMPUTE, MEMORY, KernelRoofline
@@ -26,6 +27,14 @@ def test_peaks():
     assert ROOFLINE.microseconds(64e3, 10, "float32") == (1.0, COMPUTE)
     us, bound = ROOFLINE.microseconds(0, 1e9, "float32")
     assert us == pytest.approx(62_500) and bound == MEMORY
+
+
+@pytest.mark.parametrize(("cpu", "fmas"), [("znver4", 1), ("znver3", 2), ("sapphirerapids", 2)])
+def test_an_fma_of_512_bits_takes_both_ports_of_a_zen_4(cpu: str, fmas: int) -> None:
+    arch = resolve_target(cpu, 2).arch()
+    assert isinstance(arch, CpuArch)
+    lanes = arch.lanes("float32")
+    assert KernelRoofline(arch, frozenset(), 1e9).peak_flops("float32") == 2e9 * 2 * lanes * fmas
 
 
 def test_rows_have_medians_and_shares():

@@ -11,6 +11,9 @@ from tvmopt.device.llvm import llvm_features, llvm_target
 
 #: Bytes of a cache line of x86 CPUs.
 CACHE_LINE_BYTES = 64
+# CPUs of which an FMA on 512 bits takes both ports of 256 bits (AMD, Software Optimization Guide
+# for the AMD Zen4 Microarchitecture, publication 57647).
+_HALF_WIDTH_PORTS = ("znver4",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +29,8 @@ class CpuArch(Arch):
         l1_bytes: L1 data cache of one core, in bytes.
         l2_bytes: L2 cache of one core, in bytes.
         l3_bytes: Last-level cache shared by the cores, in bytes.
-        fma_ports: Vector FMAs issued per cycle.
+        fma_ports: Vector FMAs issued per cycle, as the cost models are fitted; the peak is
+            :attr:`peak_fmas`.
         fma_latency: Latency of an FMA in cycles.
         load_ports: Vector loads issued per cycle.
         l1_bandwidth: L1 bandwidth of one core, in bytes per cycle.
@@ -71,6 +75,12 @@ class CpuArch(Arch):
     def features(self) -> frozenset[str]:
         """Return all features of the CPU, in LLVM's names."""
         return llvm_features(self.mcpu, self.mattr, self.mtriple)
+
+    @property
+    def peak_fmas(self) -> int:
+        """Return the vector FMAs that a core completes per cycle at its peak."""
+        halves = self.mcpu in _HALF_WIDTH_PORTS and self.simd_bits == 512
+        return self.fma_ports // 2 if halves else self.fma_ports
 
     @property
     def broadcasts_in_fma(self) -> bool:

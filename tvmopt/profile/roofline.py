@@ -36,7 +36,7 @@ class KernelRoofline:
 
     def peak_flops(self, dtype: str) -> float:
         """Return the peak FLOP/s of all threads in a dtype."""
-        a_cycle = _FLOPS_PER_FMA * self.arch.fma_ports * self.arch.lanes("float32")
+        a_cycle = _FLOPS_PER_FMA * self.arch.peak_fmas * self.arch.lanes("float32")
         return self.arch.cores * self.hertz * a_cycle * self.rate(dtype)
 
     def bandwidth(self, size: float) -> float:

@@ -9,7 +9,7 @@ from tvm_ffi import structural_equal
 
 from tests.kernels.cuda.functions import lowered
 from tvmopt.device.gpus import GPUS
-from tvmopt.kernels import first_choice
+from tvmopt.kernels import module_schedules
 from tvmopt.kernels.cuda.replace_kernels import replace_kernels
 from tvmopt.kernels.emit import SCHEDULED_ATTR
 from tvmopt.kernels.module_schedules import schedule_module
@@ -66,14 +66,14 @@ def test_modules_that_compile_stay(module: tvm.IRModule) -> None:
 def test_a_fault_of_ours_costs_one_function(
     module: tvm.IRModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = first_choice.schedule_function
+    first = module_schedules.schedule_function
 
     def fail(func: tirx.PrimFunc, arch: object) -> object:
         if str(func.attrs["global_symbol"]) == "sums":
             raise IndexError("list index out of range")
         return first(func, arch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(first_choice, "schedule_function", fail)
+    monkeypatch.setattr(module_schedules, "schedule_function", fail)
     out, served = schedule_module(module, A100)
     assert served["sums"] == "unscheduled: IndexError: list index out of range"
     assert served["relu"] == "gpu_elementwise"
