@@ -88,24 +88,33 @@ def _scheduled(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> 
     if not backend.schedules_in_forks:
         return [_first(func, arch, backend) for func in funcs]
     known = arch.cost_parameters, *by_name().items()
-    keys: list[_Key] = [(Structure(func, None), arch, known) for func in funcs]
-    missing = [key for key in dict.fromkeys(keys) if key not in _kernels]
-    found: dict[_Key, _Kernel] = {key: _kernels[key] for key in keys if key in _kernels}
-    if len(missing) < _WORTH_A_FORK or not forked.may_fork():
-        found |= {key: _first(key[0].func, arch, backend) for key in missing}
-    else:
-
-        def packed(key: _Key) -> list[Any]:
-            kernel = _first(key[0].func, arch, backend)
-            return [tvm.ir.save_json(kernel.func), kernel.rule, kernel.is_scheduled]
-
-        for key, (text, *facts) in zip(missing, forked.compute_all(packed, missing), strict=True):
-            found[key] = _Kernel(tvm.ir.load_json(text), *facts)
-    for key in missing:
-        _kernels[key] = found[key]
+    places: dict[_Key, list[int]] = {}
+    for place, func in enumerate(funcs):
+        places.setdefault((Structure(func, None), arch, known), []).append(place)
+    keys = list(places)
+    kernels = [_kernels.get(key) for key in keys]
+    missing = [n for n, kernel in enumerate(kernels) if kernel is None]
+    made = _made([keys[n][0].func for n in missing], arch, backend)
+    for n, kernel in zip(missing, made, strict=True):
+        kernels[n] = _kernels[keys[n]] = kernel
     while len(_kernels) > _KEPT:
         _kernels.popitem(last=False)
-    return [found[key] for key in keys]
+    pairs = zip(places.values(), kernels, strict=True)
+    found = {place: kernel for own, kernel in pairs if kernel for place in own}
+    return [found[place] for place in range(len(funcs))]
+
+
+def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_Kernel]:
+    """Schedule functions, in forks where that pays."""
+    if len(funcs) < _WORTH_A_FORK or not forked.may_fork():
+        return [_first(func, arch, backend) for func in funcs]
+
+    def packed(func: tirx.PrimFunc) -> list[Any]:
+        kernel = _first(func, arch, backend)
+        return [tvm.ir.save_json(kernel.func), kernel.rule, kernel.is_scheduled]
+
+    found = forked.compute_all(packed, funcs)
+    return [_Kernel(tvm.ir.load_json(text), *facts) for text, *facts in found]
 
 
 def _first(func: tirx.PrimFunc, arch: Arch, backend: Backend) -> _Kernel:

@@ -11,7 +11,7 @@ from tvmopt.device import dtypes as dtype_table
 # after a map was refused, since a conversion takes time. The loss is an error power, and a changed
 # class takes an amplitude, its root: a quarter of the loss is half of the drop.
 LOSS_OF_NEXT, _LOSS_AFTER_REFUSED = 0.5, 0.25
-#: Maps with a number: the fastest, and those that follow it.
+#: Maps that the analysis measures and a search tries: the fastest, and those that follow it.
 NUMBERED_MAPS = 5
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
 _WORTH_A_DOUBT = 0.9

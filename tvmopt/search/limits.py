@@ -38,7 +38,7 @@ class Limits:
         held-out samples, which is limited where it was measured.
         """
         allowed = self.max_accuracy_drop
-        drops = ("accuracy_drop", *(name for name in (HELDOUT_DROP,) if name in metrics))
+        drops = ("accuracy_drop", HELDOUT_DROP) if HELDOUT_DROP in metrics else ("accuracy_drop",)
         found = {name: (metrics[name] - allowed) / max(allowed, 0.01) for name in drops}
         limited = (
             ("library_mb", self.max_library_mb, "library_bytes", 1e-6),

@@ -26,10 +26,10 @@ def following_maps(tried: Iterable[Tried], untried: Sequence[Variant]) -> list[V
 def without_later_maps(tried: Iterable[Tried], untried: Iterable[Variant]) -> list[Variant]:
     """Return the variants without the maps that follow an accurate one."""
     accurate = (t.choice.variant for t in tried if t.values and not t.inaccurate)
-    first = min((number(v) for v in accurate if v.dtype == AUTO), default=None)
-    return [v for v in untried if v.dtype != AUTO or first is None or number(v) <= first]
+    first = min((_number(v) for v in accurate if v.dtype == AUTO), default=None)
+    return [v for v in untried if v.dtype != AUTO or first is None or _number(v) <= first]
 
 
-def number(variant: Variant) -> int:
+def _number(variant: Variant) -> int:
     """Return the number of a variant's map."""
     return int(dict(variant.further).get(_MAP, 0))
