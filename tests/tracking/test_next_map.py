@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import onnx
@@ -12,7 +14,8 @@ from mlflow.tracking import MlflowClient
 
 from tests.mlflow_runs import runs_of
 from tvmopt.errors import PromotionRefusedError
-from tvmopt.tracking.pipeline import workflow
+from tvmopt.quantize.dtype_map import DtypeMap
+from tvmopt.tracking.pipeline import next_map, workflow
 from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
@@ -58,7 +61,7 @@ def test_a_refused_map_is_followed_by_a_more_accurate_one(client, monkeypatch, c
     assert (result.version, result.champion) == ("2", True)
     assert len(drops) == 2
     out = capsys.readouterr().out
-    assert out.count("the next map of dtypes loses at most half as much") == 1
+    assert out.count("the next map of dtypes is expected to lose less") == 1
     assert "build 1 loses too much" in out
     first, second = runs_of(client, "tags.`tvmopt.stage` = 'convert'")[::-1]
     numbers = [run.data.tags.get("tvmopt.dtype_map") for run in (first, second)]
@@ -83,3 +86,26 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
     request = make_request(tmp_path / "m.onnx", dtype="int8", threads=1)
     pipeline = StagePipeline(mock.Mock(), request)
     assert with_next_map(pipeline) is None
+
+
+@pytest.mark.parametrize(("left_s", "number"), [(0.0, 2), (19.0, 2), (21.0, 1)])
+def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, number):
+    plain = DtypeMap((), (), 9.0, 0.0, 1.0, None, 0.0, 9, True)
+    maps = [plain] + [
+        dataclasses.replace(plain, predicted_s=1.0 + n, predicted_loss=0.01 * 0.5**n)
+        for n in range(3)
+    ]
+    found = mock.Mock(dtype_maps=maps)
+    monkeypatch.setattr(next_map, "read_sensitivity", lambda folder: found)
+    monkeypatch.setattr(next_map, "StagePipeline", lambda session, request, known: request)
+    seconds = {"calibrate": 50.0, "sensitivity": 50.0, "convert": 7.0, "evaluate": 3.0}
+    outputs = [SimpleNamespace(stage=stage, busy_s=busy) for stage, busy in seconds.items()]
+    request = SimpleNamespace(
+        asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=0)),
+        needs_sensitivity=True,
+        changed=lambda dtype_map: dtype_map,
+    )
+    pipeline = SimpleNamespace(
+        request=request, outputs=outputs, session=None, run=lambda stage: mock.Mock()
+    )
+    assert with_next_map(pipeline, left_s) == number

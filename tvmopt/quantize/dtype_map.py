@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from tvmopt.device import dtypes as dtype_table
 
 # Part of the predicted loss of a map, which the next one loses at most; and the one that is built
-# after a map was refused, since a conversion takes time. The loss is an error power, and a changed
-# class takes an amplitude, its root: a quarter of the loss is half of the drop.
-LOSS_OF_NEXT, _LOSS_AFTER_REFUSED = 0.5, 0.25
+# after a map was refused, where time is short for more conversions. The loss is an error power, and
+# a changed class takes an amplitude, its root: a quarter of the loss is half of the drop.
+LOSS_OF_NEXT, LOSS_IN_HASTE = 0.5, 0.25
 #: Maps that the analysis measures and a search tries: the fastest, and those that follow it.
 NUMBERED_MAPS = 5
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
@@ -100,22 +100,23 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
     return found
 
 
-def number_after(maps: Sequence[DtypeMap], refused: int) -> int | None:
+def number_after(maps: Sequence[DtypeMap], refused: int, loss: float = LOSS_IN_HASTE) -> int | None:
     """Return the number of the map to build after a refused one; None after the last.
 
-    It is expected to lose half as much, by a quarter of the predicted loss; or was measured to meet
-    the bar, if the refused one was not.
+    It has at most a part of the predicted loss; or was measured to meet the bar, if the refused one
+    was not.
 
     Args:
         maps: The maps.
         refused: Number of the refused map, as of :func:`nth_map`.
+        loss: The part. A quarter of the loss is half of the drop.
     """
     before = nth_map(maps, refused)
     for number in range(refused + 1, refused + len(maps)):
         one = nth_map(maps, number)
         if one == nth_map(maps, number - 1):
             break
-        if _may_follow(one, before, _LOSS_AFTER_REFUSED):
+        if _may_follow(one, before, loss):
             return number
     return None
 

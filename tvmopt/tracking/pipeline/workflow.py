@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,14 +103,20 @@ def main(command: commands.MainCommand) -> MainResult:
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
             was built and registered but does not meet ``max_accuracy_drop``.
     """
+    began = time.monotonic()
     with _opened("main", command, builds=True) as pipeline:
+        budget_s = pipeline.request.divided_budget_s
         pipeline.run("build")
         if pipeline.request.is_measurable:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
-        while judged.refused is not None and (following := with_next_map(pipeline)) is not None:
+        while judged.refused is not None:
+            left_s = max(0.0, budget_s - (time.monotonic() - began))
+            following = with_next_map(pipeline, left_s)
+            if following is None:
+                break
             say(f"{'dtypes':<18} {judged.promoted.words}")
-            say(f"{'':<18} the next map of dtypes loses at most half as much: it is built instead")
+            say(f"{'':<18} the next map of dtypes is expected to lose less: it is built instead")
             pipeline, judged = following, _judged(following)
         session, registered = pipeline.session, judged.registered
         reused = tuple(s.stage for s in pipeline.outputs if s.cached)
