@@ -85,7 +85,8 @@ def test_time_that_ends_before_leaves_it_to_the_promotion(monkeypatch, tmp_path)
     def allow() -> None:
         raise spent
 
-    session: Any = SimpleNamespace(client=None, allow=allow, work_dir=tmp_path, run_id="r")
+    facts = {"client": None, "work_dir": tmp_path, "run_id": "r"}
+    session: Any = SimpleNamespace(**facts, allow=allow, say=lambda text: None)
     request: Any = SimpleNamespace(data=None, board=None, asked=SimpleNamespace(metric=None))
     stage: Any = SimpleNamespace(folder=tmp_path)
     assert leader.measure_heldout_drop(session, request, stage, stage) == {}

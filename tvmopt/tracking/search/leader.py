@@ -20,6 +20,7 @@ from tvmopt.stages.build import BUNDLE_DIR
 from tvmopt.tracking.flavor.in_child import heldout_accuracy
 from tvmopt.tracking.flavor.verify import SavedModel
 from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.store.exclusive import turn
 from tvmopt.tracking.store.stage_run import Session, StageOutput
 
 
@@ -51,6 +52,8 @@ def measure_heldout_drop(
 ) -> dict[str, float]:
     """Return the accuracy drop on held-out samples, by name; nothing when time ends before.
 
+    Other processes of the study do not measure latencies meanwhile.
+
     Args:
         session: Of the trial.
         request: Of the trial.
@@ -63,10 +66,11 @@ def measure_heldout_drop(
     bundle = built.folder / BUNDLE_DIR
     saved = SavedModel(bundle, ModelMetadata.read(bundle), sha256_file(bundle / METADATA_FILE))
     try:
-        accuracy = heldout_accuracy(
-            session.client, saved, converted.folder, request.data, request.asked.metric,
-            session.work_dir, request.board, session.allow(), session.run_id,
-        )  # fmt: skip
+        with turn(measuring=False, say=session.say):
+            accuracy = heldout_accuracy(
+                session.client, saved, converted.folder, request.data, request.asked.metric,
+                session.work_dir, request.board, session.allow(), session.run_id,
+            )  # fmt: skip
     except LimitError:
         return {}  # the promotion measures it again
     return {HELDOUT_DROP: accuracy.drop}
