@@ -61,6 +61,10 @@ def expansion() -> tvm.IRModule:
 @pytest.mark.skipif(
     DOT is None or DOT.lanes != 16, reason="the kernel's inversion needs AVX512-VNNI"
 )
+@pytest.mark.skipif(
+    ARCH.mcpu.startswith("znver"),
+    reason="a Zen 4 has one dot product of 512 bits per cycle, which hides the epilogue",
+)
 def test_the_best_of_the_operator_is_far_from_the_best_of_the_subgraph(tmp_path) -> None:
     assert DOT is not None
     [task] = extract_tasks(lower(expansion(), TARGET), TARGET)

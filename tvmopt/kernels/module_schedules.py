@@ -27,7 +27,7 @@ _KEPT = 512
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kernel:
+class _ScheduledFunction:
     """A function after scheduling.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Kernel:
 
 
 _Key = tuple[Structure[None], Arch, Hashable]
-_kernels: collections.OrderedDict[_Key, _Kernel] = collections.OrderedDict()
+_kernels: collections.OrderedDict[_Key, _ScheduledFunction] = collections.OrderedDict()
 
 
 def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]]:
@@ -83,7 +83,9 @@ def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]
     return out, served
 
 
-def _scheduled(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_Kernel]:
+def _scheduled(
+    funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend
+) -> list[_ScheduledFunction]:
     """Return the kernel of each function; forks of this process make those that are not kept."""
     if not backend.schedules_in_forks:
         return [_first(func, arch, backend) for func in funcs]
@@ -104,7 +106,7 @@ def _scheduled(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> 
     return [found[place] for place in range(len(funcs))]
 
 
-def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_Kernel]:
+def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_ScheduledFunction]:
     """Schedule functions, in forks where that pays."""
     if len(funcs) < _WORTH_A_FORK or not forked.may_fork():
         return [_first(func, arch, backend) for func in funcs]
@@ -114,14 +116,16 @@ def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[
         return [tvm.ir.save_json(kernel.func), kernel.rule, kernel.is_scheduled]
 
     found = forked.compute_all(packed, funcs)
-    return [_Kernel(tvm.ir.load_json(text), *facts) for text, *facts in found]
+    return [_ScheduledFunction(tvm.ir.load_json(text), *facts) for text, *facts in found]
 
 
-def _first(func: tirx.PrimFunc, arch: Arch, backend: Backend) -> _Kernel:
+def _first(func: tirx.PrimFunc, arch: Arch, backend: Backend) -> _ScheduledFunction:
     try:
         result = schedule_function(func, arch)
     except Exception as error:  # a bug in one kernel must not fail the whole network
         if not backend.tolerates_errors:
             raise
-        return _Kernel(func, f"unscheduled: {type(error).__name__}: {last_line(error)}", False)
-    return _Kernel(result.func, result.rule, result.hint is not None)
+        return _ScheduledFunction(
+            func, f"unscheduled: {type(error).__name__}: {last_line(error)}", False
+        )
+    return _ScheduledFunction(result.func, result.rule, result.hint is not None)
