@@ -18,7 +18,14 @@ from tvmopt.evaluate.dataset import Batch
 from tvmopt.quantize import Sensitivity, sensitivity
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.dtype_map import DtypeMap, fastest, nth_map, number_after, whole_model_dtype
+from tvmopt.quantize.dtype_map import (
+    LOSS_IN_HASTE,
+    DtypeMap,
+    fastest,
+    nth_map,
+    number_after,
+    whole_model_dtype,
+)
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
@@ -122,9 +129,9 @@ def test_a_numbered_map_has_half_the_error_power_of_the_one_before():
     maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
-    assert [number_after(maps, n) for n in range(5)] == [2, 2, 3, None, None]
+    assert [number_after(maps, n, LOSS_IN_HASTE) for n in range(5)] == [2, 2, 3, None, None]
     near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0024)]
-    assert [number_after(near, n) for n in range(3)] == [2, 2, 3]
+    assert [number_after(near, n, LOSS_IN_HASTE) for n in range(3)] == [2, 2, 3]
 
 
 def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
@@ -137,11 +144,11 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
     maps = [assumed, unmeasured, measured, last]
     assert [nth_map(maps, n) for n in range(4)] == [assumed, measured, unmeasured, last]
-    assert number_after(maps, 0) == 1
+    assert number_after(maps, 0, LOSS_IN_HASTE) == 1
     # Evaluation refused a map that had been measured to hold: another such one is no surer.
     shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
     assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
-    assert number_after([shown, unmeasured, measured, last], 0) == 1
+    assert number_after([shown, unmeasured, measured, last], 0, LOSS_IN_HASTE) == 1
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -12,6 +12,7 @@ import pytest
 from tvmopt.errors import ConfigError
 from tvmopt.search.budget import Budget
 from tvmopt.search.plan import next_choice
+from tvmopt.search.records import ended_baseline
 from tvmopt.search.sampler import VariantSampler
 from tvmopt.search.space import BASELINE, Space
 from tvmopt.search.storage import open_storage
@@ -63,7 +64,7 @@ def test_nothing_is_claimed_before_the_baseline_has_ended(tmp_path) -> None:
     zero.fail("crash", "it crashed")
     first = claim_next(study)
     assert first is not None and first.choice != BASELINE
-    baseline = study.baseline()
+    baseline = ended_baseline(study.records())
     assert baseline is not None
     assert (baseline.failure, baseline.error) == ("crash", "it crashed")
 

@@ -85,7 +85,7 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
     onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
     request = make_request(tmp_path / "m.onnx", dtype="int8", threads=1)
     pipeline = StagePipeline(mock.Mock(), request)
-    assert with_next_map(pipeline) is None
+    assert with_next_map(pipeline, 0.0) is None
 
 
 @pytest.mark.parametrize(("left_s", "number"), [(0.0, 2), (19.0, 2), (21.0, 1)])

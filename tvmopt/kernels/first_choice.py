@@ -19,8 +19,10 @@ from tvmopt.kernels.structure import Structure
 
 # Failed configurations of one family after which the family's remaining ones are skipped.
 _MOST_REFUSALS = 8
-# Scheduled functions that are kept; a large network has a hundred distinct functions.
-_KEPT = 512
+#: Scheduled functions that are kept; a large network has a hundred distinct functions.
+KEPT = 512
+#: What the schedule of a function depends on, see :func:`schedule_key`.
+ScheduleKey = tuple[Structure[None], Arch, Hashable]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +57,20 @@ def schedule_function(func: tirx.PrimFunc, arch: Arch) -> Scheduled:
         The function, ready to be compiled. A function that no family matches is returned unchanged,
         with the reason.
     """
-    known = arch.cost_parameters, *by_name().items()
-    return _scheduled(Structure(func, None), arch, known)
+    return _scheduled(*schedule_key(func, arch))
 
 
-@functools.lru_cache(maxsize=_KEPT)
+def schedule_key(func: tirx.PrimFunc, arch: Arch) -> ScheduleKey:
+    """Return a key that is equal for functions with the same schedule: structure and device.
+
+    Args:
+        func: As of :func:`schedule_function`.
+        arch: The target device.
+    """
+    return Structure(func, None), arch, (arch.cost_parameters, *by_name().items())
+
+
+@functools.lru_cache(maxsize=KEPT)
 def _scheduled(
     structure: Structure[None],
     arch: Arch,

@@ -1,10 +1,10 @@
-"""Schedule the functions of a module, those of a CPU on all cores at once."""
+"""Schedule the functions of a module; forks of this process share the functions of a CPU."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -16,14 +16,10 @@ from tvmopt.device.arch import Arch
 from tvmopt.errors import last_line
 from tvmopt.kernels.backend import Backend, backend_of
 from tvmopt.kernels.emit import SCHEDULED_ATTR
-from tvmopt.kernels.families import by_name
-from tvmopt.kernels.first_choice import schedule_function
-from tvmopt.kernels.structure import Structure
+from tvmopt.kernels.first_choice import KEPT, ScheduleKey, schedule_function, schedule_key
 
 # Fewest functions that are worth a fork: each takes about 60 ms, and a fork with its result 100.
 _WORTH_A_FORK = 8
-# Kernels that are kept; a large network has a hundred distinct functions.
-_KEPT = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +37,8 @@ class _ScheduledFunction:
     is_scheduled: bool
 
 
-_Key = tuple[Structure[None], Arch, Hashable]
-_kernels: collections.OrderedDict[_Key, _ScheduledFunction] = collections.OrderedDict()
+# The cache of schedule_function lacks what forks have scheduled.
+_kernels: collections.OrderedDict[ScheduleKey, _ScheduledFunction] = collections.OrderedDict()
 
 
 def schedule_module(mod: IRModule, arch: Arch) -> tuple[IRModule, dict[str, str]]:
@@ -89,21 +85,17 @@ def _scheduled(
     """Return the kernel of each function; forks of this process make those that are not kept."""
     if not backend.schedules_in_forks:
         return [_first(func, arch, backend) for func in funcs]
-    known = arch.cost_parameters, *by_name().items()
-    places: dict[_Key, list[int]] = {}
-    for place, func in enumerate(funcs):
-        places.setdefault((Structure(func, None), arch, known), []).append(place)
-    keys = list(places)
-    kernels = [_kernels.get(key) for key in keys]
-    missing = [n for n, kernel in enumerate(kernels) if kernel is None]
+    numbers: dict[ScheduleKey, int] = {}
+    order = [numbers.setdefault(schedule_key(func, arch), len(numbers)) for func in funcs]
+    keys = list(numbers)
+    known = {n: kernel for n, key in enumerate(keys) if (kernel := _kernels.get(key))}
+    missing = [n for n in range(len(keys)) if n not in known]
     made = _made([keys[n][0].func for n in missing], arch, backend)
     for n, kernel in zip(missing, made, strict=True):
-        kernels[n] = _kernels[keys[n]] = kernel
-    while len(_kernels) > _KEPT:
+        known[n] = _kernels[keys[n]] = kernel
+    while len(_kernels) > KEPT:
         _kernels.popitem(last=False)
-    pairs = zip(places.values(), kernels, strict=True)
-    found = {place: kernel for own, kernel in pairs if kernel for place in own}
-    return [found[place] for place in range(len(funcs))]
+    return [known[n] for n in order]
 
 
 def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_ScheduledFunction]:

@@ -100,7 +100,7 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
     return found
 
 
-def number_after(maps: Sequence[DtypeMap], refused: int, loss: float = LOSS_IN_HASTE) -> int | None:
+def number_after(maps: Sequence[DtypeMap], refused: int, loss: float) -> int | None:
     """Return the number of the map to build after a refused one; None after the last.
 
     It has at most a part of the predicted loss; or was measured to meet the bar, if the refused one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -83,6 +84,12 @@ class Record:
         drops = (self.violations.get(name, 0.0) for name in ("accuracy_drop", HELDOUT_DROP))
         inaccurate = any(drop > 0 for drop in drops)
         return Tried(self.choice, self.state, violation(self.violations), self.values, inaccurate)
+
+
+def ended_baseline(records: Iterable[Record]) -> Record | None:
+    """Return the finished baseline, or its final failure; None before."""
+    found = (r for r in records if r.is_baseline and not r.is_void)
+    return next((r for r in found if r.state != RUNNING), None)
 
 
 def record_of(trial: FrozenTrial, choice: Choice) -> Record:

@@ -117,11 +117,6 @@ class SearchStudy:
         """Return the trials that the plan considers: all but void ones and the baseline."""
         return [record.tried for record in self.records() if record.tried is not None]
 
-    def baseline(self) -> Record | None:
-        """Return the finished baseline, or its final failure."""
-        found = (r for r in self.records() if r.is_baseline and not r.is_void)
-        return next((r for r in found if r.state != RUNNING), None)
-
     def ended_trials(self) -> int:
         """Return the number of trials in the budget: ended, not void, without the baseline."""
         return sum(t.state != RUNNING for t in self.tried())

@@ -73,7 +73,7 @@ def test_few_functions_need_no_fork(network, allow_forks, monkeypatch) -> None:
 
 
 def test_the_oldest_kernels_are_dropped(network, allow_forks, monkeypatch) -> None:
-    monkeypatch.setattr(module_schedules, "_KEPT", 3)
+    monkeypatch.setattr(module_schedules, "KEPT", 3)
     allow_forks(False)
     schedule_module(network, ARCH)
     assert len(module_schedules._kernels) == 3

@@ -18,7 +18,7 @@ _KEPT = ("calibrate", "sensitivity")
 _ENOUGH = 2.0  # times the seconds of a map, that are to be left for one of half the predicted loss
 
 
-def with_next_map(pipeline: StagePipeline, left_s: float = 0.0) -> StagePipeline | None:
+def with_next_map(pipeline: StagePipeline, left_s: float) -> StagePipeline | None:
     """Return the pipeline with the next map; None where the request chooses none, or it was last.
 
     Args:

@@ -12,7 +12,7 @@ from tvmopt.errors import LimitError, StudyAwayError
 from tvmopt.search.budget import Budget
 from tvmopt.search.claimed import Claimed
 from tvmopt.search.limits import Limits
-from tvmopt.search.records import REFERENCE_MS
+from tvmopt.search.records import REFERENCE_MS, ended_baseline
 from tvmopt.search.space import BASELINE, Choice
 from tvmopt.search.study import SearchStudy
 from tvmopt.search.tried import RUNNING, Tried
@@ -77,10 +77,11 @@ class SearchWork:
 
         ONNX Runtime runs on the CPU, so it says nothing about the speed of a GPU.
         """
-        zero = self.study.baseline()
+        records = self.study.records()
+        zero = ended_baseline(records)
         on_gpu = self.request.target.gpu is not None
         known = zero.metrics.get(REFERENCE_MS) if zero and not on_gpu else None
-        return Rules(self.limits, self.objectives, known, self.study.records())
+        return Rules(self.limits, self.objectives, known, records)
 
 
 def work(it: SearchWork) -> str:
