@@ -1,4 +1,4 @@
-"""A signal at a random moment of a store's call leaves no transaction open."""
+"""A signal leaves no transaction of the store open, at whatever moment it arrives."""
 
 from __future__ import annotations
 
@@ -30,3 +30,46 @@ print("written")
 def test_the_store_can_be_written_after_a_signal(run_python, tmp_path) -> None:
     done = run_python("-c", _REPEATED, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert done.stdout.split()[-1:] == ["written"], done.stderr
+
+
+_SWALLOWED = """
+import signal, time
+from tvmopt.cli import signals
+
+signals._AGAIN_S, signals._DATABASE_S = 0.05, 0.3
+CALL = '''
+def call():
+    end = time.monotonic() + 0.02
+    try:
+        while time.monotonic() < end:
+            pass
+    except SystemExit:
+        raise AssertionError("raised inside of a call")
+'''
+database = {"__name__": "sqlalchemy.engine", "time": time}
+exec(CALL, database)
+
+class Swallows:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+for _ in range(5):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signals._raised.clear()
+    signals.end_on_signals()
+    end = time.monotonic() + 2.0
+    try:
+        Swallows()
+        while time.monotonic() < end:
+            database["call"]()
+            time.sleep(0.003)
+        raise AssertionError("not raised again")
+    except SystemExit:
+        signals.settle()
+print("raised")
+"""
+
+
+def test_a_swallowed_signal_is_raised_again_between_two_calls_of_the_store(run_python) -> None:
+    done = run_python("-c", _SWALLOWED)
+    assert done.stdout.split()[-1:] == ["raised"], done.stderr

@@ -18,7 +18,7 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.5
 _AGAIN_S = 1.0
-# A signal waits for the end of a database call, most of which take milliseconds, so many seconds.
+# The exception waits so many seconds for the end of a database call; most take milliseconds.
 _DATABASE_S = 5.0
 _POLL_S = 0.001
 # An exception that is raised inside of these leaves a transaction open: SQLite stays locked.
@@ -93,13 +93,16 @@ def _end(number: int, frame: FrameType | None) -> None:
     latest = time.monotonic() + _DATABASE_S
 
     def look_again(_number: int, frame: FrameType | None) -> None:
-        if _is_handled() or (_in_database(frame) and time.monotonic() < latest):
+        nonlocal latest
+        if _in_database(frame) and time.monotonic() < latest:
+            signal.setitimer(signal.ITIMER_REAL, _POLL_S)
             return
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-        _raise(number)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        latest = time.monotonic() + _AGAIN_S + _DATABASE_S
+        if not _is_handled():
+            _raise(number)
 
     signal.signal(signal.SIGALRM, look_again)
-    signal.setitimer(signal.ITIMER_REAL, _POLL_S, _POLL_S)
     look_again(number, frame)
 
 
