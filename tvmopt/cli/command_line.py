@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from tvmopt import command_cache
 from tvmopt.cli.signals import end_on_signals, end_with_mlflow_run, raise_again, settle
 from tvmopt.cli.unexpected import DEBUG, explain, hide_tracebacks, print_traceback
 from tvmopt.errors import ConfigError, EnvironmentSetupError, ModelError, TvmoptError
@@ -95,7 +96,7 @@ def _run(
     hide_tracebacks()
     try:
         command = parse(entry, argv)
-        with own_temporary_folder():
+        with own_temporary_folder() as folder, command_cache.shared_in(folder):
             _call(find, command)
     except (ConfigError, ModelError) as error:
         print_traceback(error)

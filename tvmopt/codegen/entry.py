@@ -23,7 +23,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from tvmopt.codegen.entry_source import CALL, NETWORK, segment_name
-from tvmopt.codegen.kernel_parts import KERNEL, declarations, kernel_parts
+from tvmopt.codegen.kernel_objects import KernelFunction, declarations, separate_kernels
 from tvmopt.codegen.memory_plan import plan_memory
 from tvmopt.codegen.network import (
     Branch,
@@ -63,13 +63,13 @@ class AheadOfTime:
     """A network to compile ahead of time.
 
     Attributes:
-        entry: The entry functions, and the kernels where ``parts`` is empty.
-        parts: The kernels (:mod:`tvmopt.codegen.kernel_parts`).
+        entry: The entry functions, and the kernels where ``separate`` is empty.
+        separate: The kernels by name (:mod:`tvmopt.codegen.kernel_objects`).
         networks: The network of each entry function by name.
     """
 
     entry: tvm.IRModule
-    parts: tuple[tvm.IRModule, ...]
+    separate: dict[str, KernelFunction]
     networks: dict[str, StaticNetwork]
 
 
@@ -94,16 +94,17 @@ def ahead_of_time(mod: tvm.IRModule, weights: Weights, *, timed: bool = False) -
     kernels = {
         name: mod[name].with_attrs({"global_symbol": name, "tirx.noalias": True}) for name in called
     }
-    parts = kernel_parts(kernels)
+    separate = separate_kernels(kernels)
+    symbols = {name: kernel.symbol for name, kernel in separate.items()}
     functions: dict[str, tirx.PrimFunc] = {}
     for name, network in networks.items():
-        body = _calls(network, timed=timed and name == MAIN, divided=bool(parts))
+        body = _calls(network, symbols, timed=timed and name == MAIN)
         inner = _with_parameters(network, NETWORK + name, body)
         functions[NETWORK + name] = inner.with_attr(INTERNAL, EXPORTED)
         functions[name] = _with_parameters(network, name, _enter(name))
-    if not parts:
+    if not separate:
         functions |= {name: one.with_attr(INTERNAL, PRIVATE) for name, one in kernels.items()}
-    return AheadOfTime(tvm.IRModule(functions), parts, networks)
+    return AheadOfTime(tvm.IRModule(functions), separate, networks)
 
 
 def _with_parameters(
@@ -141,18 +142,19 @@ def _enter(name: str) -> Callable[[list[tirx.Var]], None]:
 
 
 def _calls(
-    network: StaticNetwork, *, timed: bool, divided: bool
+    network: StaticNetwork, symbols: Mapping[str, str], *, timed: bool
 ) -> Callable[[list[tirx.Var]], None]:
     """Return the body that calls the kernels of ``network``.
 
     Args:
         network: The network.
+        symbols: Symbol of each kernel that is in another object file, by name.
         timed: Whether to take times around the kernels.
-        divided: Whether the kernels are in other object files.
     """
     plan = plan_memory(network, network.results)
-    functions = _FUNCTIONS + (declarations(network.kernels()) if divided else "")
-    prefix = KERNEL if divided else ""
+    pointers = network.kernels()
+    outer = {symbols[name]: count for name, count in pointers.items() if name in symbols}
+    functions = _FUNCTIONS + declarations(outer)
 
     def emit(parameters: list[tirx.Var]) -> None:
         outside: dict[Tensor, tirx.Var] = {
@@ -172,7 +174,7 @@ def _calls(
                 return outside[tensor].data
 
             numbers = {id(step): at for at, step in enumerate(timed_steps(network))}
-            _emit(network, network.steps, address, numbers if timed else {}, prefix)
+            _emit(network, network.steps, address, numbers if timed else {}, symbols)
 
     return emit
 
@@ -182,7 +184,7 @@ def _emit(
     steps: Sequence[Step],
     address: Callable[[Tensor], Expr],
     timed: Mapping[int, int],
-    prefix: str,
+    symbols: Mapping[str, str],
 ) -> None:
     """Emit the steps.
 
@@ -191,7 +193,7 @@ def _emit(
         steps: What it does, or a branch of it.
         address: Returns where a tensor lies.
         timed: Number of each timed step by the ``id`` of the step.
-        prefix: Prefix of the kernels' names.
+        symbols: As of :func:`_calls`.
     """
     for step in steps:
         if id(step) in timed:
@@ -203,14 +205,15 @@ def _emit(
         elif isinstance(step, Branch):
             with build.If(tirx.call_extern("bool", _IS_TRUE, address(step.condition))):
                 with build.Then():
-                    _emit(network, step.then, address, timed, prefix)
+                    _emit(network, step.then, address, timed, symbols)
                 with build.Else():
-                    _emit(network, step.otherwise, address, timed, prefix)
+                    _emit(network, step.otherwise, address, timed, symbols)
         elif isinstance(step, SegmentCall):
             name = segment_name(step)
             _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         else:
-            _call(tirx.call_extern("int32", prefix + step.kernel, *map(address, step.arguments)))
+            name = symbols.get(step.kernel, step.kernel)
+            _call(tirx.call_extern("int32", name, *map(address, step.arguments)))
         if id(step) in timed:
             _take_time(2 * timed[id(step)] + 1)
 

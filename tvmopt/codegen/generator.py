@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from tvmopt.codegen.entry import ahead_of_time
 from tvmopt.codegen.entry_source import write_entry
-from tvmopt.codegen.kernel_parts import write_parts
+from tvmopt.codegen.kernel_objects import write_kernels
 from tvmopt.codegen.native_objects import write_objects
 from tvmopt.codegen.network import NotStaticError
 from tvmopt.codegen.timestamps import write_timestamps
@@ -156,7 +156,8 @@ class CpuCodeGenerator(CodeGenerator):
         if self._timed:
             files.append(write_timestamps(made.networks[MAIN], folder))
         files += write_objects(compile_command(self.spec.isa), folder)
-        files += write_parts(made.parts, self.target, self._tir_pipeline, folder)
+        kernels = {kernel.symbol: kernel for kernel in made.separate.values()}
+        files += write_kernels([*kernels.values()], self.target, self._tir_pipeline, folder)
         return tvm.runtime.Executable(built), files
 
 

@@ -9,7 +9,9 @@ from tvm import relax, tirx
 
 from tvmopt.device.arch import Arch
 from tvmopt.kernels.call_tir import is_call_tir
+from tvmopt.kernels.kept_results import KeptResults
 from tvmopt.kernels.policies import policy_of
+from tvmopt.kernels.structure import Structure
 
 
 def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
@@ -29,7 +31,13 @@ def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, count)
     total = 0.0
+    known = KeptResults("cycles", f"{arch} {arch.cost_parameters}")
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
-            total += calls[var.name_hint] * policy_of(func, arch).cycles
+            structure = Structure(func, None)
+            cycles = known.find(structure)
+            if cycles is None:
+                cycles = policy_of(func, arch).cycles
+                known.keep(structure, cycles)
+            total += calls[var.name_hint] * cycles
     return total

@@ -17,6 +17,9 @@ from tvmopt.errors import last_line
 from tvmopt.kernels.backend import Backend, backend_of
 from tvmopt.kernels.emit import SCHEDULED_ATTR
 from tvmopt.kernels.first_choice import KEPT, ScheduleKey, schedule_function, schedule_key
+from tvmopt.kernels.kept_results import KeptResults
+from tvmopt.kernels.saved import load_saved
+from tvmopt.kernels.structure import Structure
 
 # Fewest functions that are worth a fork: each takes about 60 ms, and a fork with its result 100.
 _WORTH_A_FORK = 8
@@ -88,9 +91,10 @@ def _scheduled(
     numbers: dict[ScheduleKey, int] = {}
     order = [numbers.setdefault(schedule_key(func, arch), len(numbers)) for func in funcs]
     keys = list(numbers)
-    known = {n: kernel for n, key in enumerate(keys) if (kernel := _kernels.get(key))}
+    kept = KeptResults("schedules", f"{arch} {arch.cost_parameters}")
+    known = {n: kernel for n, key in enumerate(keys) if (kernel := _known(key, kept))}
     missing = [n for n in range(len(keys)) if n not in known]
-    made = _made([keys[n][0].func for n in missing], arch, backend)
+    made = _made([keys[n][0] for n in missing], arch, backend, kept)
     for n, kernel in zip(missing, made, strict=True):
         known[n] = _kernels[keys[n]] = kernel
     while len(_kernels) > KEPT:
@@ -98,17 +102,32 @@ def _scheduled(
     return [known[n] for n in order]
 
 
-def _made(funcs: Sequence[tirx.PrimFunc], arch: Arch, backend: Backend) -> list[_ScheduledFunction]:
+def _known(key: ScheduleKey, kept: KeptResults) -> _ScheduledFunction | None:
+    if (known := _kernels.get(key)) is not None:
+        return known
+    found = kept.find(key[0])
+    return None if found is None else _unpacked(found)
+
+
+def _made(
+    structures: Sequence[Structure[None]], arch: Arch, backend: Backend, kept: KeptResults
+) -> list[_ScheduledFunction]:
     """Schedule functions, in forks where that pays."""
-    if len(funcs) < _WORTH_A_FORK or not forked.may_fork():
-        return [_first(func, arch, backend) for func in funcs]
 
-    def packed(func: tirx.PrimFunc) -> list[Any]:
-        kernel = _first(func, arch, backend)
-        return [tvm.ir.save_json(kernel.func), kernel.rule, kernel.is_scheduled]
+    def packed(structure: Structure[None]) -> list[Any]:
+        kernel = _first(structure.func, arch, backend)
+        result = [tvm.ir.save_json(kernel.func), kernel.rule, kernel.is_scheduled]
+        kept.keep(structure, result)
+        return result
 
-    found = forked.compute_all(packed, funcs)
-    return [_ScheduledFunction(tvm.ir.load_json(text), *facts) for text, *facts in found]
+    if len(structures) < _WORTH_A_FORK or not forked.may_fork():
+        return [_unpacked(packed(structure)) for structure in structures]
+    return [_unpacked(result) for result in forked.compute_all(packed, structures)]
+
+
+def _unpacked(result: Sequence[Any]) -> _ScheduledFunction:
+    text, *facts = result
+    return _ScheduledFunction(load_saved(text), *facts)
 
 
 def _first(func: tirx.PrimFunc, arch: Arch, backend: Backend) -> _ScheduledFunction:

@@ -23,6 +23,11 @@ class Structure(Generic[T]):
     func: tirx.PrimFunc
     carried: T
 
+    @property
+    def name(self) -> str:
+        """Hash of the structure as 16 hex digits, the same in each process."""
+        return f"{tvm_ffi.structural_hash(self.func):016x}"
+
     def __hash__(self) -> int:
         return int(tvm_ffi.structural_hash(self.func))
 

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from tvmopt.kernels.emit import emit_kernel, hint_from_dict
+from tvmopt.kernels.saved import load_saved
 from tvmopt.measure.device import Device, Inputs
 from tvmopt.measure.devices import device_from_dict
 from tvmopt.measure.interleave import Timing
@@ -42,7 +42,7 @@ def build(
         ``errors``: for each candidate None, or its error. ``packed``: for each candidate the
         indices of the parameters that it packs, and shapes and dtypes of the packed tensors.
     """
-    on, original = device_from_dict(device), tvm.ir.load_json(func)
+    on, original = device_from_dict(device), load_saved(func)
     functions: dict[int, dict[str, tirx.PrimFunc]] = {}
     errors: list[str | None] = []
     packed: list[list[Any]] = []
@@ -65,7 +65,7 @@ def build(
 
 def _scheduled(func: tirx.PrimFunc, candidate: dict[str, Any] | str) -> tirx.PrimFunc:
     if isinstance(candidate, str):
-        return tvm.ir.load_json(candidate)
+        return load_saved(candidate)
     return emit_kernel(func, hint_from_dict(candidate))
 
 

@@ -24,6 +24,8 @@ from tvmopt.stages.evaluate_report import (
 )
 from tvmopt.stages.evaluation_data import evaluation_data, rows_a_call
 from tvmopt.stages.float_session import float_reference
+from tvmopt.stages.kept_outputs import with_kept_outputs
+from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
 
@@ -45,7 +47,9 @@ def evaluate_on_board(
     """
     signature = Signature.read(convert_dir)
     dataset = evaluation_data(data, signature)
-    reference = float_reference(convert_dir, config.threads)
+    reference = with_kept_outputs(
+        float_reference(convert_dir, config.threads), convert_dir / REFERENCE_FILE
+    )
     accuracy_s = config.accuracy_time_s or _ACCURACY_S
     progress(0, 100, f"board {board}")
     with open_session(board) as session:

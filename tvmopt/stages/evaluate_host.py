@@ -25,6 +25,7 @@ from tvmopt.stages.evaluate_report import (
 from tvmopt.stages.evaluation_data import evaluation_data, rows_a_call
 from tvmopt.stages.float_session import bound_reference, float_reference
 from tvmopt.stages.host_latency import compiled_share, gpu_metrics, time_calls, time_mix
+from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.signature import Signature
@@ -55,7 +56,8 @@ def evaluate_on_host(
     dataset = evaluation_data(data, signature)
     metric = asked_metric(config, signature, dataset)
     coded = {label: model.coded for label, model in models.items()}
-    accuracies = compare_accuracy(config, metric, coded, reference, dataset, signature)
+    expected = with_kept_outputs(reference, convert_dir / REFERENCE_FILE)
+    accuracies = compare_accuracy(config, metric, coded, expected, dataset, signature)
     accuracy = accuracies[CANDIDATE]
 
     bind = functools.partial(bound_reference, threads=config.threads)

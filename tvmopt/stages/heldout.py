@@ -22,6 +22,8 @@ from tvmopt.remote.model import RemoteModel
 from tvmopt.remote.session import open_session
 from tvmopt.runtime import CompiledModel, load
 from tvmopt.stages.asked_metric import asked_metric
+from tvmopt.stages.float_session import FloatModelCall
+from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.module_files import REFERENCE_FILE
 from tvmopt.stages.result import StageResult
 from tvmopt.stages.signature import Signature
@@ -82,7 +84,8 @@ def measure_heldout(
         metric_blank=metric_blank,
     )
     measured = asked_metric(asked, signature, dataset)
-    reference = Reference(str(convert_dir / REFERENCE_FILE))
+    file = convert_dir / REFERENCE_FILE
+    reference = with_kept_outputs(Reference(str(file)), file)
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)
@@ -130,7 +133,7 @@ def check_source(model: CompiledModel, data: Path) -> None:
 def _accuracy(
     model: CompiledModel | RemoteModel,
     metric: Metric | str,
-    reference: Reference,
+    reference: FloatModelCall,
     dataset: Dataset,
     signature: Signature,
 ) -> Accuracy:

@@ -20,6 +20,7 @@ from tvmopt.build import BuiltLibrary
 from tvmopt.device.target import TargetSpec
 from tvmopt.digest import sha256_file
 from tvmopt.errors import ArtifactError
+from tvmopt.kernels.saved import load_saved
 from tvmopt.transform.constants import split_constants
 
 FOLDER = "check"
@@ -46,7 +47,7 @@ class KeptLibrary:
 
     def lowered(self) -> tvm.IRModule:
         """Return the lowered module; its weights are parameters of ``main``."""
-        return tvm.ir.load_json(self.lowered_path.read_text())
+        return load_saved(self.lowered_path.read_text())
 
     def copy_to(self, path: Path) -> BuiltLibrary:
         """Copy the library to ``path``; return what is known of it.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tvm
 
+from tvmopt.kernels.saved import load_saved
 from tvmopt.transform.constants import bind_constants, split_constants
 
 MODULE_FILE = "module.json"
@@ -42,6 +43,6 @@ def read_module(folder: Path, weights: Path | None = None) -> tvm.IRModule:
         folder: Folder of the module.
         weights: Folder of its weights; None is the same one.
     """
-    mod = tvm.ir.load_json((folder / MODULE_FILE).read_text())
+    mod = load_saved((folder / MODULE_FILE).read_text())
     params = tvm.runtime.load_param_dict(((weights or folder) / PARAMS_FILE).read_bytes())
     return bind_constants(mod, dict(params.items()))

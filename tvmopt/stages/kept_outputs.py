@@ -1,0 +1,69 @@
+"""Outputs of the float model that earlier stages of the same command have computed.
+
+Each trial of a search compares its model with the float model on the same samples, where ONNX
+Runtime takes more time than the compiled model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tvmopt import command_cache
+from tvmopt.digest import sha256_file
+from tvmopt.stages.float_session import FloatModelCall
+
+# Of outputs that one stage keeps.
+_MOST_BYTES = 2**28
+
+
+def with_kept_outputs(
+    compute: Callable[[dict[str, np.ndarray]], list[np.ndarray]], model: Path
+) -> FloatModelCall:
+    """Return ``compute``, which is not called again for equal inputs within a command.
+
+    Args:
+        compute: Computes the outputs of the float model; for accuracy, not to be timed.
+        model: Its file.
+    """
+    folder = command_cache.folder("float-outputs")
+    if folder is None:
+        return compute
+    model_digest, left = sha256_file(model), _MOST_BYTES
+
+    def outputs(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        nonlocal left
+        path = folder / f"{_digest(model_digest, inputs)}.npz"
+        if (known := _read(path)) is not None:
+            return known
+        found = compute(inputs)
+        size = sum(output.nbytes for output in found)
+        if size <= left and not any(output.dtype.hasobject for output in found):
+            left -= size
+            new = path.with_suffix(f".{os.getpid()}")
+            with new.open("wb") as file:
+                np.savez(file, *found)
+            new.replace(path)
+        return found
+
+    return outputs
+
+
+def _digest(model_digest: str, inputs: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(model_digest.encode())
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> list[np.ndarray] | None:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return [found[f"arr_{number}"] for number in range(len(found.files))]
+    except FileNotFoundError:
+        return None
