@@ -428,3 +428,13 @@ def test_an_undecided_map_is_kept_and_said():
         "dtypes: of 2 layers 1 in int8, 1 in float32; undecided: 64 samples show a drop of 0.004, "
         "too few to tell with 95 % confidence; 98 would"
     )
+    unknown = dataclasses.replace(undecided, samples_to_decide=0)
+    assert _map_line(dataclasses.replace(found, dtype_maps=(plain, unknown))) == (
+        "dtypes: of 2 layers 1 in int8, 1 in float32; undecided: 64 samples show a drop of 0.004, "
+        "too few to tell with 95 % confidence"
+    )
+    unmeasured = dataclasses.replace(unknown, drop=0.0, samples=0)
+    assert _map_line(dataclasses.replace(found, dtype_maps=(plain, unmeasured))) == (
+        "dtypes: of 2 layers 1 in int8, 1 in float32; time ended before this map was measured: it "
+        "is chosen by its predicted loss"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import mlflow.artifacts
@@ -14,10 +15,12 @@ from mlflow.protos.databricks_pb2 import (
 )
 
 from tests.mlflow_runs import client_of
+from tests.tracking.records import CHOICES, record
 from tvmopt.errors import ConfigError
 from tvmopt.tracking.pipeline import profile, workflow
 from tvmopt.tracking.registry import versions
 from tvmopt.tracking.search import entry_points
+from tvmopt.tracking.search.finals import are_intact
 
 AWAY = MlflowException("the database is locked", TEMPORARILY_UNAVAILABLE)
 GONE = MlflowException("no such run", RESOURCE_DOES_NOT_EXIST)
@@ -80,3 +83,17 @@ def test_what_a_store_says_of_an_id_that_it_does_not_have(tmp_path, make_store):
     for run_id in ("", "no id at all", "0" * 32):
         version = SimpleNamespace(tags={"build_run": run_id})
         assert profile._tune_run(session, version) == ""
+
+
+_TRIAL = dataclasses.replace(
+    record(1, CHOICES[0], 2.0), stages={"convert": "1", "build": "2", "evaluate": "3"}
+)
+
+
+def test_a_trial_whose_run_is_gone_takes_no_part_in_the_last_round() -> None:
+    assert not are_intact(_session(GONE), _TRIAL)
+
+
+def test_a_store_that_does_not_answer_takes_no_trial_from_the_last_round() -> None:
+    with pytest.raises(MlflowException, match="the database is locked"):
+        are_intact(_session(AWAY), _TRIAL)

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tvmopt.search.declared import Declared
 
 _MOST_MEASURED = 1_000_000
-#: Key of the maps of dtypes in a space.
-DTYPE_MAPS = "dtype_maps"
+#: Name of the dimension of maps of dtypes, and its key in a space.
+DTYPE_MAP, DTYPE_MAPS = "dtype_map", "dtype_maps"
 
 
 class DtypeDimension(Dimension):
@@ -249,7 +249,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         applies_to=("int8",),
     ),
     DtypeMapDimension(
-        "dtype_map",
+        DTYPE_MAP,
         DTYPE_MAPS,
         "map of dtypes of auto: the fastest that keeps the accuracy, or the next",
         tuple(map(str, range(NUMBERED_MAPS))),

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tvmopt.choices import AUTO
+from tvmopt.search.dimensions import DTYPE_MAP
 from tvmopt.search.space import Variant
 from tvmopt.search.tried import Tried
-
-_MAP = "dtype_map"
 
 
 def following_maps(tried: Iterable[Tried], untried: Sequence[Variant]) -> list[Variant]:
@@ -32,4 +31,4 @@ def without_later_maps(tried: Iterable[Tried], untried: Iterable[Variant]) -> li
 
 def _number(variant: Variant) -> int:
     """Return the number of a variant's map."""
-    return int(dict(variant.further).get(_MAP, 0))
+    return int(dict(variant.further).get(DTYPE_MAP, 0))

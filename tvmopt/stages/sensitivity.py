@@ -124,18 +124,25 @@ def _map_line(found: Sensitivity) -> str:
     layers = len({cost.index for cost in found.costs})
     counts = [f"{chosen.dtypes.count(d)} in {d}" for d in found.dtypes if d in chosen.dtypes]
     counts.append(f"{layers - len(chosen.layers)} in float32")
-    assumed = ""
+    return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}{_doubt(chosen)}"
+
+
+def _doubt(chosen: DtypeMap) -> str:
+    """Return why it is not sure that a map keeps the accuracy, as the end of a line; or nothing."""
+    if chosen.is_undecided and chosen.samples == 0:
+        return "; time ended before this map was measured: it is chosen by its predicted loss"
     if chosen.is_assumed:
-        assumed = (
+        return (
             f"; time ended before a map was shown to keep the accuracy: this one is chosen by its "
             f"predicted loss and {chosen.samples} samples"
         )
     if chosen.is_undecided:
-        assumed = (
+        enough = f"; {chosen.samples_to_decide} would" if chosen.samples_to_decide else ""
+        return (
             f"; undecided: {chosen.samples} samples show a drop of {chosen.drop:.2g}, too few to "
-            f"tell with 95 % confidence; {chosen.samples_to_decide} would"
+            f"tell with 95 % confidence{enough}"
         )
-    return f"dtypes: of {layers} layers {', '.join(counts)}{_losses(chosen)}{assumed}"
+    return ""
 
 
 def _losses(found: SkipSet | DtypeMap) -> str:

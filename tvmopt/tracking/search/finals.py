@@ -26,6 +26,7 @@ from tvmopt.tracking.pipeline.entry import MEASURED_TAGS
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import add_torch_peer, plan_stage
 from tvmopt.tracking.registry.promotion import champion_of
+from tvmopt.tracking.store.missing import is_missing
 from tvmopt.tracking.store.stage_run import Session, StageOutput, run_stage
 from tvmopt.tracking.store.trust import are_usable, checked_artifacts
 
@@ -33,6 +34,8 @@ _MOST = 8
 _NEAR = 1.25
 _MEMORY_SHARE = 0.8  # of a GPU's memory, for all finalists; the champion and CUDA take the rest
 _TIMES_REPEATS = 5  # the last round decides between the best, so its intervals are to be narrow
+# Stages whose artifacts the round reads.
+_READ = ("convert", "build", "evaluate")
 CHAMPION = "the champion so far"
 
 
@@ -200,14 +203,23 @@ def stage_output(session: Session, run_id: str, stage: str) -> StageOutput:
 
 
 def are_intact(session: Session, record: Record) -> bool:
-    """Return whether a trial's artifacts are intact; they are verified again before use."""
+    """Return whether a trial's artifacts are intact; they are verified again before use.
+
+    Raises:
+        MlflowException: When the tracking store does not answer.
+    """
     client = session.client
     try:
-        return all(
-            are_usable(client, client.get_run(record.stages[stage]), stage, session.work_dir)
-            for stage in ("convert", "build", "evaluate")
-        )
-    except (MlflowException, KeyError):
+        runs = {stage: client.get_run(record.stages[stage]) for stage in _READ}
+    except KeyError:
+        return False
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        return False
+    try:
+        return all(are_usable(client, run, stage, session.work_dir) for stage, run in runs.items())
+    except MlflowException:  # the artifacts of a run that is there are gone
         return False
 
 
