@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tvmopt import errors
+from tvmopt import command_cache, errors
 from tvmopt.cli import command_line
 from tvmopt.cli.commands import function as find_function
 from tvmopt.errors import ConfigError, ModelError, TvmoptError
@@ -148,6 +148,21 @@ def test_exit_codes(monkeypatch, capsys, raised, code, line):
         command_line.run("main", lambda: function)
     assert exited.value.code == code
     assert capsys.readouterr().err == line
+
+
+def test_stages_of_a_command_share_a_folder_that_goes_with_it(monkeypatch):
+    found = []
+
+    def function(**values):
+        found.append(command_cache.folder("kind"))
+        assert found[0].is_dir()
+
+    monkeypatch.setattr("sys.argv", ["main"])
+    with pytest.raises(SystemExit) as exited:
+        command_line.run("main", lambda: function)
+    assert exited.value.code == 0
+    assert not found[0].exists()
+    assert command_cache.folder("kind") is None
 
 
 @pytest.mark.alone

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tvmopt import errors, host
+from tvmopt import command_cache, errors, host
 from tvmopt.errors import LimitError, ModelError, StageFailedError, TvmoptError
 from tvmopt.stages.launch import launch
 
@@ -195,6 +195,14 @@ def test_environment_of_the_child(launched, tmp_path, monkeypatch):
     assert "MLFLOW_RUN_ID" not in env
     assert "secret" not in "".join(env.values())
     assert env["TVM_NUM_THREADS"] == "3"
+
+
+def test_stages_of_a_command_share_a_folder(launched, tmp_path):
+    file = "from tvmopt import command_cache\nfile = command_cache.folder('kind') / 'file'\n"
+    with command_cache.shared_in(tmp_path / "shared"):
+        launched(file + "file.write_text('of the first stage')\n" + OK)
+        launched(file + "assert file.read_text() == 'of the first stage'\n" + OK)
+    launched("from tvmopt import command_cache\nassert not command_cache.folder('kind')\n" + OK)
 
 
 def test_package_is_found_from_any_folder(launched, tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def write_kernels(
 def _write_all(
     kernels: Sequence[KernelFunction], target: Target, pipeline: str, folder: Path
 ) -> None:
-    known = KeptResults("objects", f"{target} {pipeline}")
+    known = KeptResults("objects", str(target), pipeline)
     for kernel in kernels:
         path, structure = folder / f"{kernel.symbol}.o", Structure(kernel.func, None)
         if (content := known.find(structure)) is not None:

@@ -31,7 +31,7 @@ def modelled_cycles(lowered: tvm.IRModule, arch: Arch) -> float:
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, count)
     total = 0.0
-    known = KeptResults("cycles", f"{arch} {arch.cost_parameters}")
+    known = KeptResults("cycles", arch, arch.cost_parameters)
     for var, func in lowered.functions_items():
         if isinstance(func, tirx.PrimFunc) and calls[var.name_hint]:
             structure = Structure(func, None)

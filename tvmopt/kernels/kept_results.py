@@ -20,11 +20,11 @@ class KeptResults:
 
     Args:
         kind: What they are.
-        about: What they depend on beside the function, in words.
+        about: What they depend on beside the function; the same ``repr`` in each process.
     """
 
-    def __init__(self, kind: str, about: str) -> None:
-        self._folder = command_cache.folder(f"{kind}-{sha256_text(about)[:16]}")
+    def __init__(self, kind: str, *about: object) -> None:
+        self._folder = command_cache.folder(f"{kind}-{sha256_text(repr(about))[:16]}")
 
     def find(self, structure: Structure[Any]) -> Any | None:
         """Return the result for a function of equal structure; None where there is none."""

@@ -91,7 +91,7 @@ def _scheduled(
     numbers: dict[ScheduleKey, int] = {}
     order = [numbers.setdefault(schedule_key(func, arch), len(numbers)) for func in funcs]
     keys = list(numbers)
-    kept = KeptResults("schedules", f"{arch} {arch.cost_parameters}")
+    kept = KeptResults("schedules", arch, arch.cost_parameters)
     known = {n: kernel for n, key in enumerate(keys) if (kernel := _known(key, kept))}
     missing = [n for n in range(len(keys)) if n not in known]
     made = _made([keys[n][0] for n in missing], arch, backend, kept)
