@@ -25,12 +25,13 @@ PROJECT, DATA = _CONFIG["project"], _CONFIG["tool"]["setuptools"]["package-data"
 
 # Total order of the rooms: a room imports only rooms above its own line.
 ROOMS = [
-    "printable", "errors", "markdown", "spreadsheet", "chart", "host", "versions", "process",
-    "forked", "link", "device", "choices", "skip_layers", "plain_yaml", "metrics", "parameters",
-    "digest", "row_order", "compare", "random_inputs", "scratch", "command_cache", "nncf_import",
-    "kernels", "runtime", "transform", "frontend", "remote", "measure", "config", "tune",
-    "fast_tuning", "codegen", "build", "evaluate", "quantize", "profile", "exporters", "stages",
-    "api", "search", "tracking", "workflow", "doctor", "cli", "__main__",
+    "printable", "errors", "markdown", "spreadsheet", "chart", "environment", "host",
+    "versions", "process", "forked", "link", "device", "choices", "skip_layers", "plain_yaml",
+    "metrics", "parameters", "digest", "row_order", "compare", "random_inputs", "scratch",
+    "command_cache", "nncf_import", "kernels", "runtime", "transform", "frontend", "remote",
+    "measure", "config", "tune", "fast_tuning", "codegen", "build", "evaluate", "quantize",
+    "profile", "exporters", "stages", "api", "search", "tracking", "workflow", "doctor", "cli",
+    "__main__",
 ]  # fmt: skip
 _PACKED_FOLDERS = {"c", "examples", "native", "profile", "report"}
 PLACE = {room: place for place, room in enumerate(ROOMS)}

@@ -12,21 +12,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tvmopt.environment import variable
+
 _VARIABLE = "TVMOPT_COMMAND_CACHE"
 
 
 @contextlib.contextmanager
 def shared_in(parent: Path) -> Iterator[None]:
     """Let this process and its children share a folder in ``parent``, which the caller removes."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(parent / "command-cache")
-    try:
+    with variable(_VARIABLE, str(parent / "command-cache")):
         yield
-    finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
 
 
 def folder(kind: str) -> Path | None:
@@ -41,3 +36,15 @@ def folder(kind: str) -> Path | None:
     path = Path(root) / kind
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield where to write a file; it is ``path`` when it is complete, as other processes read it.
+
+    Args:
+        path: The file, in a folder of :func:`folder`.
+    """
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    yield new
+    new.replace(path)

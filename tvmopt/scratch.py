@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tvmopt.environment import variable
+
 PREFIX = "tvmopt-"
 PULL_PREFIX = ".tvmopt-pull-"
 #: Beside a SQLite store: its file until the schema is complete.
@@ -54,17 +56,12 @@ def own_temporary_folder() -> Iterator[Path]:
     """
     parent = Path(tempfile.gettempdir())
     sweep(parent)
-    before = os.environ.get(_VARIABLE)
-    with scratch_folder(parent=parent) as folder:
-        os.environ[_VARIABLE] = tempfile.tempdir = str(folder)
+    with scratch_folder(parent=parent) as folder, variable(_VARIABLE, str(folder)):
+        tempfile.tempdir = str(folder)
         try:
             yield folder
         finally:
             tempfile.tempdir = None
-            if before is None:
-                del os.environ[_VARIABLE]
-            else:
-                os.environ[_VARIABLE] = before
 
 
 def sweep(parent: Path, prefix: str = PREFIX) -> list[Path]:

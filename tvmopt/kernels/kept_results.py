@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import tvm
@@ -43,6 +42,6 @@ class KeptResults:
         """Keep a result that JSON can hold."""
         if self._folder is None:
             return
-        new = self._folder / f"{structure.name}.{os.getpid()}"
-        new.write_text(json.dumps({"func": tvm.ir.save_json(structure.func), "result": result}))
-        new.replace(self._folder / f"{structure.name}.json")
+        text = json.dumps({"func": tvm.ir.save_json(structure.func), "result": result})
+        with command_cache.whole_file(self._folder / f"{structure.name}.json") as file:
+            file.write_text(text)

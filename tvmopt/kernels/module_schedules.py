@@ -95,8 +95,8 @@ def _scheduled(
     known = {n: kernel for n, key in enumerate(keys) if (kernel := _known(key, kept))}
     missing = [n for n in range(len(keys)) if n not in known]
     made = _made([keys[n][0] for n in missing], arch, backend, kept)
-    for n, kernel in zip(missing, made, strict=True):
-        known[n] = _kernels[keys[n]] = kernel
+    known |= zip(missing, made, strict=True)
+    _kernels.update((keys[n], kernel) for n, kernel in known.items())
     while len(_kernels) > KEPT:
         _kernels.popitem(last=False)
     return [known[n] for n in order]

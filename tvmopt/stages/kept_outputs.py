@@ -7,8 +7,7 @@ Runtime takes more time than the compiled model.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,7 @@ from tvmopt.stages.float_session import FloatModelCall
 _MOST_BYTES = 2**28
 
 
-def with_kept_outputs(
-    compute: Callable[[dict[str, np.ndarray]], list[np.ndarray]], model: Path
-) -> FloatModelCall:
+def with_kept_outputs(compute: FloatModelCall, model: Path) -> FloatModelCall:
     """Return ``compute``, which is not called again for equal inputs within a command.
 
     Args:
@@ -44,10 +41,8 @@ def with_kept_outputs(
         size = sum(output.nbytes for output in found)
         if size <= left and not any(output.dtype.hasobject for output in found):
             left -= size
-            new = path.with_suffix(f".{os.getpid()}")
-            with new.open("wb") as file:
+            with command_cache.whole_file(path) as new, new.open("wb") as file:
                 np.savez(file, *found)
-            new.replace(path)
         return found
 
     return outputs

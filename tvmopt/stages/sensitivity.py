@@ -129,20 +129,20 @@ def _map_line(found: Sensitivity) -> str:
 
 def _doubt(chosen: DtypeMap) -> str:
     """Return why it is not sure that a map keeps the accuracy, as the end of a line; or nothing."""
-    if chosen.is_undecided and chosen.samples == 0:
-        return "; time ended before this map was measured: it is chosen by its predicted loss"
     if chosen.is_assumed:
         return (
             f"; time ended before a map was shown to keep the accuracy: this one is chosen by its "
             f"predicted loss and {chosen.samples} samples"
         )
-    if chosen.is_undecided:
-        enough = f"; {chosen.samples_to_decide} would" if chosen.samples_to_decide else ""
-        return (
-            f"; undecided: {chosen.samples} samples show a drop of {chosen.drop:.2g}, too few to "
-            f"tell with 95 % confidence{enough}"
-        )
-    return ""
+    if not chosen.is_undecided:
+        return ""
+    if chosen.samples == 0:
+        return "; time ended before this map was measured: it is chosen by its predicted loss"
+    enough = f"; {chosen.samples_to_decide} would" if chosen.samples_to_decide else ""
+    return (
+        f"; undecided: {chosen.samples} samples show a drop of {chosen.drop:.2g}, too few to "
+        f"tell with 95 % confidence{enough}"
+    )
 
 
 def _losses(found: SkipSet | DtypeMap) -> str:

@@ -13,9 +13,9 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 
 from tvmopt.device.cuda import CudaArch
+from tvmopt.environment import variable
 from tvmopt.errors import BuildError, EnvironmentSetupError
 from tvmopt.kernels.cuda.toolchain.fast_nvcc import LeanError, lean_compiler
 from tvmopt.versions import installed
@@ -103,7 +103,8 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
         with contextlib.suppress(LeanError):  # nvcc below reports the error, if there is one
             return lean.cubin(source)
     try:
-        with _ENVIRONMENT, arch.to_tvm(), _exact_functions():
+        # else TVM passes --use_fast_math to nvcc
+        with _ENVIRONMENT, arch.to_tvm(), variable(_NO_FAST_MATH, "1"):
             code = compile_cuda(
                 source,
                 target_format="cubin",
@@ -123,19 +124,6 @@ def compile_cubin(source: str, arch: CudaArch) -> bytes:
 _FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
 _NO_FAST_MATH = "TVM_CUDA_NVCC_NO_FAST_MATH"
 _ENVIRONMENT = threading.Lock()  # kernels are compiled by several threads
-
-
-@contextlib.contextmanager
-def _exact_functions() -> Iterator[None]:
-    """Context in which TVM does not pass ``--use_fast_math`` to nvcc."""
-    before = os.environ.get(_NO_FAST_MATH)
-    os.environ[_NO_FAST_MATH] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_NO_FAST_MATH]
-        if before is not None:
-            os.environ[_NO_FAST_MATH] = before
 
 
 def _nvcc_options() -> tuple[str, ...]:
