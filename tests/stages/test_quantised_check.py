@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tvmopt.choices import LOW_DTYPES
-from tvmopt.compare import QUANTISED_TOLERANCE, model_tolerance
+from tvmopt.compare import QUANTISED_TOLERANCE, deviation, model_tolerance
 from tvmopt.errors import AccuracyError
 from tvmopt.stages.check import Criteria, Trial, check_conversion
-from tvmopt.stages.convert_check import library_tolerance
+from tvmopt.stages.convert_check import library_tolerance, with_room_for
 
 _RNG = np.random.default_rng(0)
 _FLOAT = _RNG.standard_normal((1, 1000)).astype(np.float32)
@@ -49,3 +49,17 @@ def test_a_float_conversion_has_one_tolerance():
 @pytest.mark.parametrize("dtype", LOW_DTYPES)
 def test_the_library_of_a_rounded_model_may_round_otherwise_than_that_of_the_check(dtype):
     assert library_tolerance(dtype).limit >= 0.01
+
+
+def test_two_libraries_of_a_model_with_errors_may_deviate_by_both():
+    one, other = _FLOAT + 0.15 * _NOISE[0], _FLOAT + 0.15 * _NOISE[1]
+    room = with_room_for(QUANTISED_TOLERANCE, [one], [_FLOAT])
+    assert room.measure == "rms"
+    assert deviation(other, one, "rms") <= room.limit < 0.3
+    assert deviation(_FLOAT + 0.3 * _NOISE[1], one, "rms") > room.limit
+
+
+@pytest.mark.parametrize("error", [0.05, np.nan])
+def test_the_tolerance_stays_where_errors_are_small_or_not_finite(error):
+    outputs = [_FLOAT, _FLOAT + error * _NOISE[0]]
+    assert with_room_for(QUANTISED_TOLERANCE, outputs, [_FLOAT, _FLOAT]) == QUANTISED_TOLERANCE

@@ -41,8 +41,8 @@ CALIBRATION = Share(0.1, 10.0)
 ANALYSIS = Share(0.1, 10.0)
 #: The accuracy of every other trial; without a budget all of the data is seen.
 TRIAL_ACCURACY = Share(0.02, 2.0)
-#: The latency of each contender in the last round.
-FINALS_LATENCY = Share(0.01, 1.0, 10.0)
+#: Of the last round: the latency of each contender, and again the accuracy of the first one.
+FINALS_MEASUREMENT = Share(0.008, 1.0, 10.0)
 #: Last round, registration and report.
 ENDING = Share(0.1, 0.0, 90.0)
 #: Multiple of its share at which a stage that bounds its own time is stopped all the same.

@@ -28,7 +28,7 @@ from tvmopt.stages.lower_network import lower_network
 from tvmopt.transform.fallback import has_winograd
 from tvmopt.transform.lower import lower
 
-_AS_CLOSE = 1.1
+AS_CLOSE = 1.1
 """Error of a compiled quantised model over ONNX Runtime's that chance rounding explains."""
 
 # A segment for ONNX Runtime that refuses its inputs raises ConfigError.
@@ -208,7 +208,7 @@ def _check_same(
         for actual, same, plain in zip(got, expected, trial.expected, strict=True):
             apart = deviation(actual, same, tolerance.measure)
             errors = [deviation(side, plain, tolerance.measure) for side in (actual, same)]
-            most = max(_AS_CLOSE * errors[1], errors[1] + tolerance.limit)
+            most = max(AS_CLOSE * errors[1], errors[1] + tolerance.limit)
             if apart > tolerance.limit and not errors[0] <= most < np.inf:
                 raise
             worst = max(worst, apart)

@@ -224,7 +224,7 @@ def _convert_size(
     write_changes(out_dir / CHANGES_FILE, converted)
     own = None if import_.is_foreign else findings
     write_golden(out_dir, read.trials[-1].inputs, check.golden_outputs(own))
-    check.signature().write(out_dir)
+    check.signature(own).write(out_dir)
     progress(5, 5, "done")
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx
 import tvm
 
-from tvmopt.compare import QUANTISED_TOLERANCE, Tolerance, model_tolerance
+from tvmopt.compare import QUANTISED_TOLERANCE, Tolerance, deviation, model_tolerance
 from tvmopt.device import dtypes
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import TVM_ERRORS, AccuracyError, ModelError, last_line
@@ -17,7 +19,15 @@ from tvmopt.frontend.external import graphs
 from tvmopt.frontend.reference import Reference, in_any_order, loses_nan, tolerance_for
 from tvmopt.kernels.recurrence import GATES
 from tvmopt.quantize import is_quantized
-from tvmopt.stages.check import Criteria, Findings, Run, Trial, check_conversion, first_bad_layer
+from tvmopt.stages.check import (
+    AS_CLOSE,
+    Criteria,
+    Findings,
+    Run,
+    Trial,
+    check_conversion,
+    first_bad_layer,
+)
 from tvmopt.stages.float_model import FloatModel
 from tvmopt.stages.non_finite import NonFinite, compare_non_finite
 from tvmopt.stages.signature import Signature
@@ -104,25 +114,42 @@ class Check:
         In another dtype, the compiled module's own outputs, where it ran.
         """
         golden = self._model.trials[-1]
-        if findings is not None and self.signature().is_rounded:
+        if findings is not None and self.signature(findings).is_rounded:
             return findings.outputs
         is_float = self._exact is self._model.reference
         return golden.expected if is_float else self._exact(golden.inputs)
 
-    def signature(self) -> Signature:
-        """Return the signature of the converted model."""
+    def signature(self, findings: Findings | None) -> Signature:
+        """Return the signature of the converted model.
+
+        Args:
+            findings: Of the check, where the compiled module ran.
+        """
         return Signature(
             inputs=self._model.inputs,
             outputs=self._model.outputs,
             random_inputs=self._model.random_inputs,
-            tolerance=self._criteria.tolerance
-            or in_any_order(self._source, library_tolerance(self._dtype)),
+            tolerance=self._golden_tolerance(findings),
             min_cosine=self._criteria.min_cosine,
             dtype=self._dtype,
             any_rows=self._model.any_rows,
             class_scores=self._model.class_scores,
             rounds_thresholds=self._rounds_thresholds,
         )
+
+    def _golden_tolerance(self, findings: Findings | None) -> Tolerance:
+        """Return the deviation from the golden outputs that a library may have.
+
+        Two right libraries round differently, and are as far apart as two errors of the size that
+        the check's library has, where that is more than the dtype's tolerance.
+        """
+        stated = self._criteria.tolerance or in_any_order(
+            self._source, library_tolerance(self._dtype)
+        )
+        golden = self._model.trials[-1]
+        if findings is None or self._dtype == "float32" or not golden.real:
+            return stated
+        return with_room_for(stated, findings.outputs, golden.expected)
 
 
 @contextlib.contextmanager
@@ -155,6 +182,24 @@ def library_tolerance(dtype: str) -> Tolerance:
     A model with int8 layers rounds to steps, also where its other layers are in 16 bits.
     """
     return QUANTISED_TOLERANCE if dtype == "int8" else model_tolerance(dtype)
+
+
+def with_room_for(
+    tolerance: Tolerance, outputs: Sequence[np.ndarray], exact: Sequence[np.ndarray]
+) -> Tolerance:
+    """Return a tolerance within which two independent errors of one size differ.
+
+    Args:
+        tolerance: The least tolerance.
+        outputs: Outputs with such an error.
+        exact: The outputs without it.
+    """
+    outputs = tolerance.in_order(outputs, exact)
+    errors = (deviation(a, e, tolerance.measure) for a, e in zip(outputs, exact, strict=True))
+    apart = AS_CLOSE * math.sqrt(2) * max(errors, default=0.0)
+    if not tolerance.limit < apart < math.inf:
+        return tolerance
+    return dataclasses.replace(tolerance, limit=apart)
 
 
 def _is_recurrent(model: onnx.ModelProto) -> bool:

@@ -14,7 +14,7 @@ from tvmopt.search.choose import FLOAT
 from tvmopt.search.effort import Effort
 from tvmopt.search.limits import HELDOUT_DROP, Limits, violation
 from tvmopt.search.records import Record
-from tvmopt.search.shares import FINALS_LATENCY, TRIAL_ACCURACY
+from tvmopt.search.shares import FINALS_MEASUREMENT
 from tvmopt.search.tried import FINISHED
 from tvmopt.search.verdict import Finalist
 from tvmopt.stages.build import BUNDLE_DIR
@@ -152,11 +152,12 @@ def measure_finals(
         inputs["data"], digests["data"] = request.data, request.data_digest
     add_torch_peer(request, inputs, digests)
     repeats = _TIMES_REPEATS * request.evaluate.repeats
+    share_s = FINALS_MEASUREMENT.seconds(budget_s)
     config: EvaluateConfig = dataclasses.replace(
         request.evaluate,
         repeats=repeats,
-        time_limit_s=min(request.evaluate.time_limit_s, FINALS_LATENCY.seconds(budget_s)),
-        accuracy_time_s=TRIAL_ACCURACY.seconds(budget_s) if budget_s else request.accuracy_time_s,
+        time_limit_s=min(request.evaluate.time_limit_s, share_s),
+        accuracy_time_s=share_s if budget_s else request.accuracy_time_s,
     )
     planned = plan_stage(request, "evaluate", config, digests, inputs, label="finals")
     measured = run_stage(session, planned)
