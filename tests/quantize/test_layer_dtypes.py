@@ -19,11 +19,11 @@ from tvmopt.quantize import Sensitivity, sensitivity
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.dtype_map import (
-    LOSS_IN_HASTE,
     DtypeMap,
     fastest,
     nth_map,
     number_after,
+    part_to_lose,
     whole_model_dtype,
 )
 from tvmopt.quantize.graph import Graph
@@ -124,14 +124,30 @@ def test_a_dtype_that_is_predicted_to_be_slower_than_float32_stays_slower():
 
 
 def test_a_numbered_map_has_half_the_error_power_of_the_one_before():
-    """After a refused map comes one of half the drop, by a quarter of the error power."""
+    """After a refused map comes one of at most 0.7 of its loss, after the second 0.5 of that."""
     losses = {3.0: 0.0006, 1.0: 0.01, 2.0: 0.003, 2.5: 0.0025, 9.0: 0.0}
     maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
-    assert [number_after(maps, n, LOSS_IN_HASTE) for n in range(5)] == [2, 2, 3, None, None]
+    assert [number_after(maps, n, 0.25) for n in range(5)] == [2, 2, 3, None, None]
     near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0024)]
-    assert [number_after(near, n, LOSS_IN_HASTE) for n in range(3)] == [2, 2, 3]
+    assert [number_after(near, n, 0.25) for n in range(3)] == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("drop", "is_last", "part"),
+    [
+        (0.012, False, 0.7),
+        (0.02, False, 0.5),
+        (0.5, False, 0.25),
+        (0.004, False, 0.7),  # held-out samples refused it
+        (-0.01, False, 0.7),
+        (0.0, False, 0.7),
+        (0.012, True, 0.25),
+    ],
+)
+def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, is_last, part):
+    assert part_to_lose(drop, 0.01, is_last=is_last) == pytest.approx(part)
 
 
 def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
@@ -144,11 +160,11 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
     maps = [assumed, unmeasured, measured, last]
     assert [nth_map(maps, n) for n in range(4)] == [assumed, measured, unmeasured, last]
-    assert number_after(maps, 0, LOSS_IN_HASTE) == 1
+    assert number_after(maps, 0, 0.25) == 1
     # Evaluation refused a map that had been measured to hold: another such one is no surer.
     shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
     assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
-    assert number_after([shown, unmeasured, measured, last], 0, LOSS_IN_HASTE) == 1
+    assert number_after([shown, unmeasured, measured, last], 0, 0.25) == 1
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -85,11 +86,21 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
     onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
     request = make_request(tmp_path / "m.onnx", dtype="int8", threads=1)
     pipeline = StagePipeline(mock.Mock(), request)
-    assert with_next_map(pipeline, 0.0) is None
+    assert with_next_map(pipeline, math.inf) is None
 
 
-@pytest.mark.parametrize(("left_s", "number"), [(0.0, 2), (19.0, 2), (21.0, 1)])
-def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, number):
+@pytest.mark.parametrize(
+    ("left_s", "drop", "number"),
+    [
+        (0.0, 0.012, 2),
+        (19.0, 0.012, 2),
+        (21.0, 0.012, 1),
+        (math.inf, 0.012, 1),
+        (21.0, 0.03, 2),
+        (21.0, 0.0, 1),  # held-out samples refused it
+    ],
+)
+def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, drop, number):
     plain = DtypeMap((), (), 9.0, 0.0, 1.0, None, 0.0, 9, True)
     maps = [plain] + [
         dataclasses.replace(plain, predicted_s=1.0 + n, predicted_loss=0.01 * 0.5**n)
@@ -103,9 +114,13 @@ def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, numb
     request = SimpleNamespace(
         asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=0)),
         needs_sensitivity=True,
+        max_accuracy_drop=0.01,
         changed=lambda dtype_map: dtype_map,
     )
     pipeline = SimpleNamespace(
-        request=request, outputs=outputs, session=None, run=lambda stage: mock.Mock()
+        request=request,
+        outputs=outputs,
+        session=None,
+        run=lambda stage: mock.Mock(metrics={"accuracy_drop": drop}),
     )
     assert with_next_map(pipeline, left_s) == number

@@ -7,12 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tvmopt.device import dtypes as dtype_table
 
-# Part of the predicted loss of a map, which the next one loses at most; and the one that is built
-# after a map was refused, where time is short for more conversions. The loss is an error power, and
-# a changed class takes an amplitude, its root: a quarter of the loss is half of the drop.
-LOSS_OF_NEXT, LOSS_IN_HASTE = 0.5, 0.25
+# Part of the predicted loss of a map that the next one loses at most, for each place. The first
+# ones are near: most refused maps lose little more than the limit. The last ones reach far.
+LOSS_OF_NEXT = (0.7, 0.7, 0.5, 0.5)
 #: Maps that the analysis measures and a search tries: the fastest, and those that follow it.
-NUMBERED_MAPS = 5
+NUMBERED_MAPS = 1 + len(LOSS_OF_NEXT)
+# Least part of the predicted loss of a refused map that is asked of the one to build after it. The
+# loss is an error power, and where many classes are close, a changed class takes an amplitude, its
+# root: a quarter of the loss is then half of the drop.
+_LEAST_PART = 0.25
 # Part of the time of a map that meets the bar, at which one that is undecided is taken.
 _WORTH_A_DOUBT = 0.9
 
@@ -91,13 +94,30 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
     """Return the fastest map, or the one that comes ``number`` places behind it.
 
     Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
-    fastest of at most half the predicted loss; or that was measured to meet the bar, if the refused
-    one was not. float32 is the last.
+    fastest of at most a part of the predicted loss; or that was measured to meet the bar, if the
+    refused one was not. float32 is the last.
     """
     found = fastest(maps)
-    for _ in range(number):
-        found = fastest([m for m in maps if _may_follow(m, found, LOSS_OF_NEXT)])
+    for part in [*LOSS_OF_NEXT, *[LOSS_OF_NEXT[-1]] * number][:number]:
+        found = fastest([m for m in maps if _may_follow(m, found, part)])
     return found
+
+
+def part_to_lose(drop: float, max_drop: float, *, is_last: bool) -> float:
+    """Return the part of a refused map's predicted loss that the map to build next may have.
+
+    Drops are taken to be in proportion to the loss. Held-out samples may have refused a map whose
+    drop in evaluation is within the limit.
+
+    Args:
+        drop: The refused map's drop in evaluation.
+        max_drop: The limit.
+        is_last: Whether no other map can be built after it.
+    """
+    if is_last:
+        return _LEAST_PART
+    part = max_drop / drop if drop > 0 else 1.0
+    return min(LOSS_OF_NEXT[0], max(_LEAST_PART, part))
 
 
 def number_after(maps: Sequence[DtypeMap], refused: int, loss: float) -> int | None:
@@ -109,7 +129,7 @@ def number_after(maps: Sequence[DtypeMap], refused: int, loss: float) -> int | N
     Args:
         maps: The maps.
         refused: Number of the refused map, as of :func:`nth_map`.
-        loss: The part. A quarter of the loss is half of the drop.
+        loss: The part, see :func:`part_to_lose`.
     """
     before = nth_map(maps, refused)
     for number in range(refused + 1, refused + len(maps)):

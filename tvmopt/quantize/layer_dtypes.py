@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
-from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, NUMBERED_MAPS, DtypeMap, fastest
+from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
@@ -99,12 +99,13 @@ def _measure_further(
 
     Evaluation judges them on other samples, so they need not be shown to meet the bar here.
     """
-    most = LOSS_OF_NEXT * fastest(measure.found).predicted_loss
-    for _ in range(NUMBERED_MAPS - 1):
+    loss = fastest(measure.found).predicted_loss
+    for part in LOSS_OF_NEXT:
+        most = part * loss
         following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
         if not any(following):
             return
-        most = LOSS_OF_NEXT * measure.offer(following, deadline).predicted_loss
+        loss = measure.offer(following, deadline).predicted_loss
 
 
 def _search(

@@ -3,19 +3,19 @@
 The sensitivity stage judges a map on few samples, so evaluation may refuse what it took. The
 analysis has measured slower and more accurate maps, too: conversion goes on with one of them,
 instead of leaving the user without a model. Where the time budget is enough for two more, that is
-the next map, of half the predicted loss; else the fastest one that is expected to lose half as
-much.
+the fastest one whose predicted loss is as much smaller as the drop in evaluation is to be; else one
+of a quarter of the loss.
 """
 
 from __future__ import annotations
 
 from tvmopt.choices import AUTO
-from tvmopt.quantize.dtype_map import LOSS_IN_HASTE, LOSS_OF_NEXT, number_after
+from tvmopt.quantize.dtype_map import number_after, part_to_lose
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
 _KEPT = ("calibrate", "sensitivity")
-_ENOUGH = 2.0  # times the seconds of a map, that are to be left for one of half the predicted loss
+_ENOUGH = 2.0  # times the seconds of a map, that are to be left so that another one can follow
 
 
 def with_next_map(pipeline: StagePipeline, left_s: float) -> StagePipeline | None:
@@ -23,15 +23,16 @@ def with_next_map(pipeline: StagePipeline, left_s: float) -> StagePipeline | Non
 
     Args:
         pipeline: It has run the sensitivity stage, if the request needs it.
-        left_s: Seconds that are left of the time budget; 0 without one.
+        left_s: Seconds that are left of the time budget; infinite without one.
     """
     request = pipeline.request
     if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
     spent_s = sum(output.busy_s for output in pipeline.outputs if output.stage not in _KEPT)
-    is_enough = left_s > 0 and left_s >= _ENOUGH * spent_s
-    loss = LOSS_OF_NEXT if is_enough else LOSS_IN_HASTE
+    is_enough = left_s >= _ENOUGH * spent_s
+    drop = pipeline.run("evaluate").metrics["accuracy_drop"]
+    loss = part_to_lose(drop, request.max_accuracy_drop, is_last=not is_enough)
     number = number_after(found.dtype_maps, request.asked.conversion.dtype_map, loss)
     if number is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -111,7 +112,7 @@ def main(command: commands.MainCommand) -> MainResult:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            left_s = max(0.0, budget_s - (time.monotonic() - began))
+            left_s = budget_s - (time.monotonic() - began) if budget_s else math.inf
             following = with_next_map(pipeline, left_s)
             if following is None:
                 break
