@@ -25,7 +25,7 @@ def test_few_samples_show_the_rate_of_many(noise, softmax) -> None:
     many.add(*map(np.concatenate, _scores(rng, 20000, noise)))
     rate = 1 - many.with_margin
     found = []
-    for _ in range(12):
+    for _ in range(160):
         got, want = _scores(rng, 64, noise)
         if softmax:
             got, want = ([np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in side]
@@ -36,6 +36,22 @@ def test_few_samples_show_the_rate_of_many(noise, softmax) -> None:
     assert np.mean(found) == pytest.approx(rate, rel=0.35, abs=5e-4)
     # A count of 64 rows has a standard deviation of sqrt(rate / 64).
     assert np.std(found) < 0.7 * np.sqrt(rate / 64) + 5e-4
+
+
+def test_errors_may_be_larger_where_a_class_is_active() -> None:
+    """As they are in networks: errors by class, from rows of other classes, would be too small."""
+    rng = np.random.default_rng(5)
+
+    def scores(count):
+        want = rng.standard_normal((count, 200)).astype(np.float32)
+        size = 0.01 + 0.1 * np.maximum(0.0, want - 1.5)
+        return want + size.astype(np.float32) * rng.standard_normal(want.shape).astype("f"), want
+
+    many = Agreement()
+    many.add(*scores(20000))
+    found = [excess(expected_disagreement(*([x] for x in scores(128))).mean(axis=0))
+             for _ in range(24)]  # fmt: skip
+    assert np.mean(found) == pytest.approx(1 - many.with_margin, rel=0.1)
 
 
 def test_equal_scores_lose_nothing_and_nan_loses_all() -> None:
