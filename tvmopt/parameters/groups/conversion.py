@@ -40,7 +40,7 @@ class ConversionParameters(Group):
     dtype_map: int = parameter(
         0,
         "auto: which map of dtypes: 0: the fastest that is found to keep max_accuracy_drop; n: the "
-        "fastest whose predicted loss is a part (at most 0.7) of that of map n - 1",
+        "fastest whose predicted loss is a part (at most 0.8) of that of map n - 1",
         least=0,
         most=99,
     )
