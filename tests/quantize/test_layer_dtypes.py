@@ -156,7 +156,7 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     unmeasured = dataclasses.replace(
         _map(2.0, holds=False), predicted_loss=0.001, is_undecided=True, samples=0
     )
-    measured = dataclasses.replace(_map(1.9), predicted_loss=0.003, samples=40)
+    measured = dataclasses.replace(_map(1.9), predicted_loss=0.0035, samples=40)
     last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
     maps = [assumed, unmeasured, measured, last]
     assert [nth_map(maps, n) for n in range(4)] == [assumed, measured, unmeasured, last]
