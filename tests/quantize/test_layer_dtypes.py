@@ -23,7 +23,6 @@ from tvmopt.quantize.dtype_map import (
     fastest,
     nth_map,
     number_after,
-    part_to_lose,
     whole_model_dtype,
 )
 from tvmopt.quantize.graph import Graph
@@ -129,25 +128,32 @@ def test_a_numbered_map_has_half_the_error_power_of_the_one_before():
     maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
-    assert [number_after(maps, n, 0.25) for n in range(5)] == [2, 2, 3, None, None]
+    assert [_last_after(maps, n) for n in range(5)] == [2, 2, 3, None, None]
     near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0024)]
-    assert [number_after(near, n, 0.25) for n in range(3)] == [2, 2, 3]
+    assert [_last_after(near, n) for n in range(3)] == [2, 2, 3]
+
+
+def _last_after(maps, refused):
+    return number_after(maps, refused, 0.012, 0.01, is_last=True)
 
 
 @pytest.mark.parametrize(
-    ("drop", "is_last", "part"),
+    ("drop", "is_last", "number"),
     [
-        (0.012, False, 0.8),
-        (0.02, False, 0.5),
-        (0.5, False, 0.25),
-        (0.004, False, 0.8),  # held-out samples refused it
-        (-0.01, False, 0.8),
-        (0.0, False, 0.8),
-        (0.012, True, 0.25),
+        (0.012, False, 1),
+        (0.016, False, 2),
+        (0.02, False, 3),
+        (0.5, False, 4),
+        (0.004, False, 1),  # held-out samples refused it
+        (-0.01, False, 1),
+        (0.0, False, 1),
+        (0.012, True, 4),
     ],
 )
-def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, is_last, part):
-    assert part_to_lose(drop, 0.01, is_last=is_last) == pytest.approx(part)
+def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, is_last, number):
+    losses = (0.1, 0.08, 0.06, 0.036, 0.0126, 0.0)
+    maps = [dataclasses.replace(_map(1.0 + n), predicted_loss=x) for n, x in enumerate(losses)]
+    assert number_after(maps, 0, drop, 0.01, is_last=is_last) == number
 
 
 def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
@@ -160,11 +166,16 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
     maps = [assumed, unmeasured, measured, last]
     assert [nth_map(maps, n) for n in range(4)] == [assumed, measured, unmeasured, last]
-    assert number_after(maps, 0, 0.25) == 1
+    assert _last_after(maps, 0) == 1
+    # Where another map can follow, a near one that was not measured is tried before.
+    near = dataclasses.replace(unmeasured, predicted_s=1.5, predicted_loss=0.0032)
+    assert [nth_map([*maps, near], n) for n in range(4)] == [assumed, near, measured, unmeasured]
+    assert number_after([*maps, near], 0, 0.011, 0.01, is_last=False) == 1
+    assert _last_after([*maps, near], 0) == 2
     # Evaluation refused a map that had been measured to hold: another such one is no surer.
     shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
     assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
-    assert number_after([shown, unmeasured, measured, last], 0, 0.25) == 1
+    assert _last_after([shown, unmeasured, measured, last], 0) == 1
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -90,62 +90,62 @@ def fastest(maps: Sequence[DtypeMap]) -> DtypeMap:
     return _least(undecided)
 
 
-def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
-    """Return the fastest map, or the one that comes ``number`` places behind it.
+def in_order(maps: Sequence[DtypeMap]) -> list[DtypeMap]:
+    """Return the maps to try one after the other, the fastest first and float32 last.
 
     Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
     fastest of at most a part of the predicted loss; or that was measured to meet the bar, if the
-    refused one was not. float32 is the last.
+    refused one was not.
     """
-    found = fastest(maps)
-    for part in [*LOSS_OF_NEXT, *[LOSS_OF_NEXT[-1]] * number][:number]:
-        found = fastest([m for m in maps if _may_follow(m, found, part)])
+    found, left = [fastest(maps)], list(maps)
+    while found[-1].predicted_loss > 0:
+        part = LOSS_OF_NEXT[min(len(found), len(LOSS_OF_NEXT)) - 1]
+        left = [m for m in left if m != found[-1]]
+        found.append(fastest([m for m in left if _may_follow(m, found[-1], part)]))
     return found
 
 
-def part_to_lose(drop: float, max_drop: float, *, is_last: bool) -> float:
-    """Return the part of a refused map's predicted loss that the map to build next may have.
-
-    Drops are taken to be in proportion to the loss. Held-out samples may have refused a map whose
-    drop in evaluation is within the limit.
-
-    Args:
-        drop: The refused map's drop in evaluation.
-        max_drop: The limit.
-        is_last: Whether no other map can be built after it.
-    """
-    if is_last:
-        return _LEAST_PART
-    part = max_drop / drop if drop > 0 else 1.0
-    return min(LOSS_OF_NEXT[0], max(_LEAST_PART, part))
+def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
+    """Return the map at a place of :func:`in_order`; behind the last one, the last."""
+    order = in_order(maps)
+    return order[min(number, len(order) - 1)]
 
 
-def number_after(maps: Sequence[DtypeMap], refused: int, loss: float) -> int | None:
+def number_after(
+    maps: Sequence[DtypeMap], refused: int, drop: float, max_drop: float, *, is_last: bool
+) -> int | None:
     """Return the number of the map to build after a refused one; None after the last.
 
-    It has at most a part of the predicted loss; or was measured to meet the bar, if the refused one
-    was not.
+    Its predicted loss is as much smaller as the drop is to be, to which it is taken to be in
+    proportion. Or the map was measured to meet the bar, and the refused one was not: where no other
+    map can be built after it, the first of these is taken.
 
     Args:
         maps: The maps.
         refused: Number of the refused map, as of :func:`nth_map`.
-        loss: The part, see :func:`part_to_lose`.
+        drop: The refused map's drop in evaluation. It may be within the limit: held-out samples
+            refuse maps, too.
+        max_drop: The limit.
+        is_last: Whether no other map can be built after it.
     """
-    before = nth_map(maps, refused)
-    for number in range(refused + 1, refused + len(maps)):
-        one = nth_map(maps, number)
-        if one == nth_map(maps, number - 1):
-            break
-        if _may_follow(one, before, loss):
-            return number
-    return None
+    order = in_order(maps)
+    before, after = order[min(refused, len(order) - 1)], [*enumerate(order)][refused + 1 :]
+    known = (number for number, one in after if _is_better_known(one, before))
+    if is_last and (found := next(known, None)) is not None:
+        return found
+    part = max_drop / drop if drop > 0 else 1.0
+    part = _LEAST_PART if is_last else min(LOSS_OF_NEXT[0], max(_LEAST_PART, part))
+    return next((number for number, one in after if _may_follow(one, before, part)), None)
 
 
-def _may_follow(one: DtypeMap, refused: DtypeMap, loss: float) -> bool:
-    if one.predicted_loss <= loss * refused.predicted_loss:
-        return True
-    is_better_known = one.holds and one.samples > 0 and not refused.holds
-    return is_better_known and one.predicted_loss < refused.predicted_loss
+def _may_follow(one: DtypeMap, refused: DtypeMap, part: float) -> bool:
+    is_smaller = one.predicted_loss <= part * refused.predicted_loss
+    return is_smaller or _is_better_known(one, refused)
+
+
+def _is_better_known(one: DtypeMap, refused: DtypeMap) -> bool:
+    """Return whether samples showed that a map meets the bar, and did not show it of the other."""
+    return one.holds and one.samples > 0 and not refused.holds
 
 
 def _least(maps: Sequence[DtypeMap]) -> DtypeMap:

@@ -4,13 +4,13 @@ The sensitivity stage judges a map on few samples, so evaluation may refuse what
 analysis has measured slower and more accurate maps, too: conversion goes on with one of them,
 instead of leaving the user without a model. Where the time budget is enough for two more, that is
 the fastest one whose predicted loss is as much smaller as the drop in evaluation is to be; else one
-of a quarter of the loss.
+that was measured to meet the bar, if the refused one was not, or one of a quarter of the loss.
 """
 
 from __future__ import annotations
 
 from tvmopt.choices import AUTO
-from tvmopt.quantize.dtype_map import number_after, part_to_lose
+from tvmopt.quantize.dtype_map import number_after
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
@@ -31,9 +31,13 @@ def with_next_map(pipeline: StagePipeline, left_s: float) -> StagePipeline | Non
     found = read_sensitivity(pipeline.run("sensitivity").folder)
     spent_s = sum(output.busy_s for output in pipeline.outputs if output.stage not in _KEPT)
     is_enough = left_s >= _ENOUGH * spent_s
-    drop = pipeline.run("evaluate").metrics["accuracy_drop"]
-    loss = part_to_lose(drop, request.max_accuracy_drop, is_last=not is_enough)
-    number = number_after(found.dtype_maps, request.asked.conversion.dtype_map, loss)
+    number = number_after(
+        found.dtype_maps,
+        request.asked.conversion.dtype_map,
+        pipeline.run("evaluate").metrics["accuracy_drop"],
+        request.max_accuracy_drop,
+        is_last=not is_enough,
+    )
     if number is None:
         return None
     known = [output for output in pipeline.outputs if output.stage in _KEPT]
