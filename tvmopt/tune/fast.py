@@ -35,7 +35,7 @@ from tvmopt.tune.database import (
 from tvmopt.tune.default import default_rule, default_source, untuned
 from tvmopt.tune.fast_search import Tuned, TuningWorkload, search
 from tvmopt.tune.tasks import Task, network_bytes
-from tvmopt.tune.warm_start import begin_database
+from tvmopt.tune.warm_start import begin_database, with_stored_names
 
 
 class FastStrategy(TuneStrategy):
@@ -82,6 +82,7 @@ class FastStrategy(TuneStrategy):
         database = begin_database(directory, key, options.warm_start, options.earlier)
         reranker = Reranker(options.seed)
         reranker.load(directory)
+        tasks = with_stored_names(tasks, database)
         run = _Run(tuple(tasks), target, database, directory, progress)
         deadline = Deadline(options.time_budget_s)
         weights = options.network_bytes or network_bytes(run.tasks)

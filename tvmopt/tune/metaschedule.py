@@ -41,7 +41,7 @@ from tvmopt.tune.history import SearchLog, TaskState, observed_roofline
 from tvmopt.tune.interrupt import interrupt_deferred
 from tvmopt.tune.space import make_context
 from tvmopt.tune.tasks import Task, network_bytes
-from tvmopt.tune.warm_start import begin_database
+from tvmopt.tune.warm_start import begin_database, with_stored_names
 
 # Share of the time budget available for measuring default schedules.
 _DEFAULTS_SHARE = 0.3
@@ -80,6 +80,7 @@ class MetaScheduleStrategy(TuneStrategy):
         directory = work_dir / "database"
         key = options.key(target)
         database = begin_database(directory, key, options.warm_start, options.earlier)
+        tasks = with_stored_names(tasks, database)
         states = _initial_states(tasks, arch, database, directory)
         with (
             tempfile.TemporaryDirectory(prefix="candidates-", dir=work_dir) as scratch,

@@ -1,12 +1,23 @@
-"""Warm start: copy the records of an earlier tuning database into the new one."""
+"""Warm start: copy the records of an earlier tuning database into the new one.
+
+A database has one workload for all functions of one structure, with the names of the first.
+Structures do not depend on names, but the traces of records find blocks by name, and some names
+depend on the network around a function (``lv3041_red``). So a task is tuned under the names of the
+database, and a record whose names the database does not have is left out.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import tvm_ffi
+from tvm import s_tir
+from tvm.ir import IRModule
 
 from tvmopt.errors import ConfigError, DatabaseMismatchError
 from tvmopt.kernels.cpu.reranker import FILE as RERANKER_FILE
@@ -22,6 +33,7 @@ from tvmopt.tune.database import (
     workload_hash,
     write_comparisons,
 )
+from tvmopt.tune.tasks import Task
 
 
 def begin_database(
@@ -75,7 +87,8 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
         key: Key that both databases must have.
 
     Returns:
-        Number of copied records; records that ``database`` already holds are skipped.
+        Number of copied records. Left out are records that ``database`` already holds, and records
+        of a workload that it holds under other names.
     """
     from tvm.s_tir import meta_schedule as ms
 
@@ -92,6 +105,8 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
             if _identity(record) in known:
                 continue
             workload = database.commit_workload(record.workload.mod)
+            if _names(workload.mod) != _names(record.workload.mod):
+                continue
             database.commit_tuning_record(
                 ms.database.TuningRecord(
                     record.trace, workload, record.run_secs, record.target, record.args_info
@@ -102,6 +117,28 @@ def copy_database(source: Path, database: Any, directory: Path, key: DatabaseKey
     if (source / RERANKER_FILE).exists() and not (directory / RERANKER_FILE).exists():
         shutil.copyfile(source / RERANKER_FILE, directory / RERANKER_FILE)
     return copied
+
+
+def with_stored_names(tasks: Sequence[Task], database: Any) -> list[Task]:
+    """Return the tasks, each with the module of the database that has its structure, if one has."""
+    return [
+        dataclasses.replace(task, mod=database.commit_workload(task.mod).mod)
+        if database.has_workload(task.mod)
+        else task
+        for task in tasks
+    ]
+
+
+def _names(mod: IRModule) -> list[tuple[str, ...]]:
+    """Return the names of blocks and of the buffers that they access, in order."""
+    found: list[tuple[str, ...]] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        regions = [*block.reads, *block.writes]
+        found.append((block.name_hint, *(region.source.name for region in regions)))
+
+    tvm_ffi.structural_walk(mod["main"].body, (s_tir.SBlock, visit))
+    return found
 
 
 def _identity(record: Any) -> tuple[str, tuple[float, ...]]:
