@@ -1,13 +1,15 @@
 """A quantised conversion may deviate from ONNX Runtime where it is as close to the float model."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from tvmopt.choices import LOW_DTYPES
 from tvmopt.compare import QUANTISED_TOLERANCE, deviation, model_tolerance
 from tvmopt.errors import AccuracyError
-from tvmopt.stages.check import Criteria, Trial, check_conversion
-from tvmopt.stages.convert_check import library_tolerance, with_room_for
+from tvmopt.stages.check import Criteria, Findings, Trial, check_conversion
+from tvmopt.stages.convert_check import Check, library_tolerance, with_room_for
 
 _RNG = np.random.default_rng(0)
 _FLOAT = _RNG.standard_normal((1, 1000)).astype(np.float32)
@@ -57,6 +59,22 @@ def test_two_libraries_of_a_model_with_errors_may_deviate_by_both():
     assert room.measure == "rms"
     assert deviation(other, one, "rms") <= room.limit < 0.3
     assert deviation(_FLOAT + 0.3 * _NOISE[1], one, "rms") > room.limit
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real", "has_room"),
+    [("int8", True, True), ("int8", False, False), ("float32", True, False)],
+)
+def test_the_golden_tolerance_follows_the_errors_of_a_rounded_model(dtype, real, has_room):
+    """On random inputs an int8 model saturates; float32 has exact golden outputs."""
+    trial = Trial("data", {"x": _FLOAT}, [_FLOAT], real)
+    check = Check.__new__(Check)
+    check._model = mock.Mock(trials=[trial], inputs=(), outputs=())
+    check._criteria = Criteria("the conversion", QUANTISED_TOLERANCE, 0.9)
+    check._dtype, check._rounds_thresholds = dtype, False
+    found = check.signature(Findings(None, 1.0, [_FLOAT + 0.15 * _NOISE[0]])).tolerance
+    assert (found.limit > QUANTISED_TOLERANCE.limit) == has_room
+    assert check.signature(None).tolerance == QUANTISED_TOLERANCE
 
 
 @pytest.mark.parametrize("error", [0.05, np.nan])
