@@ -101,7 +101,10 @@ def in_order(maps: Sequence[DtypeMap]) -> list[DtypeMap]:
     while found[-1].predicted_loss > 0:
         part = LOSS_OF_NEXT[min(len(found), len(LOSS_OF_NEXT)) - 1]
         left = [m for m in left if m != found[-1]]
-        found.append(fastest([m for m in left if _may_follow(m, found[-1], part)]))
+        following = [m for m in left if _may_follow(m, found[-1], part)]
+        if not any(m.holds or m.is_assumed for m in following):
+            break
+        found.append(fastest(following))
     return found
 
 
