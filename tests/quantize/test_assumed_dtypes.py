@@ -61,7 +61,7 @@ def choose(make_model, monkeypatch):
 
     def run(
         drop, known=None, *, errors=(0.4, 0.3, 0.2, 0.1), halves=True, limit=1e3, broken=(),
-        verdict=_verdict, of_few=None, float16=False,
+        verdict=_verdict, of_few=None, float16=False, by_r2=False,
     ):  # fmt: skip
         count, now = len(errors), [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -96,7 +96,7 @@ def choose(make_model, monkeypatch):
         batches = [Batch({}, None, 1)] * 40
         dtypes = ("int8", "bfloat16") if halves else ("int8",)
         dtypes += ("float16",) if float16 else ()
-        judge.by_r2 = False
+        judge.by_r2 = by_r2
         analysis = Analysis(setting, [], {}, dtypes, batches, Bar(0.01), judge, None)
         costs = {}
         for i, error in enumerate(errors):
@@ -179,6 +179,14 @@ def test_an_assumed_map_that_is_broken_is_not_chosen(choose):
     alone = {"int8": ALONE["int8"]}
     found = choose(as_predicted, alone, halves=False, limit=0.0, broken=(1, 2, 3))
     assert found.few and found.chosen.layers == ()
+
+
+@pytest.mark.parametrize(("of_few", "is_assumed"), [(0.006, True), (0.008, False)])
+def test_by_r2_the_drop_of_few_samples_decides_with_a_margin(choose, of_few, is_assumed):
+    """Weights and biases were fitted to these samples, however close the outputs are."""
+    alone = {"int8": _verdict(0.04), "bfloat16": _verdict(0.001)}
+    found = choose(lambda n: 0.04, alone, errors=MANY, limit=4, of_few=of_few, by_r2=True)
+    assert found.few and found.chosen.is_assumed is is_assumed
 
 
 @pytest.mark.parametrize(("of_few", "is_assumed"), [(0.03, True), (0.05, False)])
