@@ -122,7 +122,7 @@ def test_a_dtype_that_is_predicted_to_be_slower_than_float32_stays_slower():
     assert layer_choices({**costs, **slow}, times)[0].seconds == (1.0, 1.2)
 
 
-def test_a_numbered_map_has_half_the_error_power_of_the_one_before():
+def test_a_numbered_map_has_a_part_of_the_loss_of_the_one_before():
     """After a refused map comes one of at most 0.8 of its loss, then one of 0.75 of that."""
     losses = {3.0: 0.0006, 1.0: 0.01, 2.0: 0.003, 2.5: 0.0025, 9.0: 0.0}
     maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import meta_schedule as ms
 
 from tests.libraries import loaded
 from tvmopt.build import build_library
@@ -35,6 +34,7 @@ from tvmopt.tune import (
 from tvmopt.tune.database import (
     META_FILE,
     Comparison,
+    commit_record,
     granularity_of,
     workload_hash,
     write_comparisons,
@@ -107,18 +107,6 @@ def operators(net: tvm.IRModule) -> list:
     return [task for task in extract_tasks(net, TARGET, "operator") if not task.left_out]
 
 
-def commit(database, task, trace, microseconds: float) -> None:
-    database.commit_tuning_record(
-        ms.database.TuningRecord(
-            trace,
-            database.commit_workload(task.mod),
-            [microseconds * 1e-6],
-            TARGET,
-            ms.arg_info.ArgInfo.from_prim_func(task.mod["main"]),
-        )
-    )
-
-
 @pytest.fixture(scope="module")
 def traces_dir(net, tmp_path_factory) -> Path:
     """A database of two sampled traces of each operator."""
@@ -126,7 +114,7 @@ def traces_dir(net, tmp_path_factory) -> Path:
     database = create_database(directory, KEY)
     for task in operators(net):
         for n, trace in enumerate(sampled_traces(task.mod["main"], 2)):
-            commit(database, task, trace, 10.0 + n)
+            commit_record(database, task.mod, trace, 10.0 + n, TARGET)
     return directory
 
 
@@ -170,7 +158,7 @@ def test_the_fastest_trace_that_fits_is_applied(net, traces_dir: Path, tmp_path:
     loops = schedule.get_loops(block)
     schedule.reorder(*loops[4:], *loops[:4])
     for trace, microseconds in ((slower, 3.0), (fits, 2.0), (schedule.trace, 1.0)):
-        commit(database, task, trace, microseconds)
+        commit_record(database, task.mod, trace, microseconds, TARGET)
     applied = apply_database(net, tmp_path, KEY, TARGET)
     [name] = applied.served
     both = apply_database(net, traces_dir, KEY, TARGET)  # there, the first trace is the fastest
@@ -185,7 +173,7 @@ def test_why_no_trace_fits_is_said(net, tmp_path: Path) -> None:
     schedule = tvm.s_tir.Schedule(task.mod)
     loops = schedule.get_loops(schedule.get_sblock("conv2d_nhwc"))
     schedule.reorder(*loops[4:], *loops[:4])
-    commit(database, task, schedule.trace, 1.0)
+    commit_record(database, task.mod, schedule.trace, 1.0, TARGET)
     applied = apply_database(net, tmp_path, KEY, TARGET)
     assert applied.served == set()
     [reason] = set(applied.missing.values()) - {NO_ANCHOR, "no record of its operator"}
@@ -197,7 +185,7 @@ def test_why_no_trace_fits_is_said(net, tmp_path: Path) -> None:
 def test_a_trace_that_lost_is_applied_on_demand_alone(net, traces_dir: Path, tmp_path) -> None:
     task = operators(net)[0]
     database = create_database(tmp_path, KEY)
-    commit(database, task, sampled_traces(task.mod["main"], 1)[0], 10.0)
+    commit_record(database, task.mod, sampled_traces(task.mod["main"], 1)[0], 10.0, TARGET)
     key = workload_hash(task.mod)
     write_comparisons(tmp_path, {key: Comparison("register_tile", default_us=4.0, tuned_us=10.0)})
     lost = apply_database(net, tmp_path, KEY, TARGET)
@@ -214,7 +202,7 @@ def test_the_next_hint_is_taken_where_the_best_does_not_fit(net, tmp_path: Path)
     best, second = (r.hint for r in DefaultPolicy(task.mod["main"], ARCH).ranked[:2])
     unfit = UnmodelledConfig("elementwise", ARCH)
     database = create_database(tmp_path, KEY)
-    commit(database, task, tvm.s_tir.Schedule(task.mod).trace, 1.0)
+    commit_record(database, task.mod, tvm.s_tir.Schedule(task.mod).trace, 1.0, TARGET)
     name = task.name.split(" of ")[1]
     func = net[name].with_attr("global_symbol", name)
 

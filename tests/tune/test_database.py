@@ -12,7 +12,6 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import s_tir
-from tvm.s_tir import meta_schedule as ms
 
 from tvmopt.errors import DatabaseMismatchError, TuneError
 from tvmopt.tune import (
@@ -28,6 +27,7 @@ from tvmopt.tune.database import (
     RECORD_FILE,
     WORKLOAD_FILE,
     Comparison,
+    commit_record,
     repair_database,
     workload_hash,
     write_comparisons,
@@ -54,15 +54,7 @@ def add_record(database, mod: tvm.IRModule, microseconds: float, parallel: bool 
     if parallel:
         schedule.parallel(loops[0])
     schedule.vectorize(schedule.split(loops[-1], [None, 2])[1])
-    database.commit_tuning_record(
-        ms.database.TuningRecord(
-            schedule.trace,
-            database.commit_workload(mod),
-            [microseconds * 1e-6],
-            TARGET,
-            ms.arg_info.ArgInfo.from_prim_func(mod["main"]),
-        )
-    )
+    commit_record(database, mod, schedule.trace, microseconds, TARGET)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import tvm
 from tvm import s_tir, te
-from tvm.s_tir import meta_schedule as ms
 
 from tvmopt.tune import DatabaseKey, canonical_target, create_database, open_database
+from tvmopt.tune.database import commit_record
 from tvmopt.tune.tasks import Task
 from tvmopt.tune.warm_start import copy_database, with_stored_names
 
@@ -29,15 +29,7 @@ def _sum(name: str, rows: int = 8) -> tvm.IRModule:
 def _add_record(database, mod: tvm.IRModule, name: str, microseconds: float) -> None:
     schedule = s_tir.Schedule(mod)
     schedule.vectorize(schedule.get_loops(schedule.get_sblock(name))[0])
-    database.commit_tuning_record(
-        ms.database.TuningRecord(
-            schedule.trace,
-            database.commit_workload(mod),
-            [microseconds * 1e-6],
-            TARGET,
-            ms.arg_info.ArgInfo.from_prim_func(mod["main"]),
-        )
-    )
+    commit_record(database, mod, schedule.trace, microseconds, TARGET)
 
 
 @pytest.fixture

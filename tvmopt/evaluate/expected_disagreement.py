@@ -23,13 +23,12 @@ import numpy as np
 from tvmopt.evaluate.agreement import Agreement
 
 _OTHERS = 24  # rows whose errors each row takes
-# With many rows each takes fewer: the rows' number then limits the precision, and texts have
-# thousands of classes and dozens of rows a sample, which takes seconds for each error.
+# With many rows each takes fewer: the rows' number then limits the precision.
 _PAIRS, _LEAST_OTHERS = 1 << 13, 3
 # Noise of a row's gap, as a share of the median gap: a kernel smooths the density of gaps. With it
 # the estimate for efficientnet_lite0 on 64 samples has a standard deviation of 0.0028 (0.0045
 # without) and a mean of 0.0062 (0.0071), where 800 samples say 0.0067. A noise of 1 takes the mean
-# to 0.0044. See benchmarks/results/2026-11-28-mixed-accuracy-3.md.
+# to 0.0044. Measured with errors by class: benchmarks/results/2026-11-28-mixed-accuracy-3.md.
 _GAP_NOISE = 0.1
 # Most likely classes of a row that may become its first.
 _RANKS = 32

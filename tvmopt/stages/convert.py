@@ -223,8 +223,9 @@ def _convert_size(
     write_layers(out_dir / LAYERS_FILE, rows)
     write_changes(out_dir / CHANGES_FILE, converted)
     own = None if import_.is_foreign else findings
-    write_golden(out_dir, read.trials[-1].inputs, check.golden_outputs(own))
-    check.signature(own).write(out_dir)
+    signature = check.signature(own)
+    write_golden(out_dir, read.trials[-1].inputs, check.golden_outputs(own, signature))
+    signature.write(out_dir)
     progress(5, 5, "done")
     if non_finite is not None:
         tags[NON_FINITE_TAG] = non_finite.tag

@@ -213,6 +213,27 @@ def workload_hash(mod: IRModule) -> str:
     return shash2hex(mod)
 
 
+def commit_record(
+    database: Any, mod: IRModule, trace: Any, latency_us: float, target: Any, args_info: Any = None
+) -> None:
+    """Add a record of a module to an open database.
+
+    Args:
+        database: As of :func:`open_database`.
+        mod: The workload, with one function ``main``.
+        trace: Trace of its schedule, which replays on ``mod``.
+        latency_us: Its measured latency in microseconds.
+        target: The target.
+        args_info: Shapes and dtypes of the arguments; by default those of ``mod``.
+    """
+    from tvm.s_tir import meta_schedule as ms
+
+    workload = database.commit_workload(mod)
+    info = args_info or ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    record = ms.database.TuningRecord(trace, workload, [latency_us * 1e-6], target, info)
+    database.commit_tuning_record(record)
+
+
 def repair_database(directory: Path) -> int:
     """Drop a truncated last line, as a killed process leaves it; return how many lines it dropped.
 

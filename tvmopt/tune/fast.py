@@ -29,6 +29,7 @@ from tvmopt.tune.base import Progress, TaskResult, TuneOptions, TuneResult, Tune
 from tvmopt.tune.budget import Deadline
 from tvmopt.tune.database import (
     Comparison,
+    commit_record,
     read_comparisons,
     write_comparisons,
 )
@@ -165,21 +166,11 @@ class _Run:
         self._progress(done, len(self.tasks), text)
 
     def _commit(self, task: Task, tuned: Tuned) -> None:
-        from tvm.s_tir import meta_schedule as ms
-
         best, first = tuned.best, tuned.first
         assert best is not None and best.latency_us is not None
         schedule = _schedule(task.mod["main"], best.hint)
         if schedule is not None:
-            self._database.commit_tuning_record(
-                ms.database.TuningRecord(
-                    schedule.trace,
-                    self._database.commit_workload(task.mod),
-                    [best.latency_us * 1e-6],
-                    self._target,
-                    ms.arg_info.ArgInfo.from_prim_func(task.mod["main"]),
-                )
-            )
+            commit_record(self._database, task.mod, schedule.trace, best.latency_us, self._target)
         self._compared[self._keys[task.name]] = Comparison(
             rule=tuned.ranked[0].hint.template,
             default_us=first.latency_us if first else None,

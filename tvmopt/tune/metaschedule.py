@@ -32,6 +32,7 @@ from tvmopt.tune.base import Progress, TuneOptions, TuneResult, TuneStrategy
 from tvmopt.tune.budget import Deadline, Roofline, SearchEffort, plan_effort
 from tvmopt.tune.cost_model import RankingModel, make_cost_model
 from tvmopt.tune.database import (
+    commit_record,
     read_comparisons,
     workload_hash,
     write_comparisons,
@@ -238,16 +239,14 @@ class _Search:
         return self._contexts[state.task.name]
 
     def _commit(self, state: TaskState, candidate: Any, latency_us: float) -> None:
-        from tvm.s_tir import meta_schedule as ms
-
-        record = ms.database.TuningRecord(
+        commit_record(
+            self._database,
+            state.task.mod,
             candidate.sch.trace,
-            self._database.commit_workload(state.task.mod),
-            [latency_us * 1e-6],
+            latency_us,
             self._target,
             candidate.args_info,
         )
-        self._database.commit_tuning_record(record)
 
     def _learn(self, state: TaskState, candidates: list[Any], measured: list[Measured]) -> None:
         """Update the cost model and the search with the results of a batch."""
