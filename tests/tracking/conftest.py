@@ -319,3 +319,18 @@ def register(store_uri, tmp_path):
 def registered(register, conv_bundle) -> Registered:
     """Register the single-input bundle."""
     return register(conv_bundle)
+
+
+@pytest.fixture
+def store_client(tmp_path, make_store, monkeypatch):
+    """Point MLflow in this process at a store of this test."""
+    import mlflow
+
+    uri = make_store(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    yield MlflowClient(uri, uri)
+    mlflow.set_tracking_uri(None)
+    mlflow.set_registry_uri(None)

@@ -11,7 +11,6 @@ from unittest import mock
 
 import onnx
 import pytest
-from mlflow.tracking import MlflowClient
 
 from tests.mlflow_runs import runs_of
 from tvmopt.errors import PromotionRefusedError
@@ -20,21 +19,6 @@ from tvmopt.tracking.pipeline import next_map, workflow
 from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
-
-
-@pytest.fixture
-def client(tmp_path, make_store, monkeypatch):
-    """Point MLflow in this process at a store of this test."""
-    import mlflow
-
-    uri = make_store(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(uri)
-    mlflow.set_registry_uri(uri)
-    yield MlflowClient(uri, uri)
-    mlflow.set_tracking_uri(None)
-    mlflow.set_registry_uri(None)
 
 
 def _refuse(monkeypatch, times):
@@ -56,7 +40,9 @@ def _int8_layers(client, run, folder):
         return sum(row["dtype"] == "int8" for row in csv.DictReader(file))
 
 
-def test_a_refused_map_is_followed_by_a_more_accurate_one(client, monkeypatch, capsys, tmp_path):
+def test_a_refused_map_is_followed_by_a_more_accurate_one(
+    store_client, monkeypatch, capsys, tmp_path
+):
     drops = _refuse(monkeypatch, 1)
     result = workflow.main(dtype="auto", strategy="default", threads=1, repeats=5)
     assert (result.version, result.champion) == ("2", True)
@@ -64,18 +50,18 @@ def test_a_refused_map_is_followed_by_a_more_accurate_one(client, monkeypatch, c
     out = capsys.readouterr().out
     assert out.count("the next map of dtypes is expected to lose less") == 1
     assert "build 1 loses too much" in out
-    first, second = runs_of(client, "tags.`tvmopt.stage` = 'convert'")[::-1]
+    first, second = runs_of(store_client, "tags.`tvmopt.stage` = 'convert'")[::-1]
     numbers = [run.data.tags.get("tvmopt.dtype_map") for run in (first, second)]
     assert numbers[0] is None and int(numbers[1]) >= 1
-    versions = [client.get_model_version(result.name, number) for number in ("1", "2")]
+    versions = [store_client.get_model_version(result.name, number) for number in ("1", "2")]
     assert [version.tags.get("dtype_map") for version in versions] == numbers
-    int8 = [_int8_layers(client, run, tmp_path) for run in (first, second)]
+    int8 = [_int8_layers(store_client, run, tmp_path) for run in (first, second)]
     assert int8[0] > int8[1]
-    assert len(runs_of(client, "tags.`tvmopt.stage` = 'sensitivity'")) == 1  # not made again
+    assert len(runs_of(store_client, "tags.`tvmopt.stage` = 'sensitivity'")) == 1  # not made again
 
 
 @pytest.mark.slow
-def test_where_every_map_is_refused_the_last_refusal_is_the_error(client, monkeypatch):
+def test_where_every_map_is_refused_the_last_refusal_is_the_error(store_client, monkeypatch):
     drops = _refuse(monkeypatch, 99)
     with pytest.raises(PromotionRefusedError, match=r"build \d loses too much"):
         workflow.main(dtype="auto", strategy="default", threads=1, repeats=5)
@@ -110,6 +96,7 @@ def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, drop
     monkeypatch.setattr(next_map, "read_sensitivity", lambda folder: found)
     monkeypatch.setattr(next_map, "StagePipeline", lambda session, request, known: request)
     seconds = {"calibrate": 50.0, "sensitivity": 50.0, "convert": 7.0, "evaluate": 3.0}
+    seconds["build-untuned_tvm"] = 9.0  # not built again
     outputs = [SimpleNamespace(stage=stage, busy_s=busy) for stage, busy in seconds.items()]
     request = SimpleNamespace(
         asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=0)),

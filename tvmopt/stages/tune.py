@@ -33,10 +33,10 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import write_plan
 from tvmopt.tune.base import TuneOptions, TuneResult, TuneStrategy
 
-# Seconds to rank and measure a function, with which a part of a network is tuned. In 30 s, 2 of 30
-# to 73 functions were, with 2 threads of a CPU with AMX; of 96 none on a slow one:
-# benchmarks/results/2026-11-29-search-amx-4.md.
-_S_A_FUNCTION = 1.0
+#: Seconds for each function with which tuning is worth its time: the heaviest are measured first.
+#: A Zen 4 with 2 threads ranks 49 in 4 s and measures 6 of these in 22 s, all in 60 s; a loaded CPU
+#: with AMX measured 2 of 30 to 73 in 30 s: benchmarks/results/2026-11-29-search-amx-4.md.
+SECONDS_A_FUNCTION = 0.5
 #: Tag with the reason why nothing was measured.
 UNMEASURED_TAG = "tvmopt.unmeasured.tuning"
 
@@ -112,7 +112,7 @@ def _is_too_short(config: TuneConfig, convert_dir: Path, target: TargetSpec) -> 
     else:
         lowered = lower(read_size(convert_dir, 0), target.to_tvm())
         functions = sum(isinstance(func, tirx.PrimFunc) for _, func in lowered.functions_items())
-    return config.time_budget < _S_A_FUNCTION * functions
+    return config.time_budget < SECONDS_A_FUNCTION * functions
 
 
 def _where(

@@ -35,7 +35,7 @@ _FIRST_TRIALS = 0.8
 _FIRST_TIME, _REST_TIME = 0.65, 0.15
 # Seconds to build and measure the candidates of one implementation of a layer: a network of 49
 # convolutions, in two layouts each, takes about a minute on 2 cores.
-_S_AN_IMPLEMENTATION = 0.5
+_S_AN_IMPLEMENTATION = 1.5
 # A plan with a single layout is timed, too, if its predicted latency is at most this many times
 # that of the best plan.
 _NEAR = 1.1

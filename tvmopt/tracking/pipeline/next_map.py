@@ -15,6 +15,8 @@ from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
 _KEPT = ("calibrate", "sensitivity")
+# Stages of another map that take as long again; tuning has what is left.
+_AGAIN = ("convert", "build", "evaluate")
 _ENOUGH = 2.0  # times the seconds of a map, that are to be left so that another one can follow
 
 
@@ -29,7 +31,7 @@ def with_next_map(pipeline: StagePipeline, left_s: float) -> StagePipeline | Non
     if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
-    spent_s = sum(output.busy_s for output in pipeline.outputs if output.stage not in _KEPT)
+    spent_s = sum(output.busy_s for output in pipeline.outputs if output.stage in _AGAIN)
     is_enough = left_s >= _ENOUGH * spent_s
     number = number_after(
         found.dtype_maps,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tvmopt import host
-from tvmopt.config import StageConfig
+from tvmopt.config import StageConfig, TuneConfig
 from tvmopt.device import cuda_runtime
 from tvmopt.digest import sha256_text, stage_digest
 from tvmopt.kernels.cuda.toolchain import compiler
@@ -120,6 +120,9 @@ class StagePipeline:
         self.session, self.request = session, request
         self._done = {output.stage: output for output in known}
         self._more: dict[str, dict[Need, StageOutput]] = {}
+        self._tuning_s = 0.0
+        #: Builds that evaluation measures, too, by label.
+        self.compared: dict[str, StageOutput] = {}
 
     @property
     def outputs(self) -> tuple[StageOutput, ...]:
@@ -130,9 +133,9 @@ class StagePipeline:
         """Let tuning begin from the database in ``folder`` of an earlier tune run."""
         self._more["tune"] = {Need("", "warm_start", folder=folder): tuned}
 
-    def compare(self, baseline: StageOutput) -> None:
-        """Let evaluation measure the build ``baseline``, too, unless it is the candidate."""
-        self._more["evaluate"] = _compared(baseline, self.run("build"))
+    def limit_tuning(self, seconds: float) -> None:
+        """Let tuning take ``seconds`` in place of its share of the budget; its digest stays."""
+        self._tuning_s = seconds
 
     def run(self, name: str, *, own: bool = False, earlier: Sequence[Path] = ()) -> StageOutput:
         """Reuse or run a step, after the steps that it needs.
@@ -146,6 +149,8 @@ class StagePipeline:
             step = STEPS[name]
             needed = {need: self.run(need.step) for need in step.needs(self.request)}
             needed |= self._more.get(name, {})
+            if step.stage == "evaluate":
+                needed |= _compared(self.compared, self.run("build"))
             planned = _planned(step, self.request, needed)
             files = {f"earlier:{place}": path for place, path in enumerate(earlier)}
             if not STAGES[step.stage].measures(planned.config):
@@ -153,11 +158,21 @@ class StagePipeline:
             tags = {"tvmopt.granularity": self.request.tune.granularity}
             self._done[name] = run_stage(
                 self.session,
-                dataclasses.replace(planned, inputs={**planned.inputs, **files}),
+                dataclasses.replace(
+                    planned,
+                    config=self._limited(planned.config),
+                    inputs={**planned.inputs, **files},
+                ),
                 own=own,
                 tags=tags if step.stage in ("tune", "build") and not step.label else {},
             )
         return self._done[name]
+
+    def _limited(self, config: StageConfig) -> StageConfig:
+        """Return the configuration of a stage within the limit of tuning, where there is one."""
+        if not (isinstance(config, TuneConfig) and config.time_budget and self._tuning_s):
+            return config
+        return dataclasses.replace(config, time_budget=self._tuning_s)
 
     def plan(
         self, *names: str, untuned: bool = False
@@ -174,7 +189,7 @@ class StagePipeline:
             needed = {need: outputs[need.step] for need in step.needs(self.request)}
             needed |= self._more.get(step.name, {})
             if step.stage == "evaluate" and untuned:
-                needed |= _compared(outputs[BASELINE], outputs["build"])
+                needed |= _compared({UNTUNED: outputs[BASELINE]}, outputs["build"])
             plan = _planned(step, self.request, needed)
             found = find_finished(self.session, plan) if self.session.use_cache else None
             nothing = StageOutput(step.name, plan.digest, "", Path(), {}, cached=False)
@@ -182,11 +197,13 @@ class StagePipeline:
             yield plan, found
 
 
-def _compared(baseline: StageOutput, candidate: StageOutput) -> dict[Need, StageOutput]:
-    """Return what evaluation reads of the baseline; nothing when it is the candidate."""
-    if baseline.digest == candidate.digest:
-        return {}
-    return {Need(BASELINE, UNTUNED, f"bundle:{UNTUNED}", BUNDLE_DIR): baseline}
+def _compared(builds: Mapping[str, StageOutput], candidate: StageOutput) -> dict[Need, StageOutput]:
+    """Return what evaluation reads of other builds, by label; nothing of the candidate itself."""
+    return {
+        Need(built.stage, label, f"bundle:{label}", BUNDLE_DIR): built
+        for label, built in builds.items()
+        if built.digest != candidate.digest
+    }
 
 
 def _before(step: PipelineStep, request: Request) -> list[PipelineStep]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tvmopt.errors import AccuracyError, BuildError, LimitError, StageFailedError, TvmoptError
 from tvmopt.frontend.layers import Layer
 from tvmopt.search.shares import Share
+from tvmopt.stages import comparison_table
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
 from tvmopt.tracking.pipeline.request import Request
@@ -35,7 +36,7 @@ def compare_untuned(pipeline: StagePipeline) -> None:
     """
     session, request = pipeline.session, pipeline.request
     try:
-        pipeline.compare(_untuned(pipeline))
+        pipeline.compared[comparison_table.UNTUNED] = _untuned(pipeline)
     except LimitError as error:
         if not request.divided_budget_s:
             raise

@@ -21,7 +21,13 @@ from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
 from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
-from tvmopt.stages.comparison_table import CANDIDATE, REFERENCE, UNTUNED, read_table
+from tvmopt.stages.comparison_table import (
+    CANDIDATE,
+    FIRST_CHOICES,
+    REFERENCE,
+    UNTUNED,
+    read_table,
+)
 from tvmopt.stages.torch_peer import TORCH_PEERS
 from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
@@ -30,6 +36,7 @@ from tvmopt.tracking.pipeline.entry import checked_request, open_session, regist
 from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
+from tvmopt.tracking.pipeline.tune_accepted import first_choices, is_faster, with_tuning
 from tvmopt.tracking.pipeline.untuned import compare_untuned
 from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
 from tvmopt.tracking.registry.versions import Registered
@@ -69,8 +76,11 @@ def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]
 
     def dry_run(command: commands.StageCommand) -> None:
         allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
-        request = checked_request(Asked.by(command), allowance)
+        asked = checked_request(Asked.by(command), allowance)
+        request = first_choices(asked) if entry == "main" else asked
         say_plan(entry, request, command.values(), steps, use_cache=not command.reuse.no_cache)
+        if request is not asked:
+            say(f"{'tuning':<18} follows where the model keeps the accuracy: {asked.tune.strategy}")
 
     return dry_run
 
@@ -106,19 +116,26 @@ def main(command: commands.MainCommand) -> MainResult:
     """
     began = time.monotonic()
     with _opened("main", command, builds=True) as pipeline:
-        budget_s = pipeline.request.divided_budget_s
+        asked = pipeline.request
+        budget_s = asked.divided_budget_s
+
+        def left_s() -> float:
+            return budget_s - (time.monotonic() - began) if budget_s else math.inf
+
+        pipeline = StagePipeline(pipeline.session, first_choices(asked))
         pipeline.run("build")
-        if pipeline.request.is_measurable:
+        if asked.is_measurable:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            left_s = budget_s - (time.monotonic() - began) if budget_s else math.inf
-            following = with_next_map(pipeline, left_s)
+            following = with_next_map(pipeline, left_s())
             if following is None:
                 break
             say(f"{'dtypes':<18} {judged.promoted.words}")
             say(f"{'':<18} the next map of dtypes is expected to lose less: it is built instead")
             pipeline, judged = following, _judged(following)
+        if judged.refused is None:
+            pipeline, judged = _tuned(pipeline, judged, asked, left_s())
         session, registered = pipeline.session, judged.registered
         reused = tuple(s.stage for s in pipeline.outputs if s.cached)
         report.say_end(session, pipeline.request, registered, judged.promoted, reused)
@@ -144,12 +161,37 @@ class _Judged:
     table: str
 
 
-def _judged(pipeline: StagePipeline) -> _Judged:
-    """Build, evaluate, register, and promote if it earns it."""
+def _tuned(
+    pipeline: StagePipeline, accepted: _Judged, asked: Request, left_s: float
+) -> tuple[StagePipeline, _Judged]:
+    """Tune an accepted model, where that is to follow; return the faster of both builds."""
+    tuned = with_tuning(pipeline, asked, left_s)
+    if tuned is None:
+        return pipeline, accepted
+    version = accepted.registered.version
+    say(f"{'tuning':<18} version {version} keeps the accuracy: it is tuned in the time left")
+    if not is_faster(tuned):
+        say(f"{'tuning':<18} what was measured is not faster: version {version} stays")
+        return pipeline, accepted
+    judged = _judged(tuned, beats_champion=accepted.promoted.done)
+    if judged.refused is None:
+        return tuned, judged
+    say(f"{'tuning':<18} {judged.promoted.words}")
+    return pipeline, accepted
+
+
+def _judged(pipeline: StagePipeline, *, beats_champion: bool = False) -> _Judged:
+    """Build, evaluate, register, and promote if it earns it.
+
+    Args:
+        pipeline: Of the build.
+        beats_champion: Whether it was faster than the champion, side by side.
+    """
     session, request = pipeline.session, pipeline.request
     built, measured = pipeline.run("build"), pipeline.run("evaluate")
     names = {
         CANDIDATE: report.variant_of(request),
+        FIRST_CHOICES: "without tuning",
         UNTUNED: "untuned TVM",
         REFERENCE: "ONNX Runtime fp32",
         **{label: f"torch.compile {dtype}" for label, dtype in TORCH_PEERS.items()},
@@ -160,7 +202,7 @@ def _judged(pipeline: StagePipeline) -> _Judged:
     say()
     say(as_text(table))
     say()
-    promoted, refused = _promote(session, request, registered, measured)
+    promoted, refused = _promote(session, request, registered, measured, beats_champion)
     report.log_note(session, registered, promoted, table)
     return _Judged(registered, promoted, refused, as_text(table))
 
@@ -170,6 +212,7 @@ def _promote(
     request: Request,
     registered: Registered,
     measured: StageOutput,
+    beats_champion: bool,
 ) -> tuple[Promotion, PromotionRefusedError | None]:
     """Promote a version if it earns it; return what came of it, and the refusal."""
     if not request.is_measurable:
@@ -186,6 +229,7 @@ def _promote(
             work_dir=session.work_dir,
             metric=request.asked.metric,
             evidence=measured.digest,
+            compared=beats_champion,
             board=request.board,
             allowance=session.allow(),
             run_id=session.run_id,

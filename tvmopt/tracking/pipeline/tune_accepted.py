@@ -1,0 +1,61 @@
+"""Tune a model once it keeps the accuracy, where layers of a float model may become int8.
+
+Evaluation may refuse a map of dtypes, and another one follows: what was tuned for the first would
+be lost. So the first choices of the cost model are built and evaluated; what the time budget leaves
+then tunes the network that was accepted, and both builds are timed side by side.
+"""
+
+from __future__ import annotations
+
+from tvmopt.choices import MEASURING
+from tvmopt.stages.comparison_table import CANDIDATE, FIRST_CHOICES, read_table
+from tvmopt.stages.tune import SECONDS_A_FUNCTION
+from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.pipeline.steps import StagePipeline
+from tvmopt.tracking.pipeline.time_shares import ENDING
+
+# Stages whose output the tuned build shares.
+_SHARED = ("calibrate", "sensitivity", "convert")
+# Stages of the tuned build that take as long as these did; conversion stands for compilation.
+_AGAIN = ("convert", "evaluate")
+
+
+def first_choices(request: Request) -> Request:
+    """Return the request without tuning, where that is to follow; else the request itself."""
+    return request.changed(strategy="default") if _tunes_later(request) else request
+
+
+def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> StagePipeline | None:
+    """Return the pipeline of the tuned build; None where none is asked, or time is too short.
+
+    Args:
+        accepted: It has run all stages, without tuning, and its model was accepted.
+        asked: The request of the command.
+        left_s: Seconds that are left of the time budget; infinite without one.
+    """
+    if not _tunes_later(asked):
+        return None
+    request = accepted.request.changed(strategy=asked.tune.strategy)
+    known = [output for output in accepted.outputs if output.stage in _SHARED]
+    tuned = StagePipeline(accepted.session, request, known)
+    tuned.compared = {FIRST_CHOICES: accepted.run("build"), **accepted.compared}
+    if not asked.divided_budget_s:
+        return tuned
+    again_s = sum(output.busy_s for output in accepted.outputs if output.stage in _AGAIN)
+    seconds = left_s - again_s - ENDING.seconds(asked.divided_budget_s)
+    if seconds < SECONDS_A_FUNCTION * accepted.run("tune").metrics["tasks"]:
+        return None
+    tuned.limit_tuning(seconds)
+    return tuned
+
+
+def is_faster(tuned: StagePipeline) -> bool:
+    """Return whether the tuned build was faster than the first choices, in the same rounds."""
+    rows = {row["variant"]: row for row in read_table(tuned.run("evaluate").folder)}
+    mine, other = (float(rows[label]["latency_ms_p50"]) for label in (CANDIDATE, FIRST_CHOICES))
+    return mine < other
+
+
+def _tunes_later(request: Request) -> bool:
+    measures = request.tune.strategy in MEASURING and request.is_measurable
+    return measures and request.needs_calibration
