@@ -12,7 +12,8 @@ from tvm.target import Target
 from tvmopt.device.arch import Arch
 from tvmopt.device.cpu import CpuArch
 from tvmopt.device.cuda import CudaArch
-from tvmopt.kernels.cpu.common.unmodelled import stream_cycles, untiled_cycles
+from tvmopt.kernels.cpu.common.epilogue_nests import epilogue_nest_cycles
+from tvmopt.kernels.cpu.common.unmodelled import argument_cycles, untiled_cycles
 from tvmopt.kernels.cpu.finish import finish as finish_cpu
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import annotate_rounding
 from tvmopt.kernels.cuda.default_kernels import default_kernels
@@ -36,8 +37,10 @@ class Backend:
         tolerates_errors: Whether a function whose kernel raises is left unscheduled.
         names_symbols: Whether a kernel needs its name as global symbol.
         schedules_in_forks: Whether forks of a process may schedule functions.
-        stream_cycles: Predicts the cycles of a workload that no family matches.
+        argument_cycles: Predicts the cycles of a workload that no family matches.
         untiled_cycles: Predicts the least cycles of a workload that no modelled family matches.
+        epilogue_nest_cycles: Predicts the cycles of a workload's loop nests that the cost models of
+            all families leave out.
         annotate: Annotates an emitted schedule for the device's passes.
         finish: Returns an emitted schedule or function after the device's passes, given the
             original function.
@@ -51,8 +54,9 @@ class Backend:
     tolerates_errors: bool
     names_symbols: bool
     schedules_in_forks: bool
-    stream_cycles: Callable[[Workload, Any], float]
+    argument_cycles: Callable[[Workload, Any], float]
     untiled_cycles: Callable[[Workload, Any], float]
+    epilogue_nest_cycles: Callable[[Workload, Any], float]
     annotate: Callable[[Any, Any], None]
     finish: Callable[[Emitted, tirx.PrimFunc], tirx.PrimFunc]
     schedule_unmatched: Callable[[IRModule, Any], IRModule]
@@ -71,8 +75,9 @@ _BACKENDS = {
         tolerates_errors=False,
         names_symbols=False,
         schedules_in_forks=True,
-        stream_cycles=stream_cycles,
+        argument_cycles=argument_cycles,
         untiled_cycles=untiled_cycles,
+        epilogue_nest_cycles=epilogue_nest_cycles,
         annotate=annotate_rounding,
         finish=lambda made, func: finish_cpu(made.mod["main"], func),
         schedule_unmatched=lambda mod, arch: mod,
@@ -84,8 +89,9 @@ _BACKENDS = {
         tolerates_errors=True,
         names_symbols=True,
         schedules_in_forks=False,
-        stream_cycles=lambda workload, arch: 0.0,
+        argument_cycles=lambda workload, arch: 0.0,
         untiled_cycles=lambda workload, arch: 0.0,
+        epilogue_nest_cycles=lambda workload, arch: 0.0,
         annotate=lambda made, arch: None,
         finish=_finished_for_cuda,
         schedule_unmatched=default_kernels,

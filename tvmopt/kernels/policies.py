@@ -76,7 +76,7 @@ class Policy:
         """Predicted cycles of the top-1 candidate; without one, cycles to stream all arguments."""
         backend = backend_of(self.arch)
         if not self.ranking.candidates:
-            return backend.stream_cycles(self._workload, self.arch)
+            return backend.argument_cycles(self._workload, self.arch)
         first = self.ranking.candidates[0]
         if family_of(first.hint).has_cost_model:
             return first.cycles

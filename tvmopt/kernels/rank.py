@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tvmopt.device.arch import Arch
+from tvmopt.kernels.backend import backend_of
 from tvmopt.kernels.family import Family, Found
 from tvmopt.kernels.ranked import Ranked
 from tvmopt.kernels.structure import Structure
@@ -27,7 +28,8 @@ class Ranking:
 
     Attributes:
         candidates: All candidates in ranked order, top-1 first.
-        found: The match of each family that accepts the workload.
+        found: The match of each family that accepts the workload, without the cycles of
+            :attr:`Backend.epilogue_nest_cycles`.
         refusals: For each other family, why it does not match.
     """
 
@@ -86,13 +88,30 @@ def _rank(
             if family.last_resort_follows:
                 found.append(_last_resort(workload, arch, families[-1]))
             break
-    candidates = _in_order(workload, found)
+    candidates = _with_epilogue_nests(_in_order(workload, found), workload, arch, found)
     return Ranking(tuple(candidates), tuple(found), refusals)
 
 
 def _last_resort(workload: Workload, arch: Arch, family: Family[Any, Any]) -> Found:
     form = family.match(workload, arch)
     return Found(family, form, tuple(family.rank(form, arch)[:1]))
+
+
+def _with_epilogue_nests(
+    ordered: list[Ranked[Any]], workload: Workload, arch: Arch, found: Sequence[Found]
+) -> list[Ranked[Any]]:
+    """Return the candidates with the cycles that all cost models leave out.
+
+    They are added after sorting: the sum of floats can tie candidates that were in order.
+    """
+    modelled = {f.family.name for f in found if f.family.has_cost_model and f.ranked}
+    cycles = backend_of(arch).epilogue_nest_cycles(workload, arch) if modelled else 0.0
+    if not cycles:
+        return ordered
+    return [
+        dataclasses.replace(r, cycles=r.cycles + cycles) if r.hint.template in modelled else r
+        for r in ordered
+    ]
 
 
 def _in_order(workload: Workload, found: Sequence[Found]) -> list[Ranked[Any]]:

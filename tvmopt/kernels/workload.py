@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from tvm import IRModule, s_tir, tirx
@@ -77,11 +77,16 @@ class Workload:
     @functools.cached_property
     def argument_bytes(self) -> int:
         """Total bytes of all arguments with static shapes."""
-        return sum(
-            math.prod(int(e) for e in p.shape) * p.dtype.itemsize
-            for p in self.func.params
-            if all(isinstance(e, tirx.IntImm) for e in p.shape)
-        )
+        return static_bytes(self.func.params)
+
+
+def static_bytes(buffers: Iterable[tirx.Buffer]) -> int:
+    """Return the total bytes of the buffers with static shapes."""
+    return sum(
+        math.prod(int(e) for e in buffer.shape) * buffer.dtype.itemsize
+        for buffer in buffers
+        if all(isinstance(e, tirx.IntImm) for e in buffer.shape)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

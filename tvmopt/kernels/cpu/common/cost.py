@@ -204,6 +204,11 @@ def bandwidth(working_set: float, arch: CpuArch) -> float:
     return arch.dram_bandwidth
 
 
+def stream_cycles(size: float, cores: int, arch: CpuArch) -> float:
+    """Return the predicted cycles to stream ``size`` bytes once on ``cores`` cores."""
+    return size / bandwidth(size / cores, arch) / cores + (LAUNCH if cores > 1 else 0.0)
+
+
 def imbalance(tasks: int, cores: int) -> float:
     """Return the load imbalance: tasks of the busiest core over the average."""
     return math.ceil(tasks / cores) * cores / tasks

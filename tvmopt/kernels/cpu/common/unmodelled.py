@@ -10,7 +10,7 @@ from tvm.s_tir import ScheduleError
 
 from tvmopt.device.cpu import CpuArch
 from tvmopt.errors import last_line
-from tvmopt.kernels.cpu.common.cost import LAUNCH, bandwidth
+from tvmopt.kernels.cpu.common.cost import stream_cycles
 from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, TASKS_PER_CORE, CpuHint
 from tvmopt.kernels.family import Found
@@ -66,7 +66,7 @@ class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
 
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[UnmodelledConfig]]:
         """Return the configurations, the default first."""
-        cycles = stream_cycles(form, arch)
+        cycles = argument_cycles(form, arch)
         return [
             Ranked(
                 UnmodelledConfig(self.name, arch, tasks, registers),
@@ -76,11 +76,11 @@ class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
         ]
 
 
-def stream_cycles(workload: Workload, arch: CpuArch) -> float:
+def argument_cycles(workload: Workload, arch: CpuArch) -> float:
     """Return the predicted cycles to stream all arguments once (memory-bound roofline)."""
     size = workload.argument_bytes
     cores = arch.cores if size > _ONE_CORE_BYTES else 1
-    return size / bandwidth(size / cores, arch) / cores + (LAUNCH if cores > 1 else 0.0)
+    return stream_cycles(size, cores, arch)
 
 
 def untiled_cycles(workload: Workload, arch: CpuArch) -> float:
