@@ -125,7 +125,7 @@ def test_a_dtype_that_is_predicted_to_be_slower_than_float32_stays_slower():
 def test_a_numbered_map_has_a_part_of_the_loss_of_the_one_before():
     """After a refused map comes one of at most 0.8 of its loss, then one of 0.75 of that."""
     losses = {3.0: 0.0006, 1.0: 0.01, 2.0: 0.003, 2.5: 0.0025, 9.0: 0.0}
-    maps = [dataclasses.replace(_map(s), predicted_loss=loss) for s, loss in losses.items()]
+    maps = _losing(losses)
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
     assert [_last_after(maps, n) for n in range(5)] == [2, 2, 3, None, None]
@@ -152,8 +152,23 @@ def _last_after(maps, refused):
 )
 def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, is_last, number):
     losses = (0.1, 0.08, 0.06, 0.036, 0.0126, 0.0)
-    maps = [dataclasses.replace(_map(1.0 + n), predicted_loss=x) for n, x in enumerate(losses)]
+    maps = _losing({1.0 + n: loss for n, loss in enumerate(losses)})
     assert number_after(maps, 0, drop, 0.01, is_last=is_last) == number
+
+
+@pytest.mark.parametrize(("drop", "number"), [(0.01, 2), (0.013, 2), (0.05, 3)])
+def test_float32_comes_after_all_maps_that_may_keep_the_limit(drop, number):
+    """Where none of a quarter of the loss is left, and no time for more than one."""
+    maps = _losing({1.0: 0.1, 2.0: 0.075, 3.0: 0.05, 9.0: 0.0})
+    assert number_after(maps, 0, drop, 0.01, is_last=True) == number
+
+
+def _losing(losses):
+    """Return maps by time, each with a predicted loss; float32 has none, and no layers."""
+    return [
+        dataclasses.replace(_map(s, layers=(0,) if loss else ()), predicted_loss=loss)
+        for s, loss in losses.items()
+    ]
 
 
 def test_after_a_refused_assumption_comes_what_was_measured_to_hold():

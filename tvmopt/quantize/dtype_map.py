@@ -121,7 +121,8 @@ def number_after(
 
     Its predicted loss is as much smaller as the drop is to be, to which it is taken to be in
     proportion. Or the map was measured to meet the bar, and the refused one was not: where no other
-    map can be built after it, the first of these is taken.
+    map can be built after it, the first of these is taken. float32 follows where no other map is
+    left that is expected to meet the limit.
 
     Args:
         maps: The maps.
@@ -136,9 +137,15 @@ def number_after(
     known = (number for number, one in after if _is_better_known(one, before))
     if is_last and (found := next(known, None)) is not None:
         return found
-    part = max_drop / drop if drop > 0 else 1.0
-    part = _LEAST_PART if is_last else min(LOSS_OF_NEXT[0], max(_LEAST_PART, part))
-    return next((number for number, one in after if _may_follow(one, before, part)), None)
+    in_proportion = max_drop / drop if drop > 0 else 1.0
+    part = min(LOSS_OF_NEXT[0], max(_LEAST_PART, in_proportion))
+    expected = [(number, one) for number, one in after if _may_follow(one, before, part)]
+    narrow = [(number, one) for number, one in expected if one.layers]
+    if not is_last or not narrow:
+        return expected[0][0] if expected else None
+    quarter = _LEAST_PART * before.predicted_loss
+    safe = next((number for number, one in narrow if one.predicted_loss <= quarter), None)
+    return min(narrow, key=lambda found: found[1].predicted_loss)[0] if safe is None else safe
 
 
 def _may_follow(one: DtypeMap, refused: DtypeMap, part: float) -> bool:

@@ -113,3 +113,16 @@ def test_padding_is_copied_in_vectors_of_a_power_of_two(channels: int, length: i
     [func] = prim_funcs(mod).values()
     schedule = emit(func, default_config("elementwise", ARCH))
     assert f"T.vectorized(T.int64({length}))" in schedule.mod["main"].script()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "length"),
+    [("float32", 88, 44), ("bfloat16", 88, 8), ("bfloat16", 48, 48), ("bfloat16", 44, 44)],
+)
+def test_16_bit_floats_are_converted_by_whole_registers(dtype, channels, length) -> None:
+    """44 of 88 channels in one vector take 1.5 times as long as 8, where they are bfloat16."""
+    shapes = (1, 6, 96, channels), (1, 1, 1, channels)
+    mod = lower(relax.op.multiply, [(shape, dtype) for shape in shapes])
+    [func] = prim_funcs(mod).values()
+    schedule = emit(func, default_config("elementwise", ARCH))
+    assert f"T.vectorized(T.int64({length}))" in schedule.mod["main"].script()

@@ -267,3 +267,11 @@ def test_channels_of_a_byte_window_are_not_the_outer_loop() -> None:
     windows = [r for r in ranked if r.hint.template == "window"]
     assert windows
     assert windows[0].hint.loop_order[1] != 3
+
+
+def test_one_row_is_not_worth_the_configuration_of_tiles() -> None:
+    """A convolution of one pixel took five times as long by AMX as in float32."""
+    arch = ARCHS["sapphirerapids"]
+    few, many = (matmul("sapphirerapids", HALVES, rows, 88, 32) for rows in (1, 256))
+    assert DefaultPolicy(few, arch).ranked[0].hint.template != "matrix_tile"
+    assert DefaultPolicy(many, arch).ranked[0].hint.template == "matrix_tile"

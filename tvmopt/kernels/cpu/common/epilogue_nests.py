@@ -24,8 +24,8 @@ from tvmopt.kernels.workload import Refusal, Workload, static_bytes
 def epilogue_nest_cycles(workload: Workload, arch: CpuArch) -> float:
     """Return the predicted cycles of the nests that broadcast the output of the only reduction.
 
-    Each costs what a function of its own costs (memory-bound roofline). It is parallel where
-    :func:`~tvmopt.kernels.cpu.common.stage.parallelize` makes it parallel.
+    Each costs what it would cost as a separate function (memory-bound roofline), parallel where
+    :func:`~tvmopt.kernels.cpu.common.stage.parallelize` makes it so.
 
     Args:
         workload: A function that can be scheduled.

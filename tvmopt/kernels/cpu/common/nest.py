@@ -16,7 +16,7 @@ from tvmopt.kernels.cpu.common.stage import (
     inline_copies,
     inline_injective,
     inline_read_once,
-    split_vector,
+    vectorize_loop,
 )
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
@@ -289,8 +289,7 @@ def _vectorize_inner(sch: s_tir.Schedule, block: SBlockRV, depth: int, hint: Cpu
     loops = sch.get_loops(block)
     facts = block_facts(sch, block)
     if len(loops) > depth and not facts.conditional[-1]:
-        lanes, registers = hint.arch.lanes(facts.dtype), hint.vector_registers
-        split_vector(sch, loops[-1], lanes, registers, in_condition=any(facts.conditional))
+        vectorize_loop(sch, loops[-1], facts, hint)
 
 
 def _is_scheduled(sch: s_tir.Schedule, block: SBlockRV) -> bool:

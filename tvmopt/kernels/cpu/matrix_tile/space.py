@@ -20,6 +20,10 @@ from tvmopt.kernels.workload import Refusal
 
 # Cache lines that tile loads read per cycle; cycles of overhead per reduction step and per block.
 _LINES, _STEP, _BLOCK = 2.0, 4.0, 90.0
+# Cycles to configure and release the tiles, in each call of a kernel. A convolution of one pixel,
+# 88 to 22 channels, takes 2.5 us by AMX and 0.5 us in float32:
+# benchmarks/results/2026-11-30-amx-10.md.
+_CONFIGURE = 1500.0
 # Relative time by tiles of rows and of columns. Two by two use all eight tile registers, so none
 # can be loaded ahead. Fit, as the constants below, to 66 GEMMs and convolutions on an Emerald
 # Rapids, 2 threads, see benchmarks/results/2026-11-29-amx-7.md.
@@ -55,7 +59,7 @@ def _ranked(
     factor = _RELATIVE[tile.row_blocks, tile.column_blocks]
     full = model.block_bytes(hint) / (_L1_SHARE * hint.arch.l1_bytes)
     factor *= 1 + _BEYOND_L1 * min(_MOST_DOUBLINGS, max(0.0, math.log2(full)))
-    return dataclasses.replace(found, cycles=found.cycles * factor)
+    return dataclasses.replace(found, cycles=found.cycles * factor + _CONFIGURE)
 
 
 def step_cycles(tile: TileIntrinsic, row_bytes: int = CACHE_LINE_BYTES) -> float:
