@@ -115,9 +115,18 @@ class NothingFeasibleError(TvmoptError):
 
 
 class PromotionRefusedError(TvmoptError):
-    """A candidate does not meet the conditions for the alias it was proposed for."""
+    """A candidate does not meet the conditions for the alias it was proposed for.
+
+    Args:
+        message: As of the base.
+        drop: Accuracy drop that exceeds the limit; 0 where it was refused for another reason.
+    """
 
     failure_class = "promotion_refused"
+
+    def __init__(self, message: object = "", drop: float = 0.0) -> None:
+        super().__init__(message)
+        self.drop = drop
 
 
 #: What TVM's passes, schedules, importer and runtime raise. Its own errors are RuntimeErrors; its

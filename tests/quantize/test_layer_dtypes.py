@@ -144,9 +144,9 @@ def _last_after(maps, refused):
         (0.016, False, 2),
         (0.02, False, 3),
         (0.5, False, 4),
-        (0.004, False, 1),  # held-out samples refused it
+        (0.004, False, 1),
         (-0.01, False, 1),
-        (0.0, False, 1),
+        (0.0, False, 1),  # refused for another reason
         (0.012, True, 4),
     ],
 )

@@ -51,10 +51,13 @@ def wrong_reference(use_example, tmp_path):
 
 def test_version_that_differs_from_its_float_model_is_refused(wrong_reference, tmp_path):
     client, registered = wrong_reference
-    with pytest.raises(PromotionRefusedError, match=r"accuracy drop must be at most 0\.01"):
+    with pytest.raises(
+        PromotionRefusedError, match=r"accuracy drop must be at most 0\.01"
+    ) as refused:
         promote_version(
             client, registered.name, "1", data=None, max_accuracy_drop=0.01, work_dir=tmp_path
         )
+    assert refused.value.drop > 0.01
     assert "champion" not in client.get_registered_model(registered.name).aliases
 
 
@@ -76,10 +79,11 @@ def test_missing_reference_is_refused(use_example, tmp_path):
     bundle, version = _bundle(use_example)
     tags = {"convert_run": "0" * 32}
     made = registry.register(client, "no-reference", bundle, version.tags["build_run"], tags)
-    with pytest.raises(PromotionRefusedError, match=r"its convert run '0{32}' is gone"):
+    with pytest.raises(PromotionRefusedError, match=r"its convert run '0{32}' is gone") as refused:
         promote_version(
             client, made.name, made.version, data=None, max_accuracy_drop=1, work_dir=tmp_path
         )
+    assert refused.value.drop == 0  # the accuracy is not why
 
 
 @pytest.mark.slow  # tests/stages/test_launch.py kills a stage

@@ -127,8 +127,8 @@ def number_after(
     Args:
         maps: The maps.
         refused: Number of the refused map, as of :func:`nth_map`.
-        drop: The refused map's drop in evaluation. It may be within the limit: held-out samples
-            refuse maps, too.
+        drop: Accuracy drop of the refused map, on evaluation or held-out samples; 0 where it was
+            refused for another reason.
         max_drop: The limit.
         is_last: Whether no other map can be built after it.
     """

@@ -128,7 +128,7 @@ def main(command: commands.MainCommand) -> MainResult:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            following = with_next_map(pipeline, left_s())
+            following = with_next_map(pipeline, judged.refused.drop, left_s())
             if following is None:
                 break
             say(f"{'dtypes':<18} {judged.promoted.words}")
@@ -340,5 +340,6 @@ def _check_bar(request: Request, measured: StageOutput) -> None:
         raise PromotionRefusedError(
             f"the model is not promoted: accuracy drop must be at most "
             f"{request.max_accuracy_drop:g}, but it is {drop:.4f} on the evaluation samples; "
-            "raise max_accuracy_drop if that is good enough"
+            "raise max_accuracy_drop if that is good enough",
+            drop=drop,
         )

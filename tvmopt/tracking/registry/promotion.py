@@ -223,7 +223,8 @@ def _check(
             f"{what} is not promoted: accuracy drop must be at most {max_accuracy_drop:g} on "
             f"held-out samples, but it is {accuracy.drop:.4f} ({accuracy.metric} "
             f"{accuracy.accuracy:.4f} against {accuracy.reference:.4f}, {accuracy.samples} samples)"
-            "; raise max_accuracy_drop if that is good enough"
+            "; raise max_accuracy_drop if that is good enough",
+            drop=accuracy.drop,
         )
     return accuracy
 
