@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSizes:
-    """Sizes of a decoder step.
+    """Sizes of a decoder step: by default two layers of Llama 3 8B.
 
     Attributes:
         layers: Number of layers.
@@ -22,7 +22,7 @@ class DecoderSizes:
     layers: int = 2
     hidden: int = 4096
     heads: int = 32
-    kv_heads: int = 32
+    kv_heads: int = 8
     head_size: int = 128
     ffn: int = 14336
     past: int = 1024

@@ -23,7 +23,7 @@ ACCURACY = Share(0.06, 2.0)
 #: The latency of each contender.
 LATENCY = Share(0.01, 1.0, 10.0)
 #: Registration and promotion of a tuned build.
-ENDING = Share(0.05, 5.0, 15.0)
+ENDING = Share(0.08, 5.0, 15.0)
 
 
 def within(share: Share, budget_s: float, limit_s: float) -> float:
