@@ -15,7 +15,7 @@ from tvmopt.errors import ArtifactError
 from tvmopt.runtime.metadata import LIBRARY_FILE
 from tvmopt.stages import kept_library
 from tvmopt.stages.build import SOURCES_FILE, build
-from tvmopt.stages.tune import SECONDS_A_FUNCTION, _is_too_short, tune
+from tvmopt.stages.tune import _is_too_short, least_seconds, tune
 from tvmopt.stages.tune_files import TASKS_FILE
 
 KEPT = ", compiled by the convert stage"
@@ -120,15 +120,19 @@ def test_fast_in_too_short_a_time_takes_over_what_is_compiled(
     out = tmp_path / "short"
     out.mkdir()
     target = resolve_target("host", 2).to_dict()
-    config = TuneConfig(target, time_budget=0.9 * SECONDS_A_FUNCTION * functions)
+    config = TuneConfig(target, time_budget=0.9 * least_seconds(functions))
     with monkeypatch.context() as patch:
         patch.setattr("tvmopt.tune.fast.search", lambda *_: pytest.fail("was measured"))
         result = tune(config, converted, out, lambda *_: None)
     assert f"top-1 of 'fast' for each, since {config.time_budget:g} s are" in result.changed[-1]
     assert _is_kept(built(converted, tune_dir=out)[0])
-    longer = dataclasses.replace(config, time_budget=1.1 * SECONDS_A_FUNCTION * functions)
+    longer = dataclasses.replace(config, time_budget=1.1 * least_seconds(functions))
     assert not _is_too_short(longer, converted, resolve_target("host", 2))
     assert not _is_too_short(TuneConfig(target), converted, resolve_target("host", 2))
+
+
+def test_many_functions_need_time_for_their_ranking_and_the_heaviest_of_them() -> None:
+    assert [least_seconds(n) for n in (10, 100, 200)] == [5.0, 32.0, 52.0]
 
 
 def test_the_facts_name_what_was_compiled(converted):

@@ -111,7 +111,7 @@ def test_the_network_decides_between_plans(converted, tuned, tmp_path, monkeypat
 
 def test_a_short_time_is_for_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tune_layers, "find_alternatives", pytest.fail)
-    monkeypatch.setattr("tvmopt.stages.tune.SECONDS_A_FUNCTION", 0.3)
+    monkeypatch.setattr("tvmopt.stages.tune._S_A_FUNCTION", 0.3)
     config = TuneConfig(SPEC.to_dict(), topk=1, time_budget=4.0)  # 10 implementations
     result = tune(config, converted[0], tmp_path, lambda *_: None)
     assert not (tmp_path / PLAN_FILE).exists()
@@ -121,7 +121,7 @@ def test_a_short_time_is_for_the_layers_as_converted(converted, tmp_path, monkey
 def test_a_spent_time_leaves_the_layers_as_converted(converted, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tune_layers, "measured_seconds", pytest.fail)
     monkeypatch.setattr(tune_layers, "_S_AN_IMPLEMENTATION", 0.0)
-    monkeypatch.setattr("tvmopt.stages.tune.SECONDS_A_FUNCTION", 0.0)
+    monkeypatch.setattr("tvmopt.stages.tune._S_A_FUNCTION", 0.0)
     config = TuneConfig(SPEC.to_dict(), time_budget=1e-3)
     result = tune(config, converted[0], tmp_path, lambda *_: None)
     assert read_plan(tmp_path / PLAN_FILE) == {}

@@ -82,7 +82,8 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
         (19.0, 0.012, 2),
         (21.0, 0.012, 1),
         (math.inf, 0.012, 1),
-        (21.0, 0.03, 2),
+        (21.0, 0.02, 1),
+        (21.0, 0.05, 2),
         (21.0, 0.0, 1),  # refused for another reason
     ],
 )

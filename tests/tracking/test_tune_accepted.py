@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.mlflow_runs import runs_of
-from tvmopt.errors import PromotionRefusedError
+from tvmopt.errors import LimitError, PromotionRefusedError
 from tvmopt.tracking.pipeline import workflow
 from tvmopt.tracking.pipeline.request import Request, make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
@@ -20,9 +20,17 @@ INT8 = {"dtype": "int8", "threads": 1, "repeats": 5, "topk": 1}
 
 
 def test_the_faster_build_becomes_champion(store_client, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(workflow, "is_faster", lambda tuned: tuned.run("evaluate") is None)
+    def fail(tuned: StagePipeline) -> bool:
+        raise LimitError("tune was stopped: it may take 1 s")
+
+    monkeypatch.setattr(workflow, "is_faster", fail)
     first = workflow.main(**INT8)
     assert (first.version, first.champion) == ("1", True)
+    assert "failed, version 1 stays: tune was stopped" in capsys.readouterr().out
+
+    monkeypatch.setattr(workflow, "is_faster", lambda tuned: tuned.run("evaluate") is None)
+    second = workflow.main(**INT8)
+    assert (second.version, second.champion) == ("1", True)
     assert "what was measured is not faster: version 1 stays" in capsys.readouterr().out
 
     monkeypatch.setattr(workflow, "is_faster", lambda tuned: True)

@@ -120,9 +120,11 @@ def number_after(
     """Return the number of the map to build after a refused one; None after the last.
 
     Its predicted loss is as much smaller as the drop is to be, to which it is taken to be in
-    proportion. Or the map was measured to meet the bar, and the refused one was not: where no other
-    map can be built after it, the first of these is taken. float32 follows where no other map is
-    left that is expected to meet the limit.
+    proportion. The drop is taken to be the mean of the measured one and the limit, since maps are
+    chosen to be near the limit, and few samples refuse by chance, too. Or the map was measured to
+    meet the bar, and the refused one was not: where no other map can be built after it, the first
+    of these is taken. float32 follows where no other map is left that is expected to meet the
+    limit.
 
     Args:
         maps: The maps.
@@ -137,7 +139,7 @@ def number_after(
     known = (number for number, one in after if _is_better_known(one, before))
     if is_last and (found := next(known, None)) is not None:
         return found
-    in_proportion = max_drop / drop if drop > 0 else 1.0
+    in_proportion = 2 * max_drop / (max_drop + drop) if drop > max_drop else 1.0
     part = min(LOSS_OF_NEXT[0], max(_LEAST_PART, in_proportion))
     expected = [(number, one) for number, one in after if _may_follow(one, before, part)]
     narrow = [(number, one) for number, one in expected if one.layers]

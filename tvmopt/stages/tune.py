@@ -33,10 +33,11 @@ from tvmopt.transform.lower import lower
 from tvmopt.transform.plan import write_plan
 from tvmopt.tune.base import TuneOptions, TuneResult, TuneStrategy
 
-#: Seconds for each function with which tuning is worth its time: the heaviest are measured first.
-#: A Zen 4 with 2 threads ranks 49 in 4 s and measures 6 of these in 22 s, all in 60 s; a loaded CPU
-#: with AMX measured 2 of 30 to 73 in 30 s: benchmarks/results/2026-11-29-search-amx-4.md.
-SECONDS_A_FUNCTION = 0.5
+# Seconds to measure all functions of a network, for each; or to rank them, for each, and to measure
+# the heaviest. A Zen 4 with 2 threads ranks 49 in 4 s, measures the 6 heaviest in 22 s and all in
+# 60 s; a loaded CPU with AMX measured 2 of 30 to 73 in 30 s:
+# benchmarks/results/2026-11-29-search-amx-4.md.
+_S_A_FUNCTION, _RANKING_S_A_FUNCTION, _HEAVIEST_S = 0.5, 0.2, 12.0
 #: Tag with the reason why nothing was measured.
 UNMEASURED_TAG = "tvmopt.unmeasured.tuning"
 
@@ -112,7 +113,12 @@ def _is_too_short(config: TuneConfig, convert_dir: Path, target: TargetSpec) -> 
     else:
         lowered = lower(read_size(convert_dir, 0), target.to_tvm())
         functions = sum(isinstance(func, tirx.PrimFunc) for _, func in lowered.functions_items())
-    return config.time_budget < SECONDS_A_FUNCTION * functions
+    return config.time_budget < least_seconds(functions)
+
+
+def least_seconds(functions: float) -> float:
+    """Return the seconds from which on ``fast`` is worth its time for a number of functions."""
+    return min(_S_A_FUNCTION * functions, _HEAVIEST_S + _RANKING_S_A_FUNCTION * functions)
 
 
 def _where(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tvmopt.choices import MEASURING
 from tvmopt.stages.comparison_table import CANDIDATE, FIRST_CHOICES, read_table
-from tvmopt.stages.tune import SECONDS_A_FUNCTION
+from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.time_shares import ENDING
@@ -43,7 +43,7 @@ def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> Stage
         return tuned
     again_s = sum(output.busy_s for output in accepted.outputs if output.stage in _AGAIN)
     seconds = left_s - again_s - ENDING.seconds(asked.divided_budget_s)
-    if seconds < SECONDS_A_FUNCTION * accepted.run("tune").metrics["tasks"]:
+    if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
     tuned.limit_tuning(seconds)
     return tuned

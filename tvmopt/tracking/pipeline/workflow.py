@@ -13,9 +13,13 @@ from mlflow.exceptions import MlflowException
 
 from tvmopt.choices import MEASURING
 from tvmopt.errors import (
+    AccuracyError,
     ArtifactError,
+    BuildError,
     ConfigError,
+    LimitError,
     PromotionRefusedError,
+    StageFailedError,
 )
 from tvmopt.kernels.cuda.toolchain.modules import check_tools
 from tvmopt.link import link_options
@@ -170,7 +174,12 @@ def _tuned(
         return pipeline, accepted
     version = accepted.registered.version
     say(f"{'tuning':<18} version {version} keeps the accuracy: it is tuned in the time left")
-    if not is_faster(tuned):
+    try:
+        faster = is_faster(tuned)
+    except (BuildError, AccuracyError, LimitError, StageFailedError) as error:
+        say(f"{'tuning':<18} failed, version {version} stays: {error}")
+        return pipeline, accepted
+    if not faster:
         say(f"{'tuning':<18} what was measured is not faster: version {version} stays")
         return pipeline, accepted
     judged = _judged(tuned, beats_champion=accepted.promoted.done)
