@@ -13,27 +13,35 @@ from tvmopt.errors import LimitError, PromotionRefusedError
 from tvmopt.tracking.pipeline import workflow
 from tvmopt.tracking.pipeline.request import Request, make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
-from tvmopt.tracking.pipeline.tune_accepted import first_choices, with_tuning
+from tvmopt.tracking.pipeline.tune_accepted import (
+    first_choices,
+    tuned_and_untuned_ms,
+    with_tuning,
+)
 
 MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
 INT8 = {"dtype": "int8", "threads": 1, "repeats": 5, "topk": 1}
 
 
 def test_the_faster_build_becomes_champion(store_client, monkeypatch, capsys) -> None:
-    def fail(tuned: StagePipeline) -> bool:
+    def fail(tuned: StagePipeline) -> tuple[float, float]:
         raise LimitError("tune was stopped: it may take 1 s")
 
-    monkeypatch.setattr(workflow, "is_faster", fail)
+    monkeypatch.setattr(workflow, "tuned_and_untuned_ms", fail)
     first = workflow.main(**INT8)
     assert (first.version, first.champion) == ("1", True)
     assert "failed, version 1 stays: tune was stopped" in capsys.readouterr().out
 
-    monkeypatch.setattr(workflow, "is_faster", lambda tuned: tuned.run("evaluate") is None)
+    def slower(tuned: StagePipeline) -> tuple[float, float]:
+        mine, other = tuned_and_untuned_ms(tuned)
+        return max(mine, other), min(mine, other)
+
+    monkeypatch.setattr(workflow, "tuned_and_untuned_ms", slower)
     second = workflow.main(**INT8)
     assert (second.version, second.champion) == ("1", True)
-    assert "what was measured is not faster: version 1 stays" in capsys.readouterr().out
+    assert "ms without tuning: version 1 stays" in capsys.readouterr().out
 
-    monkeypatch.setattr(workflow, "is_faster", lambda tuned: True)
+    monkeypatch.setattr(workflow, "tuned_and_untuned_ms", lambda tuned: slower(tuned)[::-1])
     result = workflow.main(**INT8)
     assert (result.version, result.champion) == ("2", True)
     assert "evaluate" in result.reused
@@ -57,7 +65,7 @@ def test_a_tuned_build_that_is_refused_leaves_the_accepted_one(
             raise PromotionRefusedError("the tuned build loses too much")
 
     monkeypatch.setattr(workflow, "_check_bar", check)
-    monkeypatch.setattr(workflow, "is_faster", lambda tuned: True)
+    monkeypatch.setattr(workflow, "tuned_and_untuned_ms", lambda tuned: (1.0, 2.0))
     result = workflow.main(**INT8)
     assert judged == ["default", "fast"]
     assert (result.version, result.champion) == ("1", True)

@@ -40,7 +40,11 @@ from tvmopt.tracking.pipeline.entry import checked_request, open_session, regist
 from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
-from tvmopt.tracking.pipeline.tune_accepted import first_choices, is_faster, with_tuning
+from tvmopt.tracking.pipeline.tune_accepted import (
+    first_choices,
+    tuned_and_untuned_ms,
+    with_tuning,
+)
 from tvmopt.tracking.pipeline.untuned import compare_untuned
 from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
 from tvmopt.tracking.registry.versions import Registered
@@ -175,12 +179,13 @@ def _tuned(
     version = accepted.registered.version
     say(f"{'tuning':<18} version {version} keeps the accuracy: it is tuned in the time left")
     try:
-        faster = is_faster(tuned)
+        tuned_ms, untuned_ms = tuned_and_untuned_ms(tuned)
     except (BuildError, AccuracyError, LimitError, StageFailedError) as error:
         say(f"{'tuning':<18} failed, version {version} stays: {error}")
         return pipeline, accepted
-    if not faster:
-        say(f"{'tuning':<18} what was measured is not faster: version {version} stays")
+    if tuned_ms >= untuned_ms:
+        found = f"p50 {tuned_ms:.3g} ms tuned, {untuned_ms:.3g} ms without tuning"
+        say(f"{'tuning':<18} {found}: version {version} stays")
         return pipeline, accepted
     judged = _judged(tuned, beats_champion=accepted.promoted.done)
     if judged.refused is None:
