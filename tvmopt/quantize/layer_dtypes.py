@@ -97,12 +97,15 @@ def _measure_further(
 ) -> None:
     """Measure the maps that follow the chosen one, one after the other, if evaluation refuses it.
 
-    Evaluation judges them on other samples, so they need not be shown to meet the bar here.
+    Evaluation judges them on other samples, so they need not be shown to meet the bar here. They
+    are not faster than the chosen one, which would otherwise be another one.
     """
-    loss = fastest(measure.found).predicted_loss
+    chosen = fastest(measure.found)
+    slower = [c for c in candidates if measure.seconds(c) >= chosen.predicted_s]
+    loss = chosen.predicted_loss
     for part in LOSS_OF_NEXT:
         most = part * loss
-        following = next((c for c in candidates if measure.predicted_loss(c) <= most), ())
+        following = next((c for c in slower if measure.predicted_loss(c) <= most), ())
         if not any(following):
             return
         loss = measure.offer(following, deadline).predicted_loss
@@ -140,16 +143,18 @@ def _before_halves(
     measure: MapMeasurement,
     deadline: float,
 ) -> list[tuple[int, ...]]:
-    """Return the candidates up to all layers in a 16-bit float, where these are known to hold.
+    """Return the candidates that are faster than all layers in a 16-bit float, and these, last.
 
-    Candidates with a smaller predicted loss, such as two 16-bit floats, then need no measurement.
+    All candidates are returned where these are not known to hold. The predicted losses of int8 and
+    of 16-bit floats compare badly: a map with int8 layers must be measured though it is predicted
+    to lose less.
     """
     halves = tuple(choice.half for choice in choices)
     is_known = all(halves) and measure.is_known(halves)
     if not is_known or not measure.accept_halves(deadline):
         return list(candidates)
-    most = measure.predicted_loss(halves)
-    return [*(c for c in candidates if measure.predicted_loss(c) > most), halves]
+    most_s = measure.seconds(halves)
+    return [*(c for c in candidates if measure.seconds(c) < most_s and c != halves), halves]
 
 
 def _bisected(
@@ -192,15 +197,17 @@ def _assumed(
     candidates: Sequence[tuple[int, ...]], measure: MapMeasurement, deadline: float
 ) -> bool:
     """Assume a choice after the first, which missed the bar; return whether one is not broken."""
+    most = math.inf  # half of what is predicted of the last one that was broken
     for trial in range(_ASSUMED):
         allowed = measure.allowed_loss(0.5**trial, careful=True)
         if allowed is None:
             return False
-        choice = _first_within(candidates, allowed, measure)
+        choice = _first_within(candidates, min(allowed, most), measure)
         if choice is None:
             return False
         if measure.assume(choice, deadline):
             return True
+        most = 0.5 * measure.predicted_loss(choice)
     return False
 
 

@@ -33,8 +33,9 @@ from tvmopt.tune.tasks import Task, extract_tasks
 _FIRST_TRIALS = 0.8
 # Shares of time for the alternatives, and for what the plans add; the rest is for whole networks.
 _FIRST_TIME, _REST_TIME = 0.65, 0.15
-# Seconds to build and measure the candidates of one implementation of a layer: a network of 49
-# convolutions, in two layouts each, takes about a minute on 2 cores.
+# Seconds to build and measure the candidates of one implementation of a layer. 49 functions in a
+# single layout take 55 to 75 s on 2 cores of a Zen 4, and of all layouts none was complete in 74 s:
+# benchmarks/results/2026-11-30-zen4-4.md.
 _S_AN_IMPLEMENTATION = 1.5
 # A plan with a single layout is timed, too, if its predicted latency is at most this many times
 # that of the best plan.
