@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -217,42 +218,43 @@ def example(tmp_path_factory, mlflow_run) -> Example:
     return Example(folder, done, _QUICK)
 
 
-@pytest.fixture
-def use_example(example, monkeypatch):
-    """Point MLflow in this process at the example's store."""
+@contextlib.contextmanager
+def _mlflow_at(uri: str) -> Iterator[None]:
+    """Point MLflow in this process at a store."""
     import mlflow
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", example.uri)
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.chdir(example.folder)
-    mlflow.set_tracking_uri(example.uri)
-    mlflow.set_registry_uri(example.uri)
-    yield example
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    yield
     # Not the previous value: a URI that is set takes precedence over the environment.
     mlflow.set_tracking_uri(None)
     mlflow.set_registry_uri(None)
 
 
+@pytest.fixture
+def use_example(example, monkeypatch):
+    """Point MLflow in this process at the example's store."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", example.uri)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.chdir(example.folder)
+    with _mlflow_at(example.uri):
+        yield example
+
+
 @pytest.fixture(scope="module")
 def serving_store(tmp_path_factory, conv_bundle, make_store) -> Path:
     """Return a folder with a store in which the single-input bundle is the champion of ``NAME``."""
-    import mlflow
-
     from tvmopt.tracking.registry import versions as registry
 
     folder = tmp_path_factory.mktemp("serve")
     uri = make_store(folder)
     client = MlflowClient(uri, uri)
-    with mock.patch.dict(os.environ, MLFLOW_TRACKING_URI=uri):
-        mlflow.set_tracking_uri(uri)
-        mlflow.set_registry_uri(uri)
+    with mock.patch.dict(os.environ, MLFLOW_TRACKING_URI=uri), _mlflow_at(uri):
         experiment = client.create_experiment(NAME, (folder / "artifacts").as_uri())
         run = client.create_run(experiment)
         client.set_terminated(run.info.run_id)
         registry.register(client, NAME, conv_bundle, run.info.run_id, {})
         client.set_registered_model_alias(NAME, "champion", "1")
-        mlflow.set_tracking_uri(None)
-        mlflow.set_registry_uri(None)
     return folder
 
 
@@ -324,13 +326,8 @@ def registered(register, conv_bundle) -> Registered:
 @pytest.fixture
 def store_client(tmp_path, make_store, monkeypatch):
     """Point MLflow in this process at a store of this test."""
-    import mlflow
-
     uri = make_store(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(uri)
-    mlflow.set_registry_uri(uri)
-    yield MlflowClient(uri, uri)
-    mlflow.set_tracking_uri(None)
-    mlflow.set_registry_uri(None)
+    with _mlflow_at(uri):
+        yield MlflowClient(uri, uri)

@@ -95,20 +95,15 @@ def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, drop
     ]
     found = mock.Mock(dtype_maps=maps)
     monkeypatch.setattr(next_map, "read_sensitivity", lambda folder: found)
-    monkeypatch.setattr(next_map, "StagePipeline", lambda session, request, known: request)
     seconds = {"calibrate": 50.0, "sensitivity": 50.0, "convert": 7.0, "evaluate": 3.0}
     seconds["build-untuned_tvm"] = 9.0  # not built again
-    outputs = [SimpleNamespace(stage=stage, busy_s=busy) for stage, busy in seconds.items()]
+    known = [SimpleNamespace(stage=s, busy_s=busy, folder=None) for s, busy in seconds.items()]
     request = SimpleNamespace(
         asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=0)),
         needs_sensitivity=True,
         max_accuracy_drop=0.01,
         changed=lambda dtype_map: dtype_map,
     )
-    pipeline = SimpleNamespace(
-        request=request,
-        outputs=outputs,
-        session=None,
-        run=lambda stage: mock.Mock(),
-    )
-    assert with_next_map(pipeline, drop, left_s) == number
+    following = with_next_map(StagePipeline(None, request, known), drop, left_s)
+    assert following.request == number
+    assert [output.stage for output in following.outputs] == ["calibrate", "sensitivity"]

@@ -14,9 +14,9 @@ from tvmopt.tracking.pipeline import workflow
 from tvmopt.tracking.pipeline.request import Request, make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.tune_accepted import (
-    first_choices,
     tuned_and_untuned_ms,
     with_tuning,
+    without_tuning,
 )
 
 MODEL = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
@@ -84,7 +84,7 @@ def test_a_tuned_build_that_is_refused_leaves_the_accepted_one(
     ],
 )
 def test_tuning_comes_last_where_maps_may_be_refused(asked: dict[str, Any], first: str) -> None:
-    assert first_choices(_request(**asked)).tune.strategy == first
+    assert without_tuning(_request(**asked)).tune.strategy == first
 
 
 @pytest.mark.parametrize(("left_s", "seconds"), [(40.0, 18.0), (30.0, None), (0.0, None)])
@@ -95,7 +95,7 @@ def test_tuning_has_the_rest_of_the_budget(left_s: float, seconds: float | None)
     assert (tuned and tuned._tuning_s) == seconds
     if tuned is not None:
         assert tuned.request.tune == asked.tune
-        assert list(tuned.compared) == ["first_choices", "untuned_tvm"]
+        assert list(tuned.compared) == ["without_tuning", "untuned_tvm"]
         assert [output.stage for output in tuned.outputs] == ["calibrate", "convert"]
         assert tuned._limited(asked.tune).time_budget == seconds
         assert tuned._limited(asked.build) == asked.build
@@ -114,12 +114,12 @@ def _request(**asked: Any) -> Request:
 
 
 def _accepted(asked: Request, tasks: int) -> StagePipeline:
-    """Return a pipeline that has run all stages of the first choices."""
+    """Return a pipeline that has run all stages without tuning."""
     seconds = {"calibrate": 30.0, "convert": 6.0, "tune": 1.0, "build": 1.0, "evaluate": 4.0}
     known: list[Any] = [
         SimpleNamespace(stage=stage, busy_s=busy, metrics={"tasks": float(tasks)})
         for stage, busy in seconds.items()
     ]
-    pipeline = StagePipeline(None, first_choices(asked), known)  # type: ignore[arg-type]
+    pipeline = StagePipeline(None, without_tuning(asked), known)  # type: ignore[arg-type]
     pipeline.compared["untuned_tvm"] = known[0]
     return pipeline

@@ -145,9 +145,9 @@ def _before_halves(
 ) -> list[tuple[int, ...]]:
     """Return the candidates that are faster than all layers in a 16-bit float, and these, last.
 
-    All candidates are returned where these are not known to hold. The predicted losses of int8 and
-    of 16-bit floats compare badly: a map with int8 layers must be measured though it is predicted
-    to lose less.
+    Where the model in that float is not known to hold, all candidates are returned. Predicted
+    losses of int8 and 16-bit floats do not compare well: a map with int8 layers needs a measurement
+    although it is predicted to lose less.
     """
     halves = tuple(choice.half for choice in choices)
     is_known = all(halves) and measure.is_known(halves)

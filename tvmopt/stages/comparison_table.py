@@ -15,8 +15,8 @@ from tvmopt.stages.module_files import REFERENCE_FILE
 
 TABLE_FILE = "comparison.csv"
 CANDIDATE = "candidate"
-#: The candidate without tuning: the first choices of the cost model.
-FIRST_CHOICES = "first_choices"
+#: The candidate without tuning: the top-1 schedules of the cost model.
+WITHOUT_TUNING = "without_tuning"
 UNTUNED = "untuned_tvm"
 REFERENCE = "onnxruntime_fp32"
 

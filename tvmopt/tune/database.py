@@ -224,7 +224,7 @@ def commit_record(
         trace: Trace of its schedule, which replays on ``mod``.
         latency_us: Its measured latency in microseconds.
         target: The target.
-        args_info: Shapes and dtypes of the arguments; by default those of ``mod``.
+        args_info: Shapes and dtypes of the arguments; by default, of the parameters of ``mod``.
     """
     from tvm.s_tir import meta_schedule as ms
 

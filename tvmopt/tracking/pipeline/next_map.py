@@ -32,8 +32,7 @@ def with_next_map(pipeline: StagePipeline, drop: float, left_s: float) -> StageP
     if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
-    spent_s = sum(output.busy_s for output in pipeline.outputs if output.stage in _AGAIN)
-    is_enough = left_s >= _ENOUGH * spent_s
+    is_enough = left_s >= _ENOUGH * pipeline.busy_s(*_AGAIN)
     number = number_after(
         found.dtype_maps,
         request.asked.conversion.dtype_map,
@@ -41,7 +40,4 @@ def with_next_map(pipeline: StagePipeline, drop: float, left_s: float) -> StageP
         request.max_accuracy_drop,
         is_last=not is_enough,
     )
-    if number is None:
-        return None
-    known = [output for output in pipeline.outputs if output.stage in _KEPT]
-    return StagePipeline(pipeline.session, request.changed(dtype_map=number), known)
+    return None if number is None else pipeline.changed(_KEPT, dtype_map=number)

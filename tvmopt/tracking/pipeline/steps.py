@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tvmopt import host
 from tvmopt.config import StageConfig, TuneConfig
@@ -128,6 +129,20 @@ class StagePipeline:
     def outputs(self) -> tuple[StageOutput, ...]:
         """Return the outputs of the steps that were done, in order."""
         return tuple(self._done.values())
+
+    def busy_s(self, *stages: str) -> float:
+        """Return the seconds that the processes of ``stages`` took, as far as they were run."""
+        return sum(output.busy_s for output in self.outputs if output.stage in stages)
+
+    def changed(self, kept: Sequence[str], **values: Any) -> StagePipeline:
+        """Return a pipeline with other values of some parameters.
+
+        Args:
+            kept: Stages whose output the values do not change; they are not run again.
+            values: Parameters by name.
+        """
+        known = [output for output in self.outputs if output.stage in kept]
+        return StagePipeline(self.session, self.request.changed(**values), known)
 
     def warm_start(self, tuned: StageOutput, folder: str) -> None:
         """Let tuning begin from the database in ``folder`` of an earlier tune run."""

@@ -1,14 +1,14 @@
 """Tune a model once it keeps the accuracy, where layers of a float model may become int8.
 
 Evaluation may refuse a map of dtypes, and another one follows: what was tuned for the first would
-be lost. So the first choices of the cost model are built and evaluated; what the time budget leaves
-then tunes the network that was accepted, and both builds are timed side by side.
+be lost. So the top-1 schedules of the cost model are built and evaluated. The rest of the time
+budget tunes the network that was accepted, and both builds are timed side by side.
 """
 
 from __future__ import annotations
 
 from tvmopt.choices import MEASURING
-from tvmopt.stages.comparison_table import CANDIDATE, FIRST_CHOICES, read_table
+from tvmopt.stages.comparison_table import CANDIDATE, WITHOUT_TUNING, read_table
 from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
@@ -20,7 +20,7 @@ _SHARED = ("calibrate", "sensitivity", "convert")
 _AGAIN = ("convert", "evaluate")
 
 
-def first_choices(request: Request) -> Request:
+def without_tuning(request: Request) -> Request:
     """Return the request without tuning, where that is to follow; else the request itself."""
     return request.changed(strategy="default") if _tunes_later(request) else request
 
@@ -35,14 +35,11 @@ def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> Stage
     """
     if not _tunes_later(asked):
         return None
-    request = accepted.request.changed(strategy=asked.tune.strategy)
-    known = [output for output in accepted.outputs if output.stage in _SHARED]
-    tuned = StagePipeline(accepted.session, request, known)
-    tuned.compared = {FIRST_CHOICES: accepted.run("build"), **accepted.compared}
+    tuned = accepted.changed(_SHARED, strategy=asked.tune.strategy)
+    tuned.compared = {WITHOUT_TUNING: accepted.run("build"), **accepted.compared}
     if not asked.divided_budget_s:
         return tuned
-    again_s = sum(output.busy_s for output in accepted.outputs if output.stage in _AGAIN)
-    seconds = left_s - again_s - ENDING.seconds(asked.divided_budget_s)
+    seconds = left_s - accepted.busy_s(*_AGAIN) - ENDING.seconds(asked.divided_budget_s)
     if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
     tuned.limit_tuning(seconds)
@@ -50,9 +47,9 @@ def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> Stage
 
 
 def tuned_and_untuned_ms(tuned: StagePipeline) -> tuple[float, float]:
-    """Return the median latency of the tuned build, and of the first choices in the same rounds."""
+    """Return the median latency of the tuned build, and of the one without tuning beside it."""
     rows = {row["variant"]: row for row in read_table(tuned.run("evaluate").folder)}
-    mine, other = (float(rows[label]["latency_ms_p50"]) for label in (CANDIDATE, FIRST_CHOICES))
+    mine, other = (float(rows[label]["latency_ms_p50"]) for label in (CANDIDATE, WITHOUT_TUNING))
     return mine, other
 
 

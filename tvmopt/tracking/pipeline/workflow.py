@@ -27,9 +27,9 @@ from tvmopt.parameters import commands
 from tvmopt.parameters.call import entry_point
 from tvmopt.stages.comparison_table import (
     CANDIDATE,
-    FIRST_CHOICES,
     REFERENCE,
     UNTUNED,
+    WITHOUT_TUNING,
     read_table,
 )
 from tvmopt.stages.torch_peer import TORCH_PEERS
@@ -41,9 +41,9 @@ from tvmopt.tracking.pipeline.next_map import with_next_map
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
 from tvmopt.tracking.pipeline.tune_accepted import (
-    first_choices,
     tuned_and_untuned_ms,
     with_tuning,
+    without_tuning,
 )
 from tvmopt.tracking.pipeline.untuned import compare_untuned
 from tvmopt.tracking.registry.promotion import Promotion, promote_if_better
@@ -85,7 +85,7 @@ def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]
     def dry_run(command: commands.StageCommand) -> None:
         allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
         asked = checked_request(Asked.by(command), allowance)
-        request = first_choices(asked) if entry == "main" else asked
+        request = without_tuning(asked) if entry == "main" else asked
         say_plan(entry, request, command.values(), steps, use_cache=not command.reuse.no_cache)
         if request is not asked:
             say(f"{'tuning':<18} follows where the model keeps the accuracy: {asked.tune.strategy}")
@@ -130,7 +130,7 @@ def main(command: commands.MainCommand) -> MainResult:
         def left_s() -> float:
             return budget_s - (time.monotonic() - began) if budget_s else math.inf
 
-        pipeline = StagePipeline(pipeline.session, first_choices(asked))
+        pipeline = StagePipeline(pipeline.session, without_tuning(asked))
         pipeline.run("build")
         if asked.is_measurable:
             compare_untuned(pipeline)
@@ -205,7 +205,7 @@ def _judged(pipeline: StagePipeline, *, beats_champion: bool = False) -> _Judged
     built, measured = pipeline.run("build"), pipeline.run("evaluate")
     names = {
         CANDIDATE: report.variant_of(request),
-        FIRST_CHOICES: "without tuning",
+        WITHOUT_TUNING: "without tuning",
         UNTUNED: "untuned TVM",
         REFERENCE: "ONNX Runtime fp32",
         **{label: f"torch.compile {dtype}" for label, dtype in TORCH_PEERS.items()},
