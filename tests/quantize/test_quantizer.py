@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from tvmopt.device.target import resolve_target
 from tvmopt.errors import ConfigError, ModelError
 from tvmopt.frontend import layer_table, prepare
 from tvmopt.frontend.reference import Reference
-from tvmopt.quantize import Quantizer, Ranges, Scheme, collect_ranges, is_quantized, quantize_model
+from tvmopt.quantize import (
+    Quantizer,
+    Ranges,
+    Scheme,
+    collect_ranges,
+    is_quantized,
+    quantize_model,
+    scheme_for,
+)
 from tvmopt.quantize.graph import Graph
 
 ANCHORS = ["stem", "left", "right", "gated", "deep", "fc"]
@@ -20,7 +29,7 @@ ANCHORS = ["stem", "left", "right", "gated", "deep", "fc"]
 
 @pytest.fixture(scope="module")
 def ranges(network, batches):
-    return collect_ranges(network.model, batches)
+    return collect_ranges(network.model, batches, Scheme(integer_adds=True))
 
 
 def _inputs(graph, name):
@@ -39,7 +48,7 @@ def _readers(graph, tensor):
 
 
 def test_every_layer_runs_in_integers(network, ranges):
-    model = quantize_model(network.model, ranges, Scheme())
+    model = quantize_model(network.model, ranges, Scheme(integer_adds=True))
     onnx.checker.check_model(model, full_check=True)
     graph = Graph(model.graph)
     assert [layer.name for layer in layer_table(model)] == ANCHORS  # names and order survive
@@ -111,7 +120,7 @@ def test_excluded_layers_stay_float(network, ranges, name):
 
 
 def test_joining_operators_need_integers_around_them(network, ranges):
-    quantizer = Quantizer(network.model, ranges, Scheme())
+    quantizer = Quantizer(network.model, ranges, Scheme(integer_adds=True))
     everything = set(ANCHORS) | {"sum", "cat", "pool", "average", "flat"}
     assert quantizer.integer_nodes() == everything
     assert "sum" not in quantizer.integer_nodes(["left"])  # one operand would be float
@@ -119,6 +128,19 @@ def test_joining_operators_need_integers_around_them(network, ranges):
     assert quantizer.integer_nodes(ANCHORS) == set()
     graph = Graph(quantizer(["fc"]).graph)
     assert _readers(graph, "d") == ["GlobalAveragePool"]
+
+
+def test_additions_are_float32_on_a_cpu(network, ranges):
+    """The result of an integer layer is added as it is; layers that read the sum quantize it."""
+    on_cpu, on_gpu = (
+        Quantizer(network.model, ranges, scheme_for("u8s8", resolve_target(name).arch()))
+        for name in ("sapphirerapids", "nvidia-h200")
+    )
+    assert on_gpu.integer_nodes() - on_cpu.integer_nodes() == {"sum"}
+    graph = Graph(on_cpu().graph)
+    assert _inputs(graph, "sum")[0] == "Conv"
+    assert _readers(graph, "a0") == ["Relu"]
+    assert _quantised(graph, "right")
 
 
 def test_all_excluded_is_the_float_model(network, ranges, batches):
@@ -294,7 +316,7 @@ def test_wrong_names_and_ranges(network, ranges):
         quantize_model(network.model, ranges, Scheme(), ["conv9"])
     fewer = Ranges("minmax", None, 1, {"x": (0.0, 1.0)})
     with pytest.raises(ConfigError, match=r"belong to the model .* lack 's' and 10"):
-        quantize_model(network.model, fewer, Scheme())
+        quantize_model(network.model, fewer, Scheme(integer_adds=True))
 
 
 def test_operators_without_a_newer_opset(make_model):

@@ -31,7 +31,7 @@ def _values(model, names, batches):
 
 
 def test_extremes_are_those_of_the_values(network, batches):
-    ranges = collect_ranges(network.model, batches)
+    ranges = collect_ranges(network.model, batches, Scheme(integer_adds=True))
     values = _values(network.model, list(ranges.tensors), batches)
     # Ranges cover inputs of integer nodes and results of add or concat, not results before a Relu.
     assert set(values) == {"x", "s", "l", "a0", "a", "r", "c", "p", "m", "d", "v", "f"}

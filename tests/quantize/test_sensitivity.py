@@ -76,7 +76,7 @@ def test_the_layer_made_fragile_is_found_and_skipped(fragile, analysis):
     index = ANCHORS.index("right")
     assert index in analysis.proposed("int8")
     nothing = next(s for s in analysis.sets("int8") if not s.layers)
-    assert not nothing.holds and nothing.cosine < 0.99
+    assert not nothing.holds and nothing.cosine < 0.995
 
 
 def test_the_proposal_holds_on_other_samples(fragile, analysis):

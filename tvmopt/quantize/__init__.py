@@ -9,7 +9,7 @@ from tvmopt.quantize.correct import Corrected, HeldBack, correct, with_channel_s
 from tvmopt.quantize.quantizer import Quantizer, quantize_model
 from tvmopt.quantize.ranges import Ranges, collect_ranges
 from tvmopt.quantize.report import LayerCost, Sensitivity, SkipSet
-from tvmopt.quantize.scheme import Scheme
+from tvmopt.quantize.scheme import Scheme, scheme_for
 from tvmopt.quantize.sensitivity import sensitivity
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "correct",
     "is_quantized",
     "quantize_model",
+    "scheme_for",
     "sensitivity",
     "with_channel_scales",
 ]

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 from tvmopt.choices import CALIBRATIONS, QUANTIZATIONS, U8S8_PAIRS
+from tvmopt.device.arch import Arch
+from tvmopt.device.cpu import CpuArch
 from tvmopt.errors import ConfigError
 
 
@@ -25,6 +27,9 @@ class Scheme:
         symmetric: Whether activation zero points are the middle of their dtype; this loses some
             resolution, but some hardware requires it.
         activation_matmul: Whether to quantize matmuls of two activations (attention).
+        integer_adds: Whether residual additions run in integers too. On CPUs they take as long in
+            float32 (0.98 to 1.01 of the network's time), and every 8-bit sum rounds once more, see
+            benchmarks/results/2026-11-30-float-adds.md. GPUs read and write a quarter of the bytes.
     """
 
     types: str = "u8s8"
@@ -33,6 +38,7 @@ class Scheme:
     per_channel: bool = True
     symmetric: bool = False
     activation_matmul: bool = False
+    integer_adds: bool = False
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -55,7 +61,7 @@ class Scheme:
             raise ConfigError(
                 f"percentile must be above 50 and at most 100, but got {self.percentile!r}"
             )
-        for name in ("per_channel", "symmetric", "activation_matmul"):
+        for name in ("per_channel", "symmetric", "activation_matmul", "integer_adds"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, but got {getattr(self, name)!r}")
 
@@ -77,3 +83,16 @@ class Scheme:
     def from_dict(cls, data: dict[str, Any]) -> Scheme:
         """Rebuild a scheme from :meth:`to_dict`."""
         return cls(**data)
+
+
+def scheme_for(types: str, arch: Arch) -> Scheme:
+    """Return the scheme of a model for a device: GPUs run residual additions in integers.
+
+    Args:
+        types: One of ``choices.QUANTIZATIONS``.
+        arch: The device.
+
+    Raises:
+        ConfigError: When ``types`` is invalid.
+    """
+    return Scheme(types, integer_adds=not isinstance(arch, CpuArch))

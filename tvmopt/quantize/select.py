@@ -1,10 +1,10 @@
 """Select the nodes of a float model that run in integers.
 
 Anchors decide: a convolution, Gemm or MatMul with constant weights that is not excluded. Operators
-between anchors (residual additions, concatenations, pooling, data movement) join when integer
-nodes make all their inputs and an integer node reads their result. Otherwise quantizing them costs
-accuracy and saves nothing. Relu, Clip and the addition of a constant are the epilogue of the
-operator before them and are skipped in the search.
+between anchors (concatenations, pooling, data movement, with ``Scheme.integer_adds`` residual
+additions) join when integer nodes make all their inputs and an integer node reads their result.
+Otherwise quantizing them costs accuracy and saves nothing. Relu, Clip and the addition of a
+constant are the epilogue of the operator before them and are skipped in the search.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def integer_nodes(graph: Graph, scheme: Scheme, exclude: Collection[str] = ()) -
     """
     chosen = {n.name for n in integer_anchors(graph, scheme) if n.name not in exclude}
     anchors = set(chosen)
-    joins = [n for n in graph.nodes if n.name not in exclude and _can_join(graph, n)]
+    joins = [n for n in graph.nodes if n.name not in exclude and _can_join(graph, n, scheme)]
     chosen.update(n.name for n in joins)
     while True:
         kept = [n for n in joins if _is_justified(graph, n, chosen, anchors)]
@@ -119,8 +119,10 @@ def is_epilogue(graph: Graph, node: onnx.NodeProto) -> bool:
     return len(activations) == 1 and graph.is_activation(activations[0])
 
 
-def _can_join(graph: Graph, node: onnx.NodeProto) -> bool:
+def _can_join(graph: Graph, node: onnx.NodeProto, scheme: Scheme) -> bool:
     if node.op_type not in JOINING or not is_default(node):
+        return False
+    if node.op_type == "Add" and not scheme.integer_adds:
         return False
     if is_epilogue(graph, node) or not graph.is_activation(node.input[0]):
         return False

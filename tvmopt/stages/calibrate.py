@@ -5,6 +5,7 @@ All come from the calibration part of the data.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -58,7 +59,9 @@ def calibrate(
         dataset = samples_within(prepared.model, dataset, limit_s)
     batches = [batch.inputs for batch in dataset.batches()]
     scheme = Scheme(U8S8_PAIRS if config.exact_pairs else "u8s8", method=config.calibration)
-    ranges = collect_ranges(prepared.model, batches, scheme, progress)
+    # The target is not known here: ranges cover what integers may be on any device.
+    widest = dataclasses.replace(scheme, integer_adds=True)
+    ranges = collect_ranges(prepared.model, batches, widest, progress)
     is_blind = data is None and config.quantizer == AUTO
     quantizer = ONNXRUNTIME if is_blind else config.quantizer
     scales_line = ""

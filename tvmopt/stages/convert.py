@@ -18,7 +18,7 @@ from tvmopt.errors import AccuracyError, ConfigError
 from tvmopt.frontend import Imported, Layer
 from tvmopt.frontend.given_sizes import GivenSizes, parse_given_sizes
 from tvmopt.frontend.trees.thresholds import round_thresholds
-from tvmopt.quantize import Scheme, is_quantized, quantize_model
+from tvmopt.quantize import is_quantized, quantize_model, scheme_for
 from tvmopt.runtime.bundle import write_golden
 from tvmopt.runtime.sizes import EXACT, PADDED, ROWS, SizeDimension
 from tvmopt.stages.calibrate import read_ranges
@@ -299,6 +299,7 @@ def _sources(
         chosen_in: Output of the sensitivity stage that chose the dtypes; None without such a
             choice.
     """
+    scheme = scheme_for(config.quantization, TargetSpec.from_dict(config.target).arch())
 
     def source(skipped: Skipped) -> onnx.ModelProto:
         model = read.prepared.model
@@ -314,7 +315,7 @@ def _sources(
                     ranges, read.layers, skipped.halves, chosen_in, config.dtype_map
                 )
             exclude = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
-            model = quantize_model(model, ranges, Scheme(config.quantization), exclude)
+            model = quantize_model(model, ranges, scheme, exclude)
         return round_thresholds(model, config.thresholds)
 
     return source

@@ -12,7 +12,7 @@ from pathlib import Path
 from tvmopt.config import SensitivityConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.frontend import load_onnx, prepare, shapes_for
-from tvmopt.quantize import Scheme, Sensitivity, SkipSet
+from tvmopt.quantize import Sensitivity, SkipSet, scheme_for
 from tvmopt.quantize import sensitivity as measure
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.quantize.report import best
@@ -47,13 +47,14 @@ def sensitivity(
     dataset = calibration_data(prepared.reference, data, config.samples)
     outputs = [value.name for value in prepared.reference.graph.output]
     metric = metric_of(config, outputs)
+    target = TargetSpec.from_dict(config.target)
     found = measure(
         prepared,
         dataset,
         dtypes=config.dtypes,
-        scheme=Scheme(config.quantization),
+        scheme=scheme_for(config.quantization, target.arch()),
         ranges=read_ranges(calibrate_dir) if calibrate_dir else None,
-        target=TargetSpec.from_dict(config.target),
+        target=target,
         time_limit_s=config.sensitivity_time,
         samples=config.samples,
         max_drop=config.max_accuracy_drop,
