@@ -29,6 +29,7 @@ from tvmopt.transform.legalize_hopper import hopper_legalize_map
 from tvmopt.transform.merge_into_gemv import MergeIntoGemv
 from tvmopt.transform.narrow_norm import ReadNarrowNorms
 from tvmopt.transform.plain_names import PlainNames
+from tvmopt.transform.reciprocal_softmax import reciprocal_softmax
 from tvmopt.transform.recompute_indices import RecomputeIndices
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.split_concat import SplitConcat
@@ -79,6 +80,10 @@ def _views() -> _Passes:
     return [relax.transform.RewriteDataflowReshape(), relax.transform.DeadCodeElimination(["main"])]
 
 
+def _cpu_legalize(target: Target, winograd: WinogradRule | None, allow_tf32: bool) -> _LegalizeMap:
+    return legalize_map(winograd) | wide_pools(target) | reciprocal_softmax()
+
+
 def _cuda_combine(target: Target | None) -> _Passes:
     assert target is not None  # its kind is CUDA
     return [
@@ -118,7 +123,7 @@ _CPU = TargetPasses(
     last=lambda: [ViewsBesideAttention()],
     winograd_rule=lambda target: CPU_RULE,
     attention=attention_on_cpu,
-    legalize=lambda target, winograd, allow_tf32: legalize_map(winograd) | wide_pools(target),
+    legalize=_cpu_legalize,
 )
 _CUDA = TargetPasses(
     first=lambda: [PlainNames()],

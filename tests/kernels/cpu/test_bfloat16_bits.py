@@ -216,12 +216,12 @@ def test_softmax_of_bfloat16() -> None:
     """LLVM crashes on libm calls on bfloat16 vectors."""
     x = (np.random.default_rng(0).standard_normal((16, 64)) * 3).astype(BF16)
     func = scheduled(nn.softmax, [(x.shape, "bfloat16")])
-    assert set(buffers(func)) == {"uint16"}
+    assert "bfloat16" not in buffers(func)
     e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True))
     right = e / e.sum(-1, keepdims=True)
     got = call(func, x).astype(np.float64)
-    # The sum of 64 terms is rounded at every step, as in TVM.
-    assert (np.abs(got - right) <= 0.05 * right).all()
+    # Only the result is rounded: sums are in float32.
+    assert (np.abs(got - right) <= 2.0**-8 * 1.001 * right).all()
 
 
 # ---- buffers ----

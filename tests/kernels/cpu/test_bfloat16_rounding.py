@@ -31,9 +31,9 @@ def scaled(x: relax.Expr) -> relax.Expr:
     return relax.op.astype(relax.op.multiply(x, relax.const(np.float32(1.0))), "bfloat16")
 
 
-def elementwise(count: int, spec=WITH) -> tirx.PrimFunc:
-    """Round ``count`` float32 values to bfloat16, with the top-1 schedule for ``spec``."""
-    [func] = harness.prim_funcs(harness.lower(scaled, [((count,), "float32")])).values()
+def elementwise(*shape: int, spec=WITH) -> tirx.PrimFunc:
+    """Round float32 values of ``shape`` to bfloat16, with the top-1 schedule for ``spec``."""
+    [func] = harness.prim_funcs(harness.lower(scaled, [(shape, "float32")])).values()
     return schedule_function(func, spec.arch()).func.with_attr("global_symbol", "main")
 
 
@@ -55,8 +55,15 @@ def test_the_last_register_may_be_partly_filled(lanes):
     assert "vpsrld" not in text  # no integer rounding is left
 
 
+@pytest.mark.parametrize("shape", [(128, 96), (6, 5, 64), (16, 12), (32, 1, 32)])
+def test_vectors_of_fused_axes_are_rounded_by_the_instruction(shape):
+    text = assembly(elementwise(*shape))
+    assert "vcvtneps2bf16" in text
+    assert "vpsrld" not in text  # no integer rounding is left
+
+
 def test_other_cpus_round_by_integers():
-    text = assembly(elementwise(4096, WITHOUT), WITHOUT)
+    text = assembly(elementwise(4096, spec=WITHOUT), WITHOUT)
     assert "vcvtneps2bf16" not in text
     assert "zmm" in text  # still vectorised
 
@@ -81,10 +88,16 @@ def test_numbers_of_a_partly_filled_register_are_those_of_numpy(lanes):
     check_numbers(np.random.default_rng(lanes).standard_normal(lanes).astype("float32"))
 
 
+@pytest.mark.skipif(not RUNS, reason=f"this machine lacks {WITH.missing_on_host()}")
+@pytest.mark.parametrize("shape", [(6, 5, 64), (6, 5, 96), (16, 12), (32, 1, 32)])
+def test_numbers_of_fused_axes_are_those_of_numpy(shape):
+    check_numbers(np.random.default_rng(0).standard_normal(shape).astype("float32"))
+
+
 def check_numbers(x: np.ndarray) -> None:
     """Round ``x`` with the instruction and with NumPy; NaN may differ in its payload."""
-    func = elementwise(len(x))
-    out = tvm.runtime.tensor(np.zeros(len(x), BF16))
+    func = elementwise(*x.shape)
+    out = tvm.runtime.tensor(np.zeros(x.shape, BF16))
     built = tvm.tirx.build(tvm.IRModule({"main": func}), target=WITH.to_tvm())
     built["main"](tvm.runtime.tensor(x), out)
     got, expected = out.numpy(), x.astype(BF16)

@@ -12,6 +12,7 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.errors import last_line
 from tvmopt.kernels.cpu.common.cost import stream_cycles
 from tvmopt.kernels.cpu.common.cpu_family import CpuFamily
+from tvmopt.kernels.cpu.common.vector_cycles import vector_cycles
 from tvmopt.kernels.cpu.hint import MAX_VECTOR_REGISTERS, TASKS_PER_CORE, CpuHint
 from tvmopt.kernels.family import Found
 from tvmopt.kernels.ranked import Ranked
@@ -64,9 +65,13 @@ class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
             return Refusal(f"{self.name} refused: {last_line(error, None)}")
         return made if isinstance(made, Refusal) else workload
 
+    def cycles(self, workload: Workload, arch: CpuArch) -> float:
+        """Return the predicted cycles: the larger of memory traffic and vector instructions."""
+        return max(argument_cycles(workload, arch), vector_cycles(workload, arch))
+
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[UnmodelledConfig]]:
         """Return the configurations, the default first."""
-        cycles = argument_cycles(form, arch)
+        cycles = self.cycles(form, arch)
         return [
             Ranked(
                 UnmodelledConfig(self.name, arch, tasks, registers),

@@ -17,6 +17,8 @@ Denormals are flushed to zero, as in ``vdpbf16ps``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
@@ -58,9 +60,10 @@ def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if root is None or NATIVE not in root.annotations:
         return func
     made: list[tirx.Var] = []
+    params = set(func.params)
 
     def on_for(loop: tirx.For) -> tirx.Stmt:
-        parts = _parted(loop)
+        parts = _parted(loop, params)
         if parts is None:
             return loop
         buffer, stmt = parts
@@ -74,7 +77,7 @@ def round_natively(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_llvm_functions(func, [rounding_function(n) for n in sizes]) if sizes else func
 
 
-def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
+def _parted(loop: tirx.For, params: Collection[tirx.Var]) -> tuple[tirx.Var, tirx.Stmt] | None:
     """Split a vectorised loop that rounds; return register buffer and statements, or None."""
     realize = loop.body
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, s_tir.SBlockRealize):
@@ -89,12 +92,8 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
     predicate = _for_all_lanes(realize.predicate, loop)
     if str(value.value.ty.dtype) != "float32" or loop.loop_var in variables(predicate):
         return None
-    place = [i for i, v in enumerate(realize.iter_values) if loop.loop_var in variables(v)]
-    if len(place) != 1 or not _steps(realize.iter_values[place[0]], loop.loop_var):
-        return None
-    moving = block.iter_vars[place[0]].var
     *outer, last = store.indices
-    if any(moving in variables(index) for index in outer) or not _steps(last, moving):
+    if not _is_contiguous(realize, loop, params):
         return None
     registers = tirx.decl_buffer((length,), "float32", "rounded", scope="local")
     dtype = loop.loop_var.ty.dtype
@@ -145,6 +144,30 @@ def _parted(loop: tirx.For) -> tuple[tirx.Var, tirx.Stmt] | None:
     )
     second = s_tir.SBlockRealize(start, predicate, _renewed(stored))
     return registers, tirx.SeqStmt([first, second])
+
+
+def _is_contiguous(
+    realize: s_tir.SBlockRealize, loop: tirx.For, params: Collection[tirx.Var]
+) -> bool:
+    """Return whether the iterations of ``loop`` store adjacent elements.
+
+    The axes of a block may be fused: ``v // 1536`` and ``v % 1536`` with ``v = vo * 64 + vi``. A
+    vector that continues in the next row needs one of ``params``: the region of another buffer
+    would end behind its last column.
+    """
+    analyzer = sym.Analyzer()
+    analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+    iterators = [iv.var for iv in realize.block.iter_vars]
+    values = dict(zip(iterators, map(analyzer.simplify, realize.iter_values), strict=True))
+    store = realize.block.body
+    indices = [substitute(index, values) for index in store.indices]
+    *outer, last = map(analyzer.simplify, indices)
+    if not any(loop.loop_var in variables(index) for index in outer):
+        return _steps(last, loop.loop_var)
+    offset = indices[0]
+    for index, extent in zip(indices[1:], store.buffer.shape[1:], strict=True):
+        offset = offset * extent + index
+    return store.buffer in params and _steps(analyzer.simplify(offset), loop.loop_var)
 
 
 def _for_all_lanes(predicate: ir.Expr, loop: tirx.For) -> ir.Expr:
