@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -99,3 +100,26 @@ def test_a_slow_model_is_analysed_on_fewer_samples_within_its_time(prepared, dat
     assert found.samples < 16
     assert f"{found.samples} samples were measured, for time" in found.notes
     assert found.skip_sets and np.isfinite([c.error for c in found.costs]).all()
+
+
+@pytest.mark.parametrize(("width", "most_s"), [(1.0, 10.0), (0.05, 30.0)])
+def test_an_analysis_is_short_where_int8_meets_the_bar(
+    prepared, dataset, monkeypatch, width, most_s
+):
+    """Other maps of dtypes are alternatives then; ranges of a twentieth break int8."""
+    module = sys.modules["tvmopt.quantize.sensitivity"]
+    divide, left = module.phase_deadlines, []
+
+    def recorded(now, deadline, measurement_s):
+        left.append(deadline - now)
+        return divide(now, deadline, measurement_s)
+
+    monkeypatch.setattr(module, "phase_deadlines", recorded)
+    ranges = collect_ranges(prepared.model, [batch.inputs for batch in dataset.batches()])
+    narrow = {n: (width * low, width * high) for n, (low, high) in ranges.tensors.items()}
+    found = sensitivity(
+        prepared, dataset, dtypes=("bfloat16", "int8"), max_drop=0.05, layer_dtypes=True,
+        ranges=dataclasses.replace(ranges, tensors=narrow), time_limit_s=30.0,
+    )  # fmt: skip
+    assert 0.5 * most_s < left[0] <= most_s
+    assert (set(found.chosen_map.dtypes) == {"int8"}) is (width == 1.0)

@@ -59,6 +59,8 @@ _SHARE_OF_ONE_MAP = 0.08
 _SHARE_OF_SKIP_SETS = 0.6  # of the remaining time, when layers are also timed
 _SHARE_OF_SINGLE_LAYERS = 0.4  # of the remaining time, before skip sets
 _SHARE_OF_PREDICTIONS = 0.25  # of the time limit, for the cost model of the kernels
+# Of the remaining time, where all layers in int8 meet the bar: other maps are only alternatives.
+_SHARE_WHERE_INT8_HOLDS = 1 / 3
 # Part of the layers to time beside predictions of all: a few of them say less than these.
 _LEAST_PART_TIMED = 0.5
 
@@ -152,6 +154,8 @@ def sensitivity(
         before = {dtype: start.at(at) for dtype, start in starts.items()}
         analysis, why_not_asked = begin(chosen)
         starts = all_converted(analysis, costs, deadline, before)
+    if layer_dtypes and "int8" in starts and starts["int8"].verdict.holds:
+        deadline = part_of_time(deadline, _SHARE_WHERE_INT8_HOLDS)
     measurement_s = max(start.seconds for start in starts.values())
     phases = phase_deadlines(time.monotonic(), deadline, measurement_s)
     if layer_dtypes:

@@ -1,7 +1,7 @@
 """Divide the time budget of a command, where layers may become int8.
 
 Nothing bounds conversion and compilation. At ``time_budget=150`` calibration has 30 s, the
-sensitivity analysis 38 s, untuned TVM 10 s, the accuracy 9 s and the latency of each contender
+sensitivity analysis 38 s, untuned TVM 5 s, the accuracy 9 s and the latency of each contender
 1.5 s. The entry point ``main`` tunes in the rest, once a model keeps the accuracy; others tune for
 22 s.
 """
@@ -17,7 +17,7 @@ ANALYSIS = Share(0.25, 15.0)
 #: Tuning, where evaluation does not come first.
 TUNING = Share(0.15, 10.0)
 #: Untuned TVM: compilation, and what is measured of it; it is left out where it takes longer.
-UNTUNED = Share(0.06, 10.0)
+UNTUNED = Share(0.03, 5.0)
 #: The accuracy of all contenders.
 ACCURACY = Share(0.06, 2.0)
 #: The latency of each contender.
