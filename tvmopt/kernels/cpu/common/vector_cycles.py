@@ -16,7 +16,7 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, variables
 from tvmopt.kernels.cpu.common.stage import PARALLEL_WORK
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import has_rounding
-from tvmopt.kernels.cpu.passes.vector_math import is_exp_of_difference, maxima
+from tvmopt.kernels.cpu.passes.vector_math import is_exp_of_difference, max_buffers_of
 from tvmopt.kernels.workload import Workload
 
 # Vector instructions of the functions of vector_math, counted in x86 assembly; a division counts as
@@ -66,24 +66,24 @@ def vector_cycles(workload: Workload, arch: CpuArch) -> float:
 
 def _blocks(func: tirx.PrimFunc) -> tuple[_Block, ...]:
     sch = s_tir.Schedule(IRModule({"main": func}))
-    tops = maxima(func)
+    max_buffers = max_buffers_of(func)
     made = []
     for block in leaf_blocks(sch):
         facts = block_facts(sch, block)
         inner = next((axis.var for axis in reversed(facts.axes) if axis.extent > 1), None)
-        count = 0.0 if inner is None else _instructions(sch.get(block).body, inner, tops)
+        count = 0.0 if inner is None else _instructions(sch.get(block).body, inner, max_buffers)
         rounds = (str(facts.write.buffer.dtype), facts.dtype) == ("bfloat16", "float32")
         made.append(_Block(facts.work, count, facts.dtype, rounds))
     return tuple(made)
 
 
-def _instructions(body: tirx.Stmt, inner: tirx.Var, tops: set[tirx.Var]) -> float:
+def _instructions(body: tirx.Stmt, inner: tirx.Var, max_buffers: set[tirx.Var]) -> float:
     """Return the floating-point vector instructions of an iteration of ``body``.
 
     Args:
         body: Body of a block.
         inner: The innermost axis; an expression that does not depend on it is computed per row.
-        tops: Buffers with results of max reductions.
+        max_buffers: Buffers with results of max reductions.
     """
     count = 0.0
 
@@ -98,7 +98,7 @@ def _instructions(body: tirx.Stmt, inner: tirx.Var, tops: set[tirx.Var]) -> floa
 
     def on_call(call: ir.Call) -> None:
         name = getattr(call.op, "name", "").rpartition(".")[2]
-        below = is_exp_of_difference(call, tops)
+        below = is_exp_of_difference(call, max_buffers)
         add(call, _EXP_OF_DIFFERENCE if below else _INSTRUCTIONS.get(name, 0.0))
 
     tvm_ffi.structural_walk(

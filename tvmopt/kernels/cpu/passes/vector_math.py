@@ -57,10 +57,12 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
         B[i] = T.exp(A[i])
         B[i] = T.Let(..., where={n: T.round(A[i] * log2(e)), ...})
     """
-    tops = maxima(func)
+    max_buffers = max_buffers_of(func)
 
     def on_call(call: ir.Call) -> ir.Expr:
-        rewrite = _exp_of_difference if is_exp_of_difference(call, tops) else _rewrite_of(call)
+        rewrite = (
+            _exp_of_difference if is_exp_of_difference(call, max_buffers) else _rewrite_of(call)
+        )
         if rewrite is None:
             return call
         dtype = str(call.args[0].ty.dtype)
@@ -76,7 +78,7 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-def maxima(func: tirx.PrimFunc) -> set[tirx.Var]:
+def max_buffers_of(func: tirx.PrimFunc) -> set[tirx.Var]:
     """Return the buffers of ``func`` that hold results of max reductions."""
     found: set[tirx.Var] = set()
 
@@ -89,13 +91,13 @@ def maxima(func: tirx.PrimFunc) -> set[tirx.Var]:
     return found
 
 
-def is_exp_of_difference(call: ir.Call, tops: set[tirx.Var]) -> bool:
-    """Return whether ``call`` is ``exp(x - m)`` with ``m`` of ``tops``, as in softmax."""
+def is_exp_of_difference(call: ir.Call, max_buffers: set[tirx.Var]) -> bool:
+    """Return whether ``call`` is ``exp(x - m)`` with ``m`` of ``max_buffers``, as in softmax."""
     if getattr(call.op, "name", "") != "tirx.exp":
         return False
     difference = call.args[0]
     is_wide = str(difference.ty.dtype) == "float32"
-    return is_wide and isinstance(difference, tirx.Sub) and _loads(difference.b, tops)
+    return is_wide and isinstance(difference, tirx.Sub) and _loads(difference.b, max_buffers)
 
 
 def _loads(expr: ir.Expr, buffers: set[tirx.Var]) -> bool:
