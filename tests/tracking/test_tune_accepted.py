@@ -115,9 +115,9 @@ def _request(**asked: Any) -> Request:
 
 def _accepted(asked: Request, tasks: int) -> StagePipeline:
     """Return a pipeline that has run all stages without tuning."""
-    seconds = {"calibrate": 30.0, "convert": 6.0, "tune": 1.0, "build": 1.0, "evaluate": 4.0}
+    seconds = {"calibrate": 30.0, "convert": 9.0, "tune": 1.0, "build": 1.0, "evaluate": 4.0}
     known: list[Any] = [
-        SimpleNamespace(stage=stage, busy_s=busy, metrics={"tasks": float(tasks)})
+        SimpleNamespace(stage=stage, busy_s=busy, metrics={"tasks": float(tasks), "compile_s": 6.0})
         for stage, busy in seconds.items()
     ]
     pipeline = StagePipeline(None, without_tuning(asked), known)  # type: ignore[arg-type]

@@ -16,8 +16,6 @@ from tvmopt.tracking.pipeline.time_shares import ENDING
 
 # Stages whose output the tuned build shares.
 _SHARED = ("calibrate", "sensitivity", "convert")
-# Stages of the tuned build that take as long as these did; conversion stands for compilation.
-_AGAIN = ("convert", "evaluate")
 
 
 def without_tuning(request: Request) -> Request:
@@ -39,7 +37,9 @@ def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> Stage
     tuned.compared = {WITHOUT_TUNING: accepted.run("build"), **accepted.compared}
     if not asked.divided_budget_s:
         return tuned
-    seconds = left_s - accepted.busy_s(*_AGAIN) - ENDING.seconds(asked.divided_budget_s)
+    # The tuned build compiles what changed, and is evaluated.
+    again_s = accepted.run("build").metrics["compile_s"] + accepted.busy_s("evaluate")
+    seconds = left_s - again_s - ENDING.seconds(asked.divided_budget_s)
     if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
     tuned.limit_tuning(seconds)
