@@ -24,7 +24,7 @@ from tvmopt.kernels.workload import Workload
 _INSTRUCTIONS = {"exp": 27.0, "sigmoid": 38.0, "tanh": 25.0, "erf": 25.0, "pow": 20.0,
                  "sqrt": 10.0, "rsqrt": 20.0}  # fmt: skip
 _EXP_OF_DIFFERENCE = 12.0
-# Cycles of a vector division by those of a multiplication: 512 bits on Zen 4 (AMD, publication
+# A vector division takes the cycles of so many multiplications: 512 bits on Zen 4 (AMD, publication
 # 57647).
 _DIVISION = 10.0
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast)

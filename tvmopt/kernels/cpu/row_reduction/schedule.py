@@ -33,7 +33,7 @@ from tvmopt.kernels.workload import Refusal
 # Minimum row lengths for two and for four vectors of partial results, which hide the latency of the
 # adder: in vector registers, and in elements. A layer norm of 384 float32 took 0.8 times as long
 # with two (Zen 4, AVX-512).
-_LONG_ROW, _LONGEST_ROW = 8, 1024
+_LONG_ROW_VECTORS, _LONGEST_ROW_ELEMENTS = 8, 1024
 # Minimum row elements per partial result of an argmax: the final lane reduction is scalar.
 _FOLD = 16
 # Minimum reuse of both operands for a GEMM; below it the outputs are separate dot products.
@@ -161,7 +161,9 @@ def _partial_results(facts: BlockFacts, extent: int, arch: CpuArch) -> int:
         return vector_length(extent, lanes, max(1, min(4, extent // (_FOLD * lanes))))
     length = vector_length(extent, lanes, 1)
     if length == lanes:
-        wanted = 4 if extent >= _LONGEST_ROW else 2 if extent >= _LONG_ROW * lanes else 1
+        wanted = 2 if extent >= _LONG_ROW_VECTORS * lanes else 1
+        if extent >= _LONGEST_ROW_ELEMENTS:
+            wanted = 4
         length *= divisors(extent // lanes, wanted)[-1]
     return length
 
