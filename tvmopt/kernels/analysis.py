@@ -208,15 +208,20 @@ def variables(expr: ir.Expr) -> set[tirx.Var]:
     return found
 
 
+def row_major_offset(indices: Sequence[Any], shape: Sequence[Any]) -> Any:
+    """Return the offset of an element, in elements; there is at least one index."""
+    offset = indices[0]
+    for index, extent in zip(indices[1:], shape[1:], strict=True):
+        offset = offset * extent + index
+    return offset
+
+
 def _access(
     buffer: tirx.Buffer, indices: Sequence[Any], axes: tuple[Axis, ...], analyzer: sym.Analyzer
 ) -> Access:
-    offset = None
-    for index, extent in zip(indices, buffer.shape, strict=True):
-        offset = index if offset is None else offset * extent + index
-    if offset is None:  # 0-d buffer: every axis broadcasts
+    if not indices:  # 0-d buffer: every axis broadcasts
         return Access(buffer, (0,) * len(axes), tirx.IntImm("int64", 0))
-    offset = analyzer.simplify(offset)
+    offset = analyzer.simplify(row_major_offset(indices, buffer.shape))
     return Access(buffer, _strides(offset, axes, analyzer), offset)
 
 

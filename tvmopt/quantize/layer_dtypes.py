@@ -145,7 +145,7 @@ def _before_halves(
 ) -> list[tuple[int, ...]]:
     """Return the candidates that are faster than all layers in a 16-bit float, and these, last.
 
-    Where the model in that float is not known to hold, all candidates are returned. Predicted
+    All candidates are returned if the model in that dtype is not known to meet the bar. Predicted
     losses of int8 and 16-bit floats do not compare well: a map with int8 layers needs a measurement
     although it is predicted to lose less.
     """

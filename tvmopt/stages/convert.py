@@ -191,7 +191,7 @@ def _convert_size(
     skipped = skipped.with_slower(slower or {})
 
     progress(1, 5, "quantise" if config.dtype == "int8" else "import")
-    source_of = _sources(config, read, calibrate_dir, sensitivity_dir if is_auto else None)
+    source_of = _sources(config, read, target, calibrate_dir, sensitivity_dir if is_auto else None)
     import_ = Importer(read.layers, config, target, is_checked)
     keep_in = out_dir if is_only and not import_.is_foreign else None
     made, check, findings = _checked(
@@ -286,7 +286,11 @@ def _in_segments(layers: Sequence[Layer], parted: Imported) -> dict[int, str]:
 
 
 def _sources(
-    config: ConvertConfig, read: FloatModel, calibrate_dir: Path | None, chosen_in: Path | None
+    config: ConvertConfig,
+    read: FloatModel,
+    target: TargetSpec,
+    calibrate_dir: Path | None,
+    chosen_in: Path | None,
 ) -> SourceOf:
     """Return the function that makes the model to import: for int8 a quantised one.
 
@@ -295,11 +299,11 @@ def _sources(
     Args:
         config: Configuration of the stage, with the dtype of the whole model.
         read: The float model.
+        target: The target of the configuration.
         calibrate_dir: Output of the calibrate stage.
         chosen_in: Output of the sensitivity stage that chose the dtypes; None without such a
             choice.
     """
-    scheme = scheme_for(config.quantization, TargetSpec.from_dict(config.target).arch())
 
     def source(skipped: Skipped) -> onnx.ModelProto:
         model = read.prepared.model
@@ -315,6 +319,7 @@ def _sources(
                     ranges, read.layers, skipped.halves, chosen_in, config.dtype_map
                 )
             exclude = [read.layers[i].name for i in {**skipped.reasons, **skipped.halves}]
+            scheme = scheme_for(config.quantization, target.arch())
             model = quantize_model(model, ranges, scheme, exclude)
         return round_thresholds(model, config.thresholds)
 

@@ -13,7 +13,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts
+from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts, row_major_offset
 from tvmopt.kernels.cpu.common.stage import (
     PARALLEL_WORK,
     collapse_axes,
@@ -133,10 +133,7 @@ def _collapse(sch: s_tir.Schedule, facts: BlockFacts, columns: int) -> None:
         first = len(shape) - columns
 
         def flat(*at: tirx.Var) -> list[Expr]:
-            offset = at[first]
-            for index, extent in zip(at[first + 1 :], shape[first + 1 :], strict=True):
-                offset = offset * extent + index
-            return [*at[:first], offset]
+            return [*at[:first], row_major_offset(at[first:], shape[first:])]
 
         for store in range(facts.stores):
             layout = tirx.IndexMap.from_func(flat, ndim=len(shape))

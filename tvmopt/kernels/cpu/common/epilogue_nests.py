@@ -17,7 +17,7 @@ from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import BlockFacts, all_facts, block_facts
 from tvmopt.kernels.cpu.common.cost import stream_cycles
 from tvmopt.kernels.cpu.common.nest import only_reduction
-from tvmopt.kernels.cpu.common.stage import PARALLEL_WORK
+from tvmopt.kernels.cpu.common.stage import busy_cores
 from tvmopt.kernels.workload import Refusal, Workload, static_bytes
 
 
@@ -35,7 +35,7 @@ def epilogue_nest_cycles(workload: Workload, arch: CpuArch) -> float:
         Cycles; 0 if each epilogue has the size of the reduction's output.
     """
     return sum(
-        stream_cycles(_operand_bytes(facts), arch.cores if facts.work >= PARALLEL_WORK else 1, arch)
+        stream_cycles(_operand_bytes(facts), busy_cores(facts.work, arch), arch)
         for facts in workload.analysed(_broadcasting_nests) or ()
     )
 

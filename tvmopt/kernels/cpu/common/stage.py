@@ -14,6 +14,7 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.device.cpu import CpuArch
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.kernels.analysis import Access, BlockFacts, all_facts, block_facts, leaf_blocks
 from tvmopt.kernels.cpu.common.keep_schedule import keep_schedule
@@ -156,6 +157,11 @@ def collapse_axes(sch: s_tir.Schedule, block: SBlockRV, axes: Sequence[int]) -> 
     if len(axes) > 1:
         facts = block_facts(sch, block)
         sch.transform_block_layout(block, collapse_map(facts, axes, len(facts.axes)))
+
+
+def busy_cores(work: int, arch: CpuArch) -> int:
+    """Return the cores that a nest of ``work`` iterations runs on, see :func:`parallelize`."""
+    return arch.cores if work >= PARALLEL_WORK else 1
 
 
 def parallelize(sch: s_tir.Schedule, loops: Sequence[LoopRV], hint: CpuHint, work: int) -> None:

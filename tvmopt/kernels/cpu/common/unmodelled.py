@@ -65,13 +65,13 @@ class UnmodelledFamily(CpuFamily[Workload, UnmodelledConfig]):
             return Refusal(f"{self.name} refused: {last_line(error, None)}")
         return made if isinstance(made, Refusal) else workload
 
-    def cycles(self, workload: Workload, arch: CpuArch) -> float:
-        """Return the predicted cycles: the larger of memory traffic and vector instructions."""
-        return max(argument_cycles(workload, arch), vector_cycles(workload, arch))
+    def instruction_cycles(self, workload: Workload, arch: CpuArch) -> float:
+        """Return the predicted cycles of all instructions, on the busiest core."""
+        return vector_cycles(workload, arch)
 
     def rank(self, form: Workload, arch: CpuArch) -> Sequence[Ranked[UnmodelledConfig]]:
         """Return the configurations, the default first."""
-        cycles = self.cycles(form, arch)
+        cycles = max(argument_cycles(form, arch), self.instruction_cycles(form, arch))
         return [
             Ranked(
                 UnmodelledConfig(self.name, arch, tasks, registers),

@@ -14,7 +14,7 @@ from tvm import IRModule, ir, s_tir, tirx
 from tvmopt.device import dtypes
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import block_facts, leaf_blocks, variables
-from tvmopt.kernels.cpu.common.stage import PARALLEL_WORK
+from tvmopt.kernels.cpu.common.stage import busy_cores
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import has_rounding
 from tvmopt.kernels.cpu.passes.vector_math import is_exp_of_difference, max_buffers_of
 from tvmopt.kernels.workload import Workload
@@ -60,8 +60,7 @@ def vector_cycles(workload: Workload, arch: CpuArch) -> float:
     instructions = sum(
         b.work / arch.lanes(b.dtype) * (b.instructions + rounding * b.rounds) for b in blocks
     )
-    cores = arch.cores if sum(b.work for b in blocks) >= PARALLEL_WORK else 1
-    return instructions / arch.peak_fmas / cores
+    return instructions / arch.peak_fmas / busy_cores(sum(b.work for b in blocks), arch)
 
 
 def _blocks(func: tirx.PrimFunc) -> tuple[_Block, ...]:

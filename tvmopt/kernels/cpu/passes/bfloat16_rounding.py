@@ -23,7 +23,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from tvmopt.device.cpu import CpuArch
-from tvmopt.kernels.analysis import substitute, variables
+from tvmopt.kernels.analysis import row_major_offset, substitute, variables
 from tvmopt.kernels.cpu.intrinsics.llvm_functions import PURE, with_llvm_functions
 from tvmopt.kernels.rewrite import with_root
 
@@ -92,9 +92,9 @@ def _parted(loop: tirx.For, params: Collection[tirx.Var]) -> tuple[tirx.Var, tir
     predicate = _for_all_lanes(realize.predicate, loop)
     if str(value.value.ty.dtype) != "float32" or loop.loop_var in variables(predicate):
         return None
-    *outer, last = store.indices
     if not _is_contiguous(realize, loop, params):
         return None
+    *outer, last = store.indices
     registers = tirx.decl_buffer((length,), "float32", "rounded", scope="local")
     dtype = loop.loop_var.ty.dtype
     lane = tirx.Var("lane", str(dtype))
@@ -164,10 +164,10 @@ def _is_contiguous(
     *outer, last = map(analyzer.simplify, indices)
     if not any(loop.loop_var in variables(index) for index in outer):
         return _steps(last, loop.loop_var)
-    offset = indices[0]
-    for index, extent in zip(indices[1:], store.buffer.shape[1:], strict=True):
-        offset = offset * extent + index
-    return store.buffer in params and _steps(analyzer.simplify(offset), loop.loop_var)
+    if store.buffer not in params:
+        return False
+    offset = row_major_offset(indices, store.buffer.shape)
+    return _steps(analyzer.simplify(offset), loop.loop_var)
 
 
 def _for_all_lanes(predicate: ir.Expr, loop: tirx.For) -> ir.Expr:

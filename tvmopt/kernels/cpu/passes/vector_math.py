@@ -60,9 +60,8 @@ def rewrite_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     max_buffers = max_buffers_of(func)
 
     def on_call(call: ir.Call) -> ir.Expr:
-        rewrite = (
-            _exp_of_difference if is_exp_of_difference(call, max_buffers) else _rewrite_of(call)
-        )
+        below = is_exp_of_difference(call, max_buffers)
+        rewrite = _exp_of_difference if below else _rewrite_of(call)
         if rewrite is None:
             return call
         dtype = str(call.args[0].ty.dtype)
@@ -186,7 +185,7 @@ def _exp_of_var(x: tirx.Var) -> ir.Expr:
 
 
 def _exp_of_difference(x: ir.Expr) -> ir.Expr:
-    """Return ``exp(x)``; below -87.6 it is 0, above 88.4 infinity, NaN stays NaN.
+    """Return ``exp(x)``; below -87.7 it is 0, above 88.4 infinity, NaN stays NaN.
 
     ``x * log2(e) + _ROUND`` has the integer ``n + 127`` in its lowest bits. Shifted into the
     exponent, they are the bits of 2^n: 0 for n = -127, infinity for n = 128.

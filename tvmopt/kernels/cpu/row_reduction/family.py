@@ -5,9 +5,8 @@ from __future__ import annotations
 from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.cpu.common.contraction_form import match_contraction
 from tvmopt.kernels.cpu.common.matched import matched
-from tvmopt.kernels.cpu.common.stage import PARALLEL_WORK
-from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily, argument_cycles
-from tvmopt.kernels.cpu.common.vector_cycles import vector_cycles
+from tvmopt.kernels.cpu.common.stage import busy_cores
+from tvmopt.kernels.cpu.common.unmodelled import UnmodelledFamily
 from tvmopt.kernels.cpu.row_reduction.schedule import emit
 from tvmopt.kernels.workload import Refusal, Workload
 
@@ -24,12 +23,11 @@ class RowReduction(UnmodelledFamily):
     kind = "reduction"
     beside = 2
 
-    def cycles(self, workload: Workload, arch: CpuArch) -> float:
+    def instruction_cycles(self, workload: Workload, arch: CpuArch) -> float:
         """Return the predicted cycles, with the reduction of the lanes of every row."""
         rows = sum(one.work // one.reduced for one in workload.reductions)
-        cores = arch.cores if sum(one.work for one in workload.reductions) >= PARALLEL_WORK else 1
-        instructions = vector_cycles(workload, arch) + rows * _LANES_CYCLES / cores
-        return max(argument_cycles(workload, arch), instructions)
+        cores = busy_cores(sum(one.work for one in workload.reductions), arch)
+        return super().instruction_cycles(workload, arch) + rows * _LANES_CYCLES / cores
 
     def leads(self, workload: Workload) -> bool:
         """Return whether it is a GEMM of two activations: packing pays only for many rows."""
