@@ -116,6 +116,25 @@ class SensitivityConfig(
 
 
 @dataclasses.dataclass(frozen=True)
+class ScreenConfig(StageConfig, MetricParameters, AccuracyParameters):
+    """Which map of dtypes keeps the accuracy on the evaluation samples, in ONNX Runtime.
+
+    Attributes:
+        convert: ``ConvertConfig.to_dict()`` of the conversion that follows, whatever its map.
+        first: Number of the first map to measure.
+        metric_sha256: As in :class:`EvaluateConfig`.
+        max_samples: As in :class:`EvaluateConfig`.
+        time_limit_s: Most seconds for all maps together; 0 for no limit.
+    """
+
+    convert: dict[str, Any]
+    first: int = 0
+    metric_sha256: str = ""
+    max_samples: int = 2000
+    time_limit_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class ConvertConfig(StageConfig, ConversionParameters, Tf32Parameters):
     """Configuration of the convert stage: ONNX to Relax in a layout and a dtype.
 

@@ -120,13 +120,15 @@ class PromotionRefusedError(TvmoptError):
     Args:
         message: As of the base.
         drop: Accuracy drop that exceeds the limit; 0 where it was refused for another reason.
+        samples: Number of held-out samples that showed it; 0 for the evaluation samples.
     """
 
     failure_class = "promotion_refused"
 
-    def __init__(self, message: object = "", drop: float = 0.0) -> None:
+    def __init__(self, message: object = "", drop: float = 0.0, samples: int = 0) -> None:
         super().__init__(message)
         self.drop = drop
+        self.samples = samples
 
 
 #: What TVM's passes, schedules, importer and runtime raise. Its own errors are RuntimeErrors; its

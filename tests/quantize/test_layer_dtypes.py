@@ -123,13 +123,13 @@ def test_a_dtype_that_is_predicted_to_be_slower_than_float32_stays_slower():
 
 
 def test_a_numbered_map_has_a_part_of_the_loss_of_the_one_before():
-    """After a refused map comes one of at most 0.8 of its loss, then one of 0.75 of that."""
+    """After a refused map comes one of at most 0.8 of its loss, then one of 0.8 of that."""
     losses = {3.0: 0.0006, 1.0: 0.01, 2.0: 0.003, 2.5: 0.0025, 9.0: 0.0}
     maps = _losing(losses)
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
     assert [_last_after(maps, n) for n in range(5)] == [2, 2, 3, None, None]
-    near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0024)]
+    near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0025)]
     assert [_last_after(near, n) for n in range(3)] == [2, 2, 3]
 
 
@@ -191,6 +191,20 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
     assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
     assert _last_after([shown, unmeasured, measured, last], 0) == 1
+
+
+def test_a_map_without_int8_layers_follows_one_with_them():
+    """Whatever their predicted losses; in its place by time, and after it less is lost."""
+    int8, less, least = (
+        dataclasses.replace(_map(s), dtypes=("int8",), layers=(0,), predicted_loss=loss)
+        for s, loss in ((1.0, 0.1), (2.0, 0.05), (4.0, 0.02))
+    )
+    halves = dataclasses.replace(_map(3.0), dtypes=("bfloat16",), layers=(0,), predicted_loss=0.2)
+    last = dataclasses.replace(_map(9.0, layers=()), dtypes=(), predicted_loss=0.0)
+    maps = [int8, less, halves, least, last]
+    assert [nth_map(maps, n) for n in range(5)] == [int8, less, halves, least, last]
+    broken = dataclasses.replace(halves, holds=False)
+    assert [nth_map([*maps[:2], broken, *maps[3:]], n) for n in range(3)] == [int8, less, least]
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -16,7 +16,7 @@ from tests.mlflow_runs import runs_of
 from tvmopt.errors import PromotionRefusedError
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.tracking.pipeline import next_map, workflow
-from tvmopt.tracking.pipeline.next_map import with_next_map
+from tvmopt.tracking.pipeline.next_map import with_first_map, with_next_map
 from tvmopt.tracking.pipeline.request import make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
@@ -72,7 +72,17 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
     onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
     request = make_request(tmp_path / "m.onnx", dtype="int8", threads=1)
     pipeline = StagePipeline(mock.Mock(), request)
-    assert with_next_map(pipeline, 0.02, math.inf) is None
+    assert with_next_map(pipeline, PromotionRefusedError("", drop=0.02), math.inf) is None
+
+
+def test_a_drop_on_held_out_samples_counts_with_that_of_evaluation(monkeypatch):
+    """0.0000 of 100 and 0.0333 of 60 are 0.0125 together."""
+    metrics = {"accuracy_drop": 0.0, "accuracy_samples": 100.0}
+    monkeypatch.setattr(StagePipeline, "run", lambda *_: SimpleNamespace(metrics=metrics))
+    pipeline = StagePipeline(None, None)
+    refused = PromotionRefusedError("", drop=2 / 60, samples=60)
+    assert next_map._drop(pipeline, refused) == pytest.approx(2 / 160)
+    assert next_map._drop(pipeline, PromotionRefusedError("", drop=0.02)) == 0.02
 
 
 @pytest.mark.parametrize(
@@ -104,6 +114,40 @@ def test_a_near_map_follows_where_time_is_left_for_two(monkeypatch, left_s, drop
         max_accuracy_drop=0.01,
         changed=lambda dtype_map: dtype_map,
     )
-    following = with_next_map(StagePipeline(None, request, known), drop, left_s)
+    monkeypatch.setattr(next_map, "_screened", lambda pipeline: pipeline)
+    refused = PromotionRefusedError("", drop=drop)
+    following = with_next_map(StagePipeline(None, request, known), refused, left_s)
     assert following.request == number
     assert [output.stage for output in following.outputs] == ["calibrate", "sensitivity"]
+
+
+@pytest.mark.parametrize(("asked", "number"), [(0, 0), (0, 2), (1, 1), (1, 3)])
+def test_the_map_that_the_screen_stage_chose_is_built(monkeypatch, asked, number):
+    ran = []
+
+    def run(pipeline, name):
+        ran.append((name, pipeline.request.convert.dtype_map))
+        return SimpleNamespace(stage=name, metrics={"dtype_map": float(number)})
+
+    def request(dtype_map):
+        return SimpleNamespace(
+            asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=dtype_map)),
+            convert=SimpleNamespace(dtype_map=dtype_map),
+            needs_sensitivity=True,
+            changed=request,
+        )
+
+    monkeypatch.setattr(StagePipeline, "run", run)
+    known = [SimpleNamespace(stage=s) for s in ("calibrate", "sensitivity", "screen", "convert")]
+    pipeline = StagePipeline(None, request(asked), known)
+    following = with_first_map(pipeline)
+    assert ran == [("screen", asked)]
+    assert following.request.convert.dtype_map == number
+    kept = [output.stage for output in following.outputs]
+    assert kept == [output.stage for output in known][: None if number == asked else 3]
+
+
+def test_without_maps_nothing_is_screened(conv_model, tmp_path):
+    onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
+    pipeline = StagePipeline(mock.Mock(), make_request(tmp_path / "m.onnx", threads=1))
+    assert with_first_map(pipeline) is pipeline

@@ -127,7 +127,11 @@ def test_the_analysis_asks_for_dtypes_of_layers(monkeypatch: Any) -> None:
         def run(self, stage: str) -> Any:
             asked[stage] = self.request.values
             before[stage] = [output.stage for output in self.known]
-            return SimpleNamespace(folder=None, stage=stage)
+            return SimpleNamespace(folder=None, stage=stage, metrics={"dtype_map": 0.0})
+
+        @property
+        def outputs(self) -> list[Any]:
+            return [SimpleNamespace(stage=stage) for stage in asked]
 
     monkeypatch.setattr(analysis, "StagePipeline", Pipeline)
     monkeypatch.setattr(analysis, "read_sensitivity", lambda folder: _found("int8", "bfloat16"))
@@ -137,7 +141,26 @@ def test_the_analysis_asks_for_dtypes_of_layers(monkeypatch: Any) -> None:
     assert AUTO in found.dtypes and found.skips_of("int8") == ("",)
     assert (asked["sensitivity"]["dtype"], asked["sensitivity"]["dtypes"]) == (AUTO, "")
     # the calibration is not looked up again, which would say a second time that it is reused
-    assert before == {"calibrate": [], "sensitivity": ["calibrate"]}
+    kept = ["calibrate", "sensitivity"]
+    assert before == {"calibrate": [], "sensitivity": kept[:1], "screen": kept}
+    assert asked["screen"] == asked["sensitivity"]
+
+
+@pytest.mark.parametrize(("first", "maps"), [(0, "01"), (1, "1"), (2, "")])
+def test_a_search_tries_the_maps_from_the_first_that_keeps_the_accuracy(
+    first: int, maps: str
+) -> None:
+    found = _found("int8", "bfloat16")
+    [plain, fastest] = found.dtype_maps
+    lossy = dataclasses.replace(fastest, predicted_loss=0.1)
+    slower = dataclasses.replace(
+        lossy, dtypes=("bfloat16", "int8"), predicted_s=1.5, predicted_loss=0.05
+    )
+    space = analysis.with_mix(
+        AMX, dataclasses.replace(found, dtype_maps=(plain, lossy, slower)), first
+    )
+    assert space.further.get("dtype_maps", ()) == tuple(maps)
+    assert (AUTO in space.dtypes) == bool(maps)
 
 
 def test_trials_reuse_the_analysis_with_its_limits() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tvmopt.device import dtypes as dtype_table
 
-# Part of the predicted loss of a map that the next one loses at most, for each place. They are 0.8,
-# 0.6, 0.4, 0.25 and 0.12 of the first map's: most refused maps lose little more than the limit.
-LOSS_OF_NEXT = (0.8, 0.75, 0.67, 0.62, 0.48)
-#: Maps that the analysis measures and a search tries: the fastest, and those that follow it.
-NUMBERED_MAPS = 1 + len(LOSS_OF_NEXT)
+#: Part of the predicted loss of a map that the next one loses at most.
+LOSS_OF_NEXT = 0.8
+#: Maps that the analysis measures, the fastest and what follows it: the last loses at most 0.13 of
+#: the first one's predicted loss.
+NUMBERED_MAPS = 10
 # Least part of the predicted loss of a refused map that is asked of the one to build after it. The
 # loss is an error power, and where many classes are close, a changed class takes an amplitude, its
 # root: a quarter of the loss is then half of the drop.
@@ -95,13 +95,15 @@ def in_order(maps: Sequence[DtypeMap]) -> list[DtypeMap]:
 
     Evaluation may refuse a map, since it sees other samples than the analysis. The next one is the
     fastest of at most a part of the predicted loss; or that was measured to meet the bar, if the
-    refused one was not.
+    refused one was not; or that has no int8 layer, if the refused one has: predicted losses of int8
+    and of 16-bit floats do not compare well.
     """
     found, left = [fastest(maps)], list(maps)
     while found[-1].predicted_loss > 0:
-        part = LOSS_OF_NEXT[min(len(found), len(LOSS_OF_NEXT)) - 1]
         left = [m for m in left if m != found[-1]]
-        following = [m for m in left if _may_follow(m, found[-1], part)]
+        following = [
+            m for m in left if _may_follow(m, found[-1], LOSS_OF_NEXT) or _leaves_int8(m, found[-1])
+        ]
         if not any(m.holds or m.is_assumed for m in following):
             break
         found.append(fastest(following))
@@ -140,7 +142,7 @@ def number_after(
     if is_last and (found := next(known, None)) is not None:
         return found
     in_proportion = 2 * max_drop / (max_drop + drop) if drop > max_drop else 1.0
-    part = min(LOSS_OF_NEXT[0], max(_LEAST_PART, in_proportion))
+    part = min(LOSS_OF_NEXT, max(_LEAST_PART, in_proportion))
     expected = [(number, one) for number, one in after if _may_follow(one, before, part)]
     narrow = [(number, one) for number, one in expected if one.layers]
     if not is_last or not narrow:
@@ -153,6 +155,10 @@ def number_after(
 def _may_follow(one: DtypeMap, refused: DtypeMap, part: float) -> bool:
     is_smaller = one.predicted_loss <= part * refused.predicted_loss
     return is_smaller or _is_better_known(one, refused)
+
+
+def _leaves_int8(one: DtypeMap, refused: DtypeMap) -> bool:
+    return one.can_be_chosen and "int8" in refused.dtypes and "int8" not in one.dtypes
 
 
 def _is_better_known(one: DtypeMap, refused: DtypeMap) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.quantize.analysis import Analysis, Costs, is_convertible
-from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, DtypeMap, fastest
+from tvmopt.quantize.dtype_map import LOSS_OF_NEXT, NUMBERED_MAPS, DtypeMap, fastest
 from tvmopt.quantize.joint import JointVerdict
 from tvmopt.quantize.layer_choices import (
     LayerChoice,
@@ -103,8 +103,8 @@ def _measure_further(
     chosen = fastest(measure.found)
     slower = [c for c in candidates if measure.seconds(c) >= chosen.predicted_s]
     loss = chosen.predicted_loss
-    for part in LOSS_OF_NEXT:
-        most = part * loss
+    for _ in range(NUMBERED_MAPS - 1):
+        most = LOSS_OF_NEXT * loss
         following = next((c for c in slower if measure.predicted_loss(c) <= most), ())
         if not any(following):
             return

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tvmopt.config import EvaluateConfig
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset
@@ -21,28 +20,32 @@ _BASELINE_ACCURACY_S = 5.0
 
 
 def compare_accuracy(
-    config: EvaluateConfig,
     metric: Metric | str,
     models: Mapping[str, Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]],
     reference: FloatModelCall,
     dataset: Dataset,
     signature: Signature,
+    *,
+    most_samples: int,
+    time_limit_s: float,
 ) -> dict[str, Accuracy]:
     """Return the accuracy of each model; of a slow baseline on fewer batches, or none.
 
     Args:
-        config: Most samples, and the time limit in seconds (0 for none).
         metric: What accuracy means.
         models: Functions from inputs to outputs, by label; the candidate is one of them.
         reference: The float model.
         dataset: Evaluation data.
         signature: Tolerance and class scores of the model.
+        most_samples: Most samples to measure on.
+        time_limit_s: Most seconds, of all models together, so that fewer samples may be seen; 0 for
+            no limit.
 
     Raises:
         AccuracyError: When the candidate's outputs do not follow the float model's.
     """
-    if dataset.samples > config.max_samples:
-        dataset = dataset.take(range(config.max_samples))
+    if dataset.samples > most_samples:
+        dataset = dataset.take(range(most_samples))
     has_labels = dataset.labels is not None
     scores = signature.class_scores.on(random_inputs=dataset.is_random)
     meters = {
@@ -54,7 +57,7 @@ def compare_accuracy(
     began = time.perf_counter()
     for number, batch in enumerate(dataset.batches()):
         # ONNX Runtime's time counts: on the CPU it may be a thousand times as slow as a GPU.
-        if number and 0 < config.accuracy_time_s < time.perf_counter() - began:
+        if number and 0 < time_limit_s < time.perf_counter() - began:
             break
         expected = reference(batch.inputs)
         again = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from pathlib import Path
 
 from tvmopt.config import EvaluateConfig
+from tvmopt.digest import sha256_file
 from tvmopt.evaluate.latency import calls_within, collect_interleaved
 from tvmopt.evaluate.statistics import summarise
 from tvmopt.remote import Board
@@ -48,7 +48,7 @@ def evaluate_on_board(
     signature = Signature.read(convert_dir)
     dataset = evaluation_data(data, signature)
     reference = with_kept_outputs(
-        float_reference(convert_dir, config.threads), convert_dir / REFERENCE_FILE
+        float_reference(convert_dir, config.threads), sha256_file(convert_dir / REFERENCE_FILE)
     )
     accuracy_s = config.accuracy_time_s or _ACCURACY_S
     progress(0, 100, f"board {board}")
@@ -57,9 +57,16 @@ def evaluate_on_board(
         models = {label: RemoteModel(session, path, label) for label, path in bundles.items()}
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
-        limited = dataclasses.replace(config, accuracy_time_s=accuracy_s)
         metric = asked_metric(config, signature, dataset)
-        accuracies = compare_accuracy(limited, metric, models, reference, dataset, signature)
+        accuracies = compare_accuracy(
+            metric,
+            models,
+            reference,
+            dataset,
+            signature,
+            most_samples=config.max_samples,
+            time_limit_s=accuracy_s,
+        )
         inputs = dataset.batch(0).inputs
         samples = collect_interleaved(
             {label: functools.partial(model.time, inputs) for label, model in models.items()},

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tvmopt.config import EvaluateConfig
 from tvmopt.device import cuda_runtime
+from tvmopt.digest import sha256_file
 from tvmopt.evaluate.fresh_process import measure_fresh_process
 from tvmopt.evaluate.statistics import summarise
 from tvmopt.runtime import load
@@ -56,8 +57,16 @@ def evaluate_on_host(
     dataset = evaluation_data(data, signature)
     metric = asked_metric(config, signature, dataset)
     coded = {label: model.coded for label, model in models.items()}
-    expected = with_kept_outputs(reference, convert_dir / REFERENCE_FILE)
-    accuracies = compare_accuracy(config, metric, coded, expected, dataset, signature)
+    expected = with_kept_outputs(reference, sha256_file(convert_dir / REFERENCE_FILE))
+    accuracies = compare_accuracy(
+        metric,
+        coded,
+        expected,
+        dataset,
+        signature,
+        most_samples=config.max_samples,
+        time_limit_s=config.accuracy_time_s,
+    )
     accuracy = accuracies[CANDIDATE]
 
     bind = functools.partial(bound_reference, threads=config.threads)

@@ -43,6 +43,7 @@ def candidate_metrics(
     metrics["throughput_per_s"] = 1e3 * rows_a_call / own.p50
     metrics["accuracy"] = accuracy.accuracy
     metrics["accuracy_drop"] = accuracy.drop
+    metrics["accuracy_samples"] = float(accuracy.samples)
     if accuracy.interval is not None:
         metrics["accuracy_drop_ci_low"], metrics["accuracy_drop_ci_high"] = accuracy.interval
     metrics["reference_accuracy"] = accuracy.reference

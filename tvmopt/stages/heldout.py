@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmopt.digest import sha256_file
 from tvmopt.errors import AccuracyError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Dataset, choose_dataset, read_arrays
@@ -85,7 +86,7 @@ def measure_heldout(
     )
     measured = asked_metric(asked, signature, dataset)
     file = convert_dir / REFERENCE_FILE
-    reference = with_kept_outputs(Reference(str(file)), file)
+    reference = with_kept_outputs(Reference(str(file)), sha256_file(file))
     if board is None:
         model = load(bundle, metadata_sha256)
         model.check_golden(bundle)

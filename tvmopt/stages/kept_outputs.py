@@ -13,24 +13,23 @@ from pathlib import Path
 import numpy as np
 
 from tvmopt import command_cache
-from tvmopt.digest import sha256_file
 from tvmopt.stages.float_session import FloatModelCall
 
 # Of outputs that one stage keeps.
 _MOST_BYTES = 2**28
 
 
-def with_kept_outputs(compute: FloatModelCall, model: Path) -> FloatModelCall:
+def with_kept_outputs(compute: FloatModelCall, model_digest: str) -> FloatModelCall:
     """Return ``compute``, which is not called again for equal inputs within a command.
 
     Args:
         compute: Computes the outputs of the float model; for accuracy, not to be timed.
-        model: Its file.
+        model_digest: sha256 of its file.
     """
     folder = command_cache.folder("float-outputs")
     if folder is None:
         return compute
-    model_digest, left = sha256_file(model), _MOST_BYTES
+    left = _MOST_BYTES
 
     def outputs(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         nonlocal left

@@ -11,9 +11,10 @@ from tvmopt.config import ConvertConfig
 from tvmopt.errors import ConfigError
 from tvmopt.frontend import Layer
 from tvmopt.kernels.recurrence import GATES
-from tvmopt.quantize import Ranges
+from tvmopt.quantize import Ranges, Sensitivity
 from tvmopt.quantize.analysis import is_convertible
-from tvmopt.quantize.dtype_map import half_layers, whole_model_dtype
+from tvmopt.quantize.dtype_map import DtypeMap, half_layers, whole_model_dtype
+from tvmopt.quantize.layer_times import FLOAT
 from tvmopt.quantize.mixed_biases import with_biases
 from tvmopt.stages.convert_module import Skipped
 from tvmopt.stages.sensitivity import read_proposal, read_sensitivity
@@ -48,6 +49,31 @@ def with_biases_of_map(
     return with_biases(ranges, chosen.biases, by_name)
 
 
+def dtypes_of_map(
+    config: ConvertConfig, layers: Sequence[Layer], found: Sensitivity, one: DtypeMap
+) -> dict[str, str]:
+    """Return the dtype of each layer that some dtype can convert, by node name.
+
+    Args:
+        config: Configuration of the conversion; layers that it skips or keeps stay float32.
+        layers: The layer table.
+        found: The analysis.
+        one: One of its maps.
+
+    Raises:
+        ConfigError: When a pattern matches no layer.
+    """
+    by_user = config.skip_layers.named.resolve(layers)
+    chosen = _without(one, {**by_user, **config.keep_dtype.resolve(layers, "keep_dtype")})
+    convertible = [cost for cost in found.costs if is_convertible(cost)]
+    return {cost.name: chosen.get(cost.index, FLOAT) for cost in convertible}
+
+
+def _without(one: DtypeMap, left: Collection[int]) -> dict[int, str]:
+    """Return the dtypes of the layers that leave float32, by index, without the layers ``left``."""
+    return {index: dtype for index, dtype in one.by_layer.items() if index not in left}
+
+
 def resolve_layer_dtypes(
     config: ConvertConfig, layers: Sequence[Layer], quantised: bool, sensitivity_dir: Path | None
 ) -> tuple[ConvertConfig, Skipped]:
@@ -77,8 +103,7 @@ def resolve_layer_dtypes(
         )
     found = read_sensitivity(sensitivity_dir)
     left = {**by_user, **kept}
-    by_layer = found.map(config.dtype_map).by_layer
-    chosen = {i: dtype for i, dtype in by_layer.items() if i not in left}
+    chosen = _without(found.map(config.dtype_map), left)
     dtype = whole_model_dtype(chosen.values())
     halves = {i: half for i, half in half_layers(chosen).items() if half != dtype}
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}

@@ -161,6 +161,11 @@ STAGES: dict[str, Stage] = {
             measures=_always, depends_on=lambda config: ("host", "gpu"),
         ),
         Stage(
+            "screen", "tvmopt.stages.screen:screen", configs.ScreenConfig,
+            (_config, _MODEL, Input("sensitivity"), _out_dir, _progress, _DATA, _CALIBRATE),
+            measures=_always, depends_on=lambda config: ("host",),
+        ),
+        Stage(
             "convert", "tvmopt.stages.convert:convert", configs.ConvertConfig,
             (_config, _MODEL, _out_dir, _progress, _DATA, _CALIBRATE,
              Input("sensitivity", optional=True)),

@@ -1,43 +1,84 @@
-"""The next map of dtypes, where ``dtype=auto`` chose one that evaluation refuses.
+"""The map of dtypes to build, where ``dtype=auto`` has several.
 
-The sensitivity stage judges a map on few samples, so evaluation may refuse what it took. The
-analysis has measured slower and more accurate maps, too: conversion goes on with one of them,
-instead of leaving the user without a model. Where the time budget is enough for two more, that is
-the fastest one whose predicted loss is as much smaller as the drop is to be; else one that was
-measured to meet the bar, if the refused one was not, or one of a quarter of the loss.
+The sensitivity stage judges maps on few samples, and chooses the fastest. The screen stage emulates
+it on the evaluation samples, and slower ones after it, until one keeps the accuracy: that one is
+built. Evaluation may refuse its compiled form, and promotion may on held-out samples. Conversion
+then goes on with another map, instead of leaving the user without a model: again one that keeps the
+accuracy in emulation, from one on whose predicted loss is as much smaller as the drop is to be.
 """
 
 from __future__ import annotations
 
 from tvmopt.choices import AUTO
+from tvmopt.errors import PromotionRefusedError
 from tvmopt.quantize.dtype_map import number_after
+from tvmopt.stages.screen import MAP_METRIC
 from tvmopt.stages.sensitivity import read_sensitivity
+from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
+#: The step that chooses the map.
+SCREEN = "screen"
 _KEPT = ("calibrate", "sensitivity")
 # Stages of another map that take as long again; tuning has what is left.
 _AGAIN = ("convert", "build", "evaluate")
 _ENOUGH = 2.0  # times the seconds of a map, that are to be left so that another one can follow
 
 
-def with_next_map(pipeline: StagePipeline, drop: float, left_s: float) -> StagePipeline | None:
-    """Return the pipeline with the next map; None where the request chooses none, or it was last.
+def has_maps(request: Request) -> bool:
+    """Return whether the analysis chooses a dtype for each layer."""
+    return request.asked.conversion.dtype == AUTO and request.needs_sensitivity
+
+
+def with_first_map(pipeline: StagePipeline) -> StagePipeline:
+    """Return the pipeline with the fastest map that keeps the accuracy in emulation.
+
+    The pipeline itself where the request has no maps.
+    """
+    return _screened(pipeline) if has_maps(pipeline.request) else pipeline
+
+
+def with_next_map(
+    pipeline: StagePipeline, refused: PromotionRefusedError, left_s: float
+) -> StagePipeline | None:
+    """Return the pipeline with the next map; None where the request has no maps, or it was last.
 
     Args:
         pipeline: It has run the sensitivity stage, if the request needs it.
-        drop: Accuracy drop of its model, which was refused, as of :func:`number_after`.
+        refused: Why its model is not promoted.
         left_s: Seconds that are left of the time budget; infinite without one.
     """
     request = pipeline.request
-    if request.asked.conversion.dtype != AUTO or not request.needs_sensitivity:
+    if not has_maps(request):
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
     is_enough = left_s >= _ENOUGH * pipeline.busy_s(*_AGAIN)
     number = number_after(
         found.dtype_maps,
         request.asked.conversion.dtype_map,
-        drop,
+        _drop(pipeline, refused),
         request.max_accuracy_drop,
         is_last=not is_enough,
     )
-    return None if number is None else pipeline.changed(_KEPT, dtype_map=number)
+    return None if number is None else _screened(pipeline.changed(_KEPT, dtype_map=number))
+
+
+def _drop(pipeline: StagePipeline, refused: PromotionRefusedError) -> float:
+    """Return the accuracy drop on all samples that the model ran on.
+
+    Held-out samples are few, and refuse by chance, too.
+    """
+    if not refused.samples:
+        return refused.drop
+    evaluated = pipeline.run("evaluate").metrics
+    samples = evaluated["accuracy_samples"]
+    lost = evaluated["accuracy_drop"] * samples + refused.drop * refused.samples
+    return lost / (samples + refused.samples)
+
+
+def _screened(pipeline: StagePipeline) -> StagePipeline:
+    """Return the pipeline with the first map, from its own on, that keeps the accuracy."""
+    number = int(pipeline.run(SCREEN).metrics[MAP_METRIC])
+    if number == pipeline.request.convert.dtype_map:
+        return pipeline
+    return pipeline.changed((*_KEPT, SCREEN), dtype_map=number)

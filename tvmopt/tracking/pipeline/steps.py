@@ -1,6 +1,6 @@
 """The pipeline as one list of steps; each is reused or run after the steps that it needs.
 
-[calibrate -> [sensitivity]] -> convert -> tune -> build -> evaluate
+[calibrate -> [sensitivity -> [screen]]] -> convert -> tune -> build -> evaluate
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tvmopt.stages.comparison_table import CANDIDATE, UNTUNED
 from tvmopt.stages.registry import STAGES
 from tvmopt.stages.torch_peer import torch_version
 from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.pipeline.screen_config import screen_config
 from tvmopt.tracking.store.stage_run import Planned, Session, StageOutput, find_finished, run_stage
 
 
@@ -89,6 +90,9 @@ STEPS: dict[str, PipelineStep] = {
         PipelineStep(
             "sensitivity", lambda r: r.sensitivity, _for_sensitivity, reads_model=True,
             reads_data=True,
+        ),
+        PipelineStep(
+            "screen", screen_config, _for_convert, reads_model=True, reads_data=True
         ),
         PipelineStep(
             "convert", lambda r: r.convert, _for_convert, reads_model=True, reads_data=True

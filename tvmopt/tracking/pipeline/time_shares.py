@@ -1,9 +1,9 @@
 """Divide the time budget of a command, where layers may become int8.
 
 Nothing bounds conversion and compilation. At ``time_budget=150`` calibration has 30 s, the
-sensitivity analysis 38 s, untuned TVM 5 s, the accuracy 9 s and the latency of each contender
-1.5 s. The entry point ``main`` tunes in the rest, once a model keeps the accuracy; others tune for
-22 s.
+sensitivity analysis 38 s, the emulation of its maps two fifths of that, untuned TVM 5 s, the
+accuracy 9 s and the latency of each contender 1.5 s. The entry point ``main`` tunes in the rest,
+once a model keeps the accuracy; others tune for 22 s.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.time_shares import ENDING
 
 # Stages whose output the tuned build shares.
-_SHARED = ("calibrate", "sensitivity", "convert")
+_SHARED = ("calibrate", "sensitivity", "screen", "convert")
 
 
 def without_tuning(request: Request) -> Request:

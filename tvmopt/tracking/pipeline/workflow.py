@@ -37,7 +37,7 @@ from tvmopt.stages.tune_files import DATABASE_DIR
 from tvmopt.tracking.pipeline import report
 from tvmopt.tracking.pipeline.dry_run import say_plan
 from tvmopt.tracking.pipeline.entry import checked_request, open_session, register_built
-from tvmopt.tracking.pipeline.next_map import with_next_map
+from tvmopt.tracking.pipeline.next_map import SCREEN, has_maps, with_first_map, with_next_map
 from tvmopt.tracking.pipeline.request import Asked, Request
 from tvmopt.tracking.pipeline.steps import BASELINE, StagePipeline
 from tvmopt.tracking.pipeline.tune_accepted import (
@@ -86,7 +86,8 @@ def _planned(entry: str, *steps: str) -> Callable[[commands.StageCommand], None]
         allowance = stage_allowance(command.limits.memory_limit, command.limits.stage_timeout)
         asked = checked_request(Asked.by(command), allowance)
         request = without_tuning(asked) if entry == "main" else asked
-        say_plan(entry, request, command.values(), steps, use_cache=not command.reuse.no_cache)
+        named = (SCREEN, *steps) if entry == "main" and has_maps(request) else steps
+        say_plan(entry, request, command.values(), named, use_cache=not command.reuse.no_cache)
         if request is not asked:
             say(f"{'tuning':<18} follows where the model keeps the accuracy: {asked.tune.strategy}")
 
@@ -130,13 +131,13 @@ def main(command: commands.MainCommand) -> MainResult:
         def left_s() -> float:
             return budget_s - (time.monotonic() - began) if budget_s else math.inf
 
-        pipeline = StagePipeline(pipeline.session, without_tuning(asked))
+        pipeline = with_first_map(StagePipeline(pipeline.session, without_tuning(asked)))
         pipeline.run("build")
         if asked.is_measurable:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            following = with_next_map(pipeline, judged.refused.drop, left_s())
+            following = with_next_map(pipeline, judged.refused, left_s())
             if following is None:
                 break
             say(f"{'dtypes':<18} {judged.promoted.words}")

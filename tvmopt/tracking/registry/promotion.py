@@ -225,6 +225,7 @@ def _check(
             f"{accuracy.accuracy:.4f} against {accuracy.reference:.4f}, {accuracy.samples} samples)"
             "; raise max_accuracy_drop if that is good enough",
             drop=accuracy.drop,
+            samples=accuracy.samples,
         )
     return accuracy
 

@@ -24,10 +24,13 @@ from tvmopt.search.dimensions import DTYPE_MAPS
 from tvmopt.search.generate import generate_space
 from tvmopt.search.shares import ANALYSIS, CALIBRATION, STOPPED_AT, Share
 from tvmopt.search.space import Space
+from tvmopt.stages.screen import MAP_METRIC
 from tvmopt.stages.sensitivity import read_sensitivity
 from tvmopt.stages.watch import Allowance
 from tvmopt.tracking.flavor.in_child import model_layers
+from tvmopt.tracking.pipeline.next_map import SCREEN
 from tvmopt.tracking.pipeline.request import Request
+from tvmopt.tracking.pipeline.screen_config import PART_OF_ANALYSIS
 from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.store.console import say
 from tvmopt.tracking.store.runs import log_tags
@@ -37,6 +40,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _PART_OF_LEFT = 0.25  # of the seconds left that calibration, and the analysis, take at most
 _LEAST_S = 1.0
 _NEEDS_CALIBRATION = "int8"
+_MAPS = 6  # of dtypes, that a search may try one after the other
 #: Tag of a search's run: what calibration or analysis could not do in its share of the budget.
 ANALYSIS_TAG = "tvmopt.analysis"
 
@@ -161,26 +165,44 @@ def with_analysis(
         _note(session, f"no layers are skipped: {error}")
         return space
     if mixes:
-        return with_mix(space, found)
+        return with_mix(space, found, _first_map(session, allowance, pipeline))
     skips = {dtype: choose_skips(found, dtype) for dtype in left}
     return dataclasses.replace(space, skip_layers={**space.skip_layers, **skips})
 
 
-def with_mix(space: Space, found: Sensitivity) -> Space:
+def _first_map(session: Session, allowance: Allowance, pipeline: StagePipeline) -> int:
+    """Return the number of the fastest map that keeps the accuracy in emulation; 0 if unknown."""
+    seconds = PART_OF_ANALYSIS * pipeline.request.asked.sensitivity_limit.sensitivity_time
+    limited = _limited(session, allowance, seconds)
+    try:
+        emulating = StagePipeline(limited, pipeline.request, pipeline.outputs)
+        return int(emulating.run(SCREEN).metrics[MAP_METRIC])
+    except LimitError as error:
+        _note(session, f"no map of dtypes is left out: {error}")
+        return 0
+
+
+def with_mix(space: Space, found: Sensitivity, first_map: int = 0) -> Space:
     """Return the space with ``auto``, where the layers have several dtypes together.
 
     ``auto`` comes behind a 16-bit float that is the first dtype, before all other dtypes. Its maps
-    are the fastest one and the next: evaluation may refuse the former. A map of one dtype for all
-    layers, which the space has already, is left out; so is ``auto`` where no other is left.
+    are a number of them from the first one on: evaluation may refuse the former. A map of one dtype
+    for all layers, which the space has already, is left out; so is ``auto`` where no other is left.
+
+    Args:
+        space: The space.
+        found: The analysis.
+        first_map: Number of the fastest map to try.
     """
     convertible = {cost.index for cost in found.costs if is_convertible(cost)}
-    chosen = [found.map(number).by_layer for number in range(NUMBERED_MAPS)]
-    maps = [
-        str(number)
-        for number, by_layer in enumerate(chosen)
-        if len({by_layer.get(index, FLOAT) for index in convertible}) > 1
-        and by_layer not in chosen[:number]
-    ]
+    chosen: list[dict[int, str]] = []
+    maps: list[str] = []
+    for number in range(first_map, min(first_map + _MAPS, NUMBERED_MAPS)):
+        by_layer = found.map(number).by_layer
+        is_mixed = len({by_layer.get(index, FLOAT) for index in convertible}) > 1
+        if is_mixed and by_layer not in chosen:
+            maps.append(str(number))
+        chosen.append(by_layer)
     if not maps:
         return space
     first = int(space.dtypes[0] in HALF_FLOATS)

@@ -1,0 +1,227 @@
+"""The screen stage takes the fastest map of dtypes that keeps the accuracy in emulation."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from tvmopt.config import CalibrateConfig, ConvertConfig, ScreenConfig
+from tvmopt.device.target import resolve_target
+from tvmopt.errors import ConfigError
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.frontend import layer_table
+from tvmopt.quantize import LayerCost, Sensitivity
+from tvmopt.quantize.dtype_map import DtypeMap
+from tvmopt.stages import screen as stage
+from tvmopt.stages.calibrate import calibrate
+from tvmopt.stages.layer_dtypes import dtypes_of_map
+from tvmopt.stages.screen import screen
+
+TARGET = resolve_target("host", 1).to_dict()
+CONVERT = ConvertConfig("", TARGET, dtype="auto")
+CONFIG = ScreenConfig(CONVERT.to_dict(), max_accuracy_drop=0.01)
+
+
+def _map(seconds, loss, dtypes):
+    return DtypeMap(
+        tuple(range(len(dtypes))), dtypes, seconds, loss, 1.0, None, 0.0, 9, holds=True
+    )  # fmt: skip
+
+
+# In order: eight with int8 layers, each of half of the loss of the one before, and float32.
+MAPS = [_map(1.0 + n, 0.1 * 0.5**n, ("int8",)) for n in range(8)] + [_map(9.0, 0.0, ())]
+LAST = len(MAPS) - 1
+
+
+def _write(folder, maps, costs=()):
+    folder.mkdir(exist_ok=True)
+    found = Sensitivity(("int8", "bfloat16"), tuple(costs), (), 9, 1.0, {}, (), tuple(maps))
+    (folder / "sensitivity.json").write_text(json.dumps(found.to_dict()))
+    return found
+
+
+def _rows(folder):
+    with (folder / "screen.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def screened(monkeypatch, tmp_path):
+    """Screen maps that have given drops (None: the metric fails), each after a second."""
+
+    def run(drops, config=CONFIG):
+        _write(tmp_path / "sensitive", MAPS)
+        clock = SimpleNamespace(now=0.0)
+        asked = []
+
+        def measure(one, time_limit_s):
+            clock.now += 1.0
+            asked.append((MAPS.index(one), time_limit_s))
+            drop = drops[MAPS.index(one)]
+            return None if drop is None else Accuracy("top1", 1.0 - drop, 1.0, None, 1.0, 0.0, 100)
+
+        monkeypatch.setattr(stage, "EmulatedAccuracy", lambda *_: measure)
+        monkeypatch.setattr(stage.time, "perf_counter", lambda: clock.now)
+        result = screen(config, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print)
+        return result, asked
+
+    return run
+
+
+@pytest.mark.parametrize("first", range(LAST + 1))
+@pytest.mark.parametrize("holds", range(LAST + 1))
+def test_the_fastest_map_that_keeps_the_accuracy_is_taken(screened, tmp_path, first, holds):
+    """Maps from ``holds`` on keep it; float32 does so without a measurement."""
+    drops = [0.01 if number >= holds else 0.02 for number in range(LAST)]
+    result, asked = screened(drops, dataclasses.replace(CONFIG, first=first))
+    assert result.metrics["dtype_map"] == max(first, holds)
+    measured = [at for at, _ in asked]
+    assert measured[:1] == [first][: LAST - first]
+    assert len(set(measured)) == len(measured) <= 4
+    assert [int(row["map"]) for row in _rows(tmp_path)] == sorted(measured)
+    assert result.metrics["screened_maps"] == len(measured)
+
+
+def test_a_number_behind_the_last_map_is_the_last(screened):
+    assert (
+        screened([0.0] * LAST, dataclasses.replace(CONFIG, first=99))[0].metrics["dtype_map"] == 8
+    )
+
+
+def test_the_words_say_what_was_measured_and_what_is_taken(screened):
+    drops = [0.02, 0.0, 0.02, 0.02, None, 0.0, -0.01, 0.0]
+    result, _ = screened(drops)
+    assert result.changed == [
+        "map 0 (1 layers in int8): drop +0.0200 on 100 samples",
+        "map 4 (1 layers in int8): the metric fails on its outputs",
+        "map 5 (1 layers in int8): drop +0.0000 on 100 samples",
+        "map 6 (1 layers in int8): drop -0.0100 on 100 samples",
+        "map 5 is taken: the fastest found to lose at most 0.01",
+    ]
+    result, _ = screened([0.02] * LAST)
+    assert result.changed[-1] == "map 8 is taken: float32"
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "holds", "number"),
+    [(0.5, 9, 4), (1.5, 9, 6), (1.5, 3, 4), (0.0, 3, 3), (9.0, 3, 3)],
+)
+def test_time_ends_after_a_map(screened, limit_s, holds, number):
+    """One is measured in any case. The next one is taken, or the fastest that was measured to hold.
+
+    float32 is not, although it is known to hold.
+    """
+    drops = [0.0 if number >= holds else 0.02 for number in range(LAST)]
+    result, asked = screened(drops, dataclasses.replace(CONFIG, time_limit_s=limit_s))
+    assert result.metrics["dtype_map"] == number
+    assert asked[0] == (0, pytest.approx(limit_s / 3))
+    assert ("not measured, for time" in result.changed[-1]) == (holds == 9)
+
+
+@pytest.fixture(scope="module")
+def network(make_model):
+    """Two matrices, and class scores."""
+    rng = np.random.default_rng(0)
+    first = rng.standard_normal((16, 16)).astype(np.float32)
+    second = rng.standard_normal((16, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("MatMul", ["b", "w1"], ["c"], name="second"),
+        helper.make_node("Softmax", ["c"], ["y"], name="scores", axis=-1),
+    ]
+    inputs, outputs = {"x": ("float32", [1, 16])}, {"y": ("float32", [1, 4])}
+    return make_model(nodes, inputs, outputs, {"w0": first, "w1": second})
+
+
+@pytest.fixture
+def files(network, tmp_path):
+    """The model, its data, and the folders of the calibration and of the analysis."""
+    model, data = tmp_path / "model.onnx", tmp_path / "data.npz"
+    onnx.save_model(network, str(model))
+    x = np.random.default_rng(1).standard_normal((200, 1, 16)).astype(np.float32)
+    np.savez(data, x=x)
+    calibrated = tmp_path / "calibrated"
+    calibrated.mkdir()
+    calibrate(CalibrateConfig(""), model, calibrated, lambda *_: None, data)
+    costs = [
+        LayerCost(index, name, "MatMul", dtype, "measured")
+        for index, name in enumerate(("first", "second"))
+        for dtype in ("int8", "bfloat16")
+    ]
+    maps = [
+        _map(1.0, 0.02, ("int8", "int8")),
+        _map(2.0, 0.01, ("int8", "bfloat16")),
+        _map(3.0, 0.02, ("bfloat16", "bfloat16")),
+        _map(9.0, 0.0, ()),
+    ]
+    found = _write(tmp_path / "sensitive", maps, costs)
+    return SimpleNamespace(
+        model=model, data=data, calibrated=calibrated, sensitive=tmp_path / "sensitive", found=found
+    )
+
+
+def _screen(files, out_dir, **values):
+    config = dataclasses.replace(CONFIG, **values)
+    out_dir.mkdir()
+    return screen(
+        config, files.model, files.sensitive, out_dir, lambda *_: None, files.data, files.calibrated
+    )
+
+
+def test_maps_are_measured_on_the_evaluation_samples(files, tmp_path):
+    """Half of 200 samples; bfloat16 is closer to the float model than int8."""
+    rows = []
+    for first in range(3):
+        result = _screen(files, tmp_path / str(first), max_accuracy_drop=1.0, first=first)
+        assert result.metrics["dtype_map"] == first
+        rows += _rows(tmp_path / str(first))
+    assert [row["samples"] for row in rows] == ["100"] * 3
+    int8, mixed, halves = (float(row["cosine"]) for row in rows)
+    assert 0.8 < int8 < mixed < halves < 1.0
+    assert all(float(row["low"]) <= float(row["drop"]) <= float(row["high"]) for row in rows)
+
+
+def test_samples_are_limited(files, tmp_path):
+    _screen(files, tmp_path / "out", max_samples=7)
+    assert _rows(tmp_path / "out")[0]["samples"] == "7"
+
+
+def test_int8_needs_the_calibration(files, tmp_path):
+    with pytest.raises(ConfigError, match="needs the ranges of the calibrate stage, but got none"):
+        screen(CONFIG, files.model, files.sensitive, tmp_path, lambda *_: None, files.data)
+
+
+def test_a_metric_that_fails_on_a_map_refuses_it(files, tmp_path):
+    """It returns NaN for outputs that are not the float model's."""
+    metric = tmp_path / "metric.py"
+    metric.write_text(
+        "import numpy as np\n"
+        "def exact(outputs, labels):\n"
+        "    return 1.0 if np.abs(outputs - labels).max() < 1e-6 else float('nan')\n"
+    )
+    x = np.load(files.data)["x"]
+    session = onnxruntime.InferenceSession(str(files.model), providers=["CPUExecutionProvider"])
+    labels = np.stack([session.run(None, {"x": row})[0] for row in x])
+    np.savez(files.data, x=x, labels=labels)
+    result = _screen(files, tmp_path / "out", metric=f"{metric}:exact", metric_goal="larger")
+    assert result.metrics["dtype_map"] == 3
+    assert [row["drop"] for row in _rows(tmp_path / "out")] == [""] * 3
+
+
+def test_layers_that_the_user_leaves_alone_stay_float(files):
+    layers = layer_table(onnx.load(str(files.model)))
+    one = files.found.dtype_maps[0]
+    assert dtypes_of_map(CONVERT, layers, files.found, one) == {"first": "int8", "second": "int8"}
+    for parameter in ("skip_layers", "keep_dtype"):
+        config = dataclasses.replace(CONVERT, **{parameter: type(CONVERT.skip_layers).parse("0")})
+        found = dtypes_of_map(config, layers, files.found, one)
+        assert found == {"first": "float32", "second": "int8"}

@@ -1,0 +1,113 @@
+"""Screen stage: which map of dtypes keeps the accuracy on the evaluation samples.
+
+The analysis judges maps on the calibration samples, to which weights and biases were fitted, so
+evaluation refuses some. To find that out by building one takes some 20 s. Here ONNX Runtime
+emulates maps, the fastest first; if that loses too much, a bisection finds the fastest that does
+not. Evaluation judges its compiled form, and promotion does so on held-out samples, by which no map
+was chosen.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from tvmopt.config import ScreenConfig
+from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.drop_interval import interval_words
+from tvmopt.quantize.dtype_map import DtypeMap, in_order
+from tvmopt.spreadsheet import write_csv
+from tvmopt.stages.calibrate import read_ranges
+from tvmopt.stages.emulated_accuracy import EmulatedAccuracy
+from tvmopt.stages.result import Progress, StageResult
+from tvmopt.stages.sensitivity import read_sensitivity
+
+SCREEN_FILE = "screen.csv"
+#: Metric with the number of the map to build.
+MAP_METRIC = "dtype_map"
+# Of the time limit: one map, so that others can follow.
+_SHARE_OF_ONE = 1 / 3
+
+
+def screen(
+    config: ScreenConfig,
+    model: Path,
+    sensitivity_dir: Path,
+    out_dir: Path,
+    progress: Progress,
+    data: Path | None = None,
+    calibrate_dir: Path | None = None,
+) -> StageResult:
+    """Return the number of the fastest map that keeps the accuracy, as a metric.
+
+    Maps before ``config.first`` are not looked at. The last map, float32, needs no measurement.
+    Where time ends before a map keeps the accuracy, the one that would be measured next is taken.
+
+    Args:
+        config: Configuration of the stage.
+        model: The ONNX file.
+        sensitivity_dir: Output of the sensitivity stage, with maps.
+        out_dir: Folder for the table of the maps that were measured.
+        progress: Called before each map.
+        data: The user's data; its evaluation part is measured. None for random inputs.
+        calibrate_dir: Output of the calibrate stage; needed where a map has int8 layers.
+
+    Raises:
+        ConfigError, ModelError: The model or the data cannot be used.
+    """
+    start, limit_s = time.perf_counter(), config.time_limit_s
+    found = read_sensitivity(sensitivity_dir)
+    ranges = read_ranges(calibrate_dir) if calibrate_dir is not None else None
+    maps = in_order(found.dtype_maps)
+    measure = EmulatedAccuracy(config, model, found, data, ranges)
+    measured: dict[int, Accuracy | None] = {}
+    number = min(config.first, len(maps) - 1)
+    refused, accepted = number - 1, len(maps) - 1
+    while accepted - refused > 1:
+        if measured and limit_s and time.perf_counter() - start > limit_s:
+            break
+        progress(len(measured), len(maps), f"map {number}")
+        measured[number] = measure(maps[number], _SHARE_OF_ONE * limit_s)
+        if _drop(measured[number]) <= config.max_accuracy_drop:
+            accepted = number
+        else:
+            refused = number
+        number = (refused + accepted) // 2
+    if accepted in measured or accepted - refused == 1:
+        number = accepted
+    _write(out_dir / SCREEN_FILE, measured)
+    metrics = {
+        MAP_METRIC: float(number),
+        "screened_maps": float(len(measured)),
+        "screen_s": time.perf_counter() - start,
+    }
+    lines = [f"map {n} ({_dtypes(maps[n])}): {_words(one)}" for n, one in sorted(measured.items())]
+    why = "float32" if not maps[number].layers else "not measured, for time"
+    if number in measured:
+        why = f"the fastest found to lose at most {config.max_accuracy_drop:g}"
+    return StageResult(metrics, {}, [*lines, f"map {number} is taken: {why}"])
+
+
+def _drop(measured: Accuracy | None) -> float:
+    return math.inf if measured is None else measured.drop
+
+
+def _dtypes(one: DtypeMap) -> str:
+    return ", ".join(f"{one.dtypes.count(d)} layers in {d}" for d in sorted({*one.dtypes}))
+
+
+def _words(measured: Accuracy | None) -> str:
+    if measured is None:
+        return "the metric fails on its outputs"
+    interval = "" if measured.interval is None else f", {interval_words(measured.interval)}"
+    return f"drop {measured.drop:+.4f} on {measured.samples} samples{interval}"
+
+
+def _write(path: Path, measured: dict[int, Accuracy | None]) -> None:
+    rows = (
+        (n, a.drop, a.low, a.high, a.samples, a.cosine) if a is not None else (n, *[""] * 5)
+        for n, a in sorted(measured.items())
+    )
+    with path.open("w", newline="", encoding="utf-8") as file:
+        write_csv(file, ("map", "drop", "low", "high", "samples", "cosine"), rows)
