@@ -128,39 +128,31 @@ def test_a_numbered_map_has_a_part_of_the_loss_of_the_one_before():
     maps = _losing(losses)
     maps.append(dataclasses.replace(_map(1.5, holds=False), predicted_loss=0.0004))
     assert [nth_map(maps, n).predicted_s for n in range(5)] == [1.0, 2.0, 3.0, 9.0, 9.0]
-    assert [_last_after(maps, n) for n in range(5)] == [2, 2, 3, None, None]
+    assert [_after(maps, n) for n in range(5)] == [1, 2, 3, None, None]
     near = [*maps, dataclasses.replace(_map(2.2), predicted_loss=0.0025)]
-    assert [_last_after(near, n) for n in range(3)] == [2, 2, 3]
+    assert [_after(near, n) for n in range(3)] == [1, 2, 3]
 
 
-def _last_after(maps, refused):
-    return number_after(maps, refused, 0.012, 0.01, is_last=True)
+def _after(maps, refused):
+    return number_after(maps, refused, 0.012, 0.01)
 
 
 @pytest.mark.parametrize(
-    ("drop", "is_last", "number"),
+    ("drop", "number"),
     [
-        (0.014, False, 1),
-        (0.02, False, 2),
-        (0.04, False, 3),
-        (0.5, False, 4),
-        (0.004, False, 1),
-        (-0.01, False, 1),
-        (0.0, False, 1),  # refused for another reason
-        (0.012, True, 4),
+        (0.014, 1),
+        (0.02, 2),
+        (0.04, 3),
+        (0.5, 4),
+        (0.004, 1),
+        (-0.01, 1),
+        (0.0, 1),  # refused for another reason
     ],
 )
-def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, is_last, number):
+def test_the_next_map_loses_as_much_less_as_the_drop_is_to_be(drop, number):
     losses = (0.1, 0.08, 0.06, 0.036, 0.0126, 0.0)
     maps = _losing({1.0 + n: loss for n, loss in enumerate(losses)})
-    assert number_after(maps, 0, drop, 0.01, is_last=is_last) == number
-
-
-@pytest.mark.parametrize(("drop", "number"), [(0.01, 2), (0.02, 2), (0.05, 3)])
-def test_float32_comes_after_all_maps_that_may_keep_the_limit(drop, number):
-    """Where none of a quarter of the loss is left, and no time for more than one."""
-    maps = _losing({1.0: 0.1, 2.0: 0.075, 3.0: 0.05, 9.0: 0.0})
-    assert number_after(maps, 0, drop, 0.01, is_last=True) == number
+    assert number_after(maps, 0, drop, 0.01) == number
 
 
 def _losing(losses):
@@ -181,16 +173,15 @@ def test_after_a_refused_assumption_comes_what_was_measured_to_hold():
     last = dataclasses.replace(_map(9.0), predicted_loss=0.0, samples=0)
     maps = [assumed, unmeasured, measured, last]
     assert [nth_map(maps, n) for n in range(4)] == [assumed, measured, unmeasured, last]
-    assert _last_after(maps, 0) == 1
-    # Where another map can follow, a near one that was not measured is tried before.
+    assert _after(maps, 0) == 1
+    # A near one that was not measured is tried before.
     near = dataclasses.replace(unmeasured, predicted_s=1.5, predicted_loss=0.0032)
     assert [nth_map([*maps, near], n) for n in range(4)] == [assumed, near, measured, unmeasured]
-    assert number_after([*maps, near], 0, 0.011, 0.01, is_last=False) == 1
-    assert _last_after([*maps, near], 0) == 2
+    assert _after([*maps, near], 0) == 1
     # Evaluation refused a map that had been measured to hold: another such one is no surer.
     shown = dataclasses.replace(assumed, holds=True, is_assumed=False)
     assert nth_map([shown, unmeasured, measured, last], 1) == unmeasured
-    assert _last_after([shown, unmeasured, measured, last], 0) == 1
+    assert _after([shown, unmeasured, measured, last], 0) == 1
 
 
 def test_a_map_without_int8_layers_follows_one_with_them():

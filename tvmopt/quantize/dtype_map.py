@@ -117,39 +117,26 @@ def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
 
 
 def number_after(
-    maps: Sequence[DtypeMap], refused: int, drop: float, max_drop: float, *, is_last: bool
+    maps: Sequence[DtypeMap], refused: int, drop: float, max_drop: float
 ) -> int | None:
-    """Return the number of the map to build after a refused one; None after the last.
+    """Return the number of the first map that may follow a refused one; None after the last.
 
     Its predicted loss is as much smaller as the drop is to be, to which it is taken to be in
     proportion. The drop is taken to be the mean of the measured one and the limit, since maps are
     chosen to be near the limit, and few samples refuse by chance, too. Or the map was measured to
-    meet the bar, and the refused one was not: where no other map can be built after it, the first
-    of these is taken. float32 follows where no other map is left that is expected to meet the
-    limit.
+    meet the bar, and the refused one was not.
 
     Args:
         maps: The maps.
         refused: Number of the refused map, as of :func:`nth_map`.
-        drop: Accuracy drop of the refused map, on evaluation or held-out samples; 0 where it was
-            refused for another reason.
+        drop: Accuracy drop of the refused map; 0 where it was refused for another reason.
         max_drop: The limit.
-        is_last: Whether no other map can be built after it.
     """
     order = in_order(maps)
     before, after = order[min(refused, len(order) - 1)], [*enumerate(order)][refused + 1 :]
-    known = (number for number, one in after if _is_better_known(one, before))
-    if is_last and (found := next(known, None)) is not None:
-        return found
     in_proportion = 2 * max_drop / (max_drop + drop) if drop > max_drop else 1.0
     part = min(LOSS_OF_NEXT, max(_LEAST_PART, in_proportion))
-    expected = [(number, one) for number, one in after if _may_follow(one, before, part)]
-    narrow = [(number, one) for number, one in expected if one.layers]
-    if not is_last or not narrow:
-        return expected[0][0] if expected else None
-    quarter = _LEAST_PART * before.predicted_loss
-    safe = next((number for number, one in narrow if one.predicted_loss <= quarter), None)
-    return min(narrow, key=lambda found: found[1].predicted_loss)[0] if safe is None else safe
+    return next((number for number, one in after if _may_follow(one, before, part)), None)
 
 
 def _may_follow(one: DtypeMap, refused: DtypeMap, part: float) -> bool:

@@ -26,8 +26,7 @@ from tvmopt.stages.sensitivity import read_sensitivity
 SCREEN_FILE = "screen.csv"
 #: Metric with the number of the map to build.
 MAP_METRIC = "dtype_map"
-# Of the time limit: one map, so that others can follow.
-_SHARE_OF_ONE = 1 / 3
+_LEAST_S = 0.1  # for a map, so that its limit is one
 
 
 def screen(
@@ -65,10 +64,11 @@ def screen(
     number = min(config.first, len(maps) - 1)
     refused, accepted = number - 1, len(maps) - 1
     while accepted - refused > 1:
-        if measured and limit_s and time.perf_counter() - start > limit_s:
+        left_s = limit_s - (time.perf_counter() - start)
+        if measured and limit_s and left_s <= 0:
             break
         progress(len(measured), len(maps), f"map {number}")
-        measured[number] = measure(maps[number], _SHARE_OF_ONE * limit_s)
+        measured[number] = measure(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
         if _drop(measured[number]) <= config.max_accuracy_drop:
             accepted = number
         else:

@@ -20,9 +20,6 @@ from tvmopt.tracking.pipeline.steps import StagePipeline
 #: The step that chooses the map.
 SCREEN = "screen"
 _KEPT = ("calibrate", "sensitivity")
-# Stages of another map that take as long again; tuning has what is left.
-_AGAIN = ("convert", "build", "evaluate")
-_ENOUGH = 2.0  # times the seconds of a map, that are to be left so that another one can follow
 
 
 def has_maps(request: Request) -> bool:
@@ -38,27 +35,22 @@ def with_first_map(pipeline: StagePipeline) -> StagePipeline:
     return _screened(pipeline) if has_maps(pipeline.request) else pipeline
 
 
-def with_next_map(
-    pipeline: StagePipeline, refused: PromotionRefusedError, left_s: float
-) -> StagePipeline | None:
+def with_next_map(pipeline: StagePipeline, refused: PromotionRefusedError) -> StagePipeline | None:
     """Return the pipeline with the next map; None where the request has no maps, or it was last.
 
     Args:
         pipeline: It has run the sensitivity stage, if the request needs it.
         refused: Why its model is not promoted.
-        left_s: Seconds that are left of the time budget; infinite without one.
     """
     request = pipeline.request
     if not has_maps(request):
         return None
     found = read_sensitivity(pipeline.run("sensitivity").folder)
-    is_enough = left_s >= _ENOUGH * pipeline.busy_s(*_AGAIN)
     number = number_after(
         found.dtype_maps,
         request.asked.conversion.dtype_map,
         _drop(pipeline, refused),
         request.max_accuracy_drop,
-        is_last=not is_enough,
     )
     return None if number is None else _screened(pipeline.changed(_KEPT, dtype_map=number))
 

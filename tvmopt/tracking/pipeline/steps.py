@@ -125,7 +125,7 @@ class StagePipeline:
         self.session, self.request = session, request
         self._done = {output.stage: output for output in known}
         self._more: dict[str, dict[Need, StageOutput]] = {}
-        self._tuning_s = 0.0
+        self._tuning_s = self._most_tuning_s = 0.0
         #: Builds that evaluation measures, too, by label.
         self.compared: dict[str, StageOutput] = {}
 
@@ -156,6 +156,10 @@ class StagePipeline:
         """Let tuning take ``seconds`` in place of its share of the budget; its digest stays."""
         self._tuning_s = seconds
 
+    def bound_tuning(self, seconds: float) -> None:
+        """Let tuning that has no time budget take ``seconds`` at most, as its digest says."""
+        self._most_tuning_s = seconds
+
     def run(self, name: str, *, own: bool = False, earlier: Sequence[Path] = ()) -> StageOutput:
         """Reuse or run a step, after the steps that it needs.
 
@@ -170,7 +174,7 @@ class StagePipeline:
             needed |= self._more.get(name, {})
             if step.stage == "evaluate":
                 needed |= _compared(self.compared, self.run("build"))
-            planned = _planned(step, self.request, needed)
+            planned = _planned(step, self.request, needed, self._config(step))
             files = {f"earlier:{place}": path for place, path in enumerate(earlier)}
             if not STAGES[step.stage].measures(planned.config):
                 files = {}
@@ -186,6 +190,13 @@ class StagePipeline:
                 tags=tags if step.stage in ("tune", "build") and not step.label else {},
             )
         return self._done[name]
+
+    def _config(self, step: PipelineStep) -> StageConfig:
+        """Return the configuration of a step, with a bound on tuning where there is one."""
+        config = step.config(self.request)
+        if not isinstance(config, TuneConfig) or config.time_budget:
+            return config
+        return dataclasses.replace(config, time_budget=self._most_tuning_s)
 
     def _limited(self, config: StageConfig) -> StageConfig:
         """Return the configuration of a stage within the limit of tuning, where there is one."""
@@ -209,7 +220,7 @@ class StagePipeline:
             needed |= self._more.get(step.name, {})
             if step.stage == "evaluate" and untuned:
                 needed |= _compared({UNTUNED: outputs[BASELINE]}, outputs["build"])
-            plan = _planned(step, self.request, needed)
+            plan = _planned(step, self.request, needed, self._config(step))
             found = find_finished(self.session, plan) if self.session.use_cache else None
             nothing = StageOutput(step.name, plan.digest, "", Path(), {}, cached=False)
             outputs[step.name] = found or nothing
@@ -231,8 +242,12 @@ def _before(step: PipelineStep, request: Request) -> list[PipelineStep]:
     return list({s.name: s for s in [*found, step]}.values())
 
 
-def _planned(step: PipelineStep, request: Request, needed: Mapping[Need, StageOutput]) -> Planned:
-    config = step.config(request)
+def _planned(
+    step: PipelineStep,
+    request: Request,
+    needed: Mapping[Need, StageOutput],
+    config: StageConfig,
+) -> Planned:
     inputs, digests = {}, {}
     if step.reads_model:
         inputs["model"], digests["model"] = request.model, request.model_digest

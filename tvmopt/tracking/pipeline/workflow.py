@@ -137,7 +137,7 @@ def main(command: commands.MainCommand) -> MainResult:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            following = with_next_map(pipeline, judged.refused, left_s())
+            following = with_next_map(pipeline, judged.refused)
             if following is None:
                 break
             say(f"{'dtypes':<18} {judged.promoted.words}")

@@ -28,6 +28,7 @@ from tvmopt.tracking.pipeline.steps import StagePipeline
 from tvmopt.tracking.pipeline.untuned import check_can_end
 from tvmopt.tracking.report.sentences import trial_words
 from tvmopt.tracking.search.leader import leads, measure_heldout_drop
+from tvmopt.tracking.search.tuning_seconds import tuning_seconds
 from tvmopt.tracking.store.allowance import BUDGET_SPENT, TrialLimits
 from tvmopt.tracking.store.earlier import earlier_databases
 from tvmopt.tracking.store.runs import log_metrics, log_tags, open_run
@@ -197,6 +198,8 @@ def _stages(session: Session, request: Request) -> list[StageOutput]:
     pipeline, tune = StagePipeline(session, request), request.tune
     converted = pipeline.run("convert")
     known = earlier_databases(session, tune.granularity) if tune.strategy in MEASURING else ()
+    if tune.strategy in MEASURING:
+        pipeline.bound_tuning(tuning_seconds(session.allow().seconds, converted.metrics, request))
     tuned = pipeline.run("tune", earlier=known)
     return [converted, tuned, pipeline.run("build"), pipeline.run("evaluate")]
 
