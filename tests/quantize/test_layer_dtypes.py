@@ -23,6 +23,7 @@ from tvmopt.quantize.dtype_map import (
     fastest,
     nth_map,
     number_after,
+    numbered,
     whole_model_dtype,
 )
 from tvmopt.quantize.graph import Graph
@@ -196,6 +197,26 @@ def test_a_map_without_int8_layers_follows_one_with_them():
     assert [nth_map(maps, n) for n in range(5)] == [int8, less, halves, least, last]
     broken = dataclasses.replace(halves, holds=False)
     assert [nth_map([*maps[:2], broken, *maps[3:]], n) for n in range(3)] == [int8, less, least]
+
+
+def test_guesses_have_numbers_below_0():
+    """The fastest has the least; slower ones than the chosen map are none."""
+    maps = _losing({1.0: 0.1, 2.0: 0.05, 9.0: 0.0})
+    guesses = [
+        dataclasses.replace(_map(s, holds=False, layers=(0,)), predicted_loss=0.2, is_guess=True)
+        for s in (0.9, 0.8, 1.5)
+    ]
+    found = numbered([*maps, *guesses])
+    assert {n: m.predicted_s for n, m in found.items()} == {
+        -2: 0.8,
+        -1: 0.9,
+        0: 1.0,
+        1: 2.0,
+        2: 9.0,
+    }
+    assert [nth_map([*maps, *guesses], n).predicted_s for n in (-9, -1, 9)] == [0.8, 0.9, 9.0]
+    assert fastest([*maps, *guesses]).predicted_s == 1.0
+    assert number_after([*maps, *guesses], -2, 0.012, 0.01) == 0
 
 
 def test_a_change_of_dtype_costs_its_bytes(make_model):

@@ -90,6 +90,27 @@ def test_the_fastest_map_that_keeps_the_accuracy_is_taken(screened, tmp_path, fi
     assert result.metrics["screened_maps"] == len(measured)
 
 
+@pytest.mark.parametrize("holds", range(-3, 3))
+def test_faster_maps_are_measured_where_the_chosen_one_keeps_the_accuracy(
+    screened, monkeypatch, holds
+):
+    guesses = [
+        dataclasses.replace(_map(0.5 + 0.1 * n, 1.0, ("int8",)), holds=False, is_guess=True)
+        for n in range(3)
+    ]
+    maps = [*guesses, *MAPS]  # of numbers from -3 on
+    monkeypatch.setattr("tests.stages.test_screen.MAPS", maps)
+    drops = [0.0 if number >= holds else 0.02 for number in range(-3, LAST)]
+    result, asked = screened(drops)
+    measured = [at - 3 for at, _ in asked]
+    assert result.metrics["dtype_map"] == holds
+    assert measured[0] == 0 and len(measured) <= 4
+    # one that the user asked for, or that follows a refused one, has no faster one before it
+    result, asked = screened(drops, dataclasses.replace(CONFIG, first=1))
+    assert result.metrics["dtype_map"] == max(1, holds)
+    assert all(at - 3 >= 1 for at, _ in asked)
+
+
 def test_a_number_behind_the_last_map_is_the_last(screened):
     assert (
         screened([0.0] * LAST, dataclasses.replace(CONFIG, first=99))[0].metrics["dtype_map"] == 8

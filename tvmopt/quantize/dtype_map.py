@@ -48,6 +48,8 @@ class DtypeMap:
             too few to show it, as they are for all layers in a 16-bit float; or the map comes after
             one that evaluation refuses. ``holds`` is then false.
         samples_to_decide: Number of samples that would show it; 0 unless undecided and known.
+        is_guess: Whether the map is faster than what can be chosen, and not known to miss the bar.
+            The screen stage may take it, which measures on other samples.
     """
 
     layers: tuple[int, ...]
@@ -65,6 +67,7 @@ class DtypeMap:
     is_assumed: bool = False
     is_undecided: bool = False
     samples_to_decide: int = 0
+    is_guess: bool = False
 
     @property
     def can_be_chosen(self) -> bool:
@@ -110,10 +113,23 @@ def in_order(maps: Sequence[DtypeMap]) -> list[DtypeMap]:
     return found
 
 
+def numbered(maps: Sequence[DtypeMap]) -> dict[int, DtypeMap]:
+    """Return the maps by number, the fastest first: 0 is :func:`fastest`; guesses are below 0.
+
+    From 0 on they are in :func:`in_order`.
+    """
+    chosen = in_order(maps)
+    least_s = chosen[0].predicted_s
+    guesses = sorted(
+        (m for m in maps if m.is_guess and m.predicted_s < least_s), key=lambda m: m.predicted_s
+    )
+    return dict(enumerate([*guesses, *chosen], start=-len(guesses)))
+
+
 def nth_map(maps: Sequence[DtypeMap], number: int) -> DtypeMap:
-    """Return the map at a place of :func:`in_order`; behind the last one, the last."""
-    order = in_order(maps)
-    return order[min(number, len(order) - 1)]
+    """Return the map of a number of :func:`numbered`; beyond both ends, the map at the end."""
+    found = numbered(maps)
+    return found[min(max(number, min(found)), max(found))]
 
 
 def number_after(
@@ -132,8 +148,8 @@ def number_after(
         drop: Accuracy drop of the refused map; 0 where it was refused for another reason.
         max_drop: The limit.
     """
-    order = in_order(maps)
-    before, after = order[min(refused, len(order) - 1)], [*enumerate(order)][refused + 1 :]
+    before = nth_map(maps, refused)
+    after = ((number, one) for number, one in numbered(maps).items() if number > refused)
     in_proportion = 2 * max_drop / (max_drop + drop) if drop > max_drop else 1.0
     part = min(LOSS_OF_NEXT, max(_LEAST_PART, in_proportion))
     return next((number for number, one in after if _may_follow(one, before, part)), None)

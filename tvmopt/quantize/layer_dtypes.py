@@ -68,8 +68,9 @@ def choose_layer_dtypes(
     _search(candidates, choices, measure, deadline)
     _measure_further(candidates, measure, deadline)
     measure.keep_known(deadline)
+    _guess_faster(candidates, measure, analysis.bar.max_drop, deadline)
     return [
-        found if found.can_be_chosen else dataclasses.replace(found, biases={})
+        found if found.can_be_chosen or found.is_guess else dataclasses.replace(found, biases={})
         for found in measure.found
     ]
 
@@ -109,6 +110,33 @@ def _measure_further(
         if not any(following):
             return
         loss = measure.offer(following, deadline).predicted_loss
+
+
+def _guess_faster(
+    candidates: Sequence[tuple[int, ...]],
+    measure: MapMeasurement,
+    max_drop: float,
+    deadline: float,
+) -> None:
+    """Keep maps that are faster than the chosen one, and not known to lose more than ``max_drop``.
+
+    Few samples show of few maps that these meet the bar, and time may end before they are measured.
+    The predicted losses rise as they fall in :func:`_measure_further`.
+    """
+    chosen = fastest(measure.found)
+    measure.keep_faster(chosen, max_drop)
+    broken = [m.predicted_loss for m in measure.found if m.samples and m.drop > max_drop]
+    losses = [loss for c in candidates if (loss := measure.predicted_loss(c)) > 0]
+    loss, seconds = chosen.predicted_loss or min(losses, default=0.0), chosen.predicted_s
+    for _ in range(NUMBERED_MAPS):
+        loss /= LOSS_OF_NEXT
+        if loss >= min(broken, default=math.inf):
+            return
+        faster = next(
+            (c for c in candidates if measure.predicted_loss(c) <= loss and not measure.has(c)), ()
+        )
+        if any(faster) and measure.seconds(faster) < seconds:
+            seconds = measure.guess(faster, deadline).predicted_s
 
 
 def _search(

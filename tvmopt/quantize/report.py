@@ -160,7 +160,7 @@ class Sensitivity:
         return self.map(0)
 
     def map(self, number: int) -> DtypeMap:
-        """Return a map by its number, see :func:`.dtype_map.nth_map`; 0 is the fastest one.
+        """Return a map by its number, see :func:`.dtype_map.numbered`; 0 is the chosen one.
 
         Raises:
             ConfigError: When no maps were measured.

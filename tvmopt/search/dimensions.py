@@ -252,7 +252,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         DTYPE_MAP,
         DTYPE_MAPS,
         "map of dtypes of auto: the fastest that keeps the accuracy, or the next",
-        tuple(map(str, range(NUMBERED_MAPS))),
+        tuple(map(str, range(-NUMBERED_MAPS, NUMBERED_MAPS))),
         of="dtype",
         applies_to=(AUTO,),
     ),

@@ -40,8 +40,9 @@ class ConversionParameters(Group):
     dtype_map: int = parameter(
         0,
         "auto: which map of dtypes: 0: the fastest that is found to keep max_accuracy_drop; n: the "
-        "fastest whose predicted loss is a part (at most 0.8) of that of map n - 1",
-        least=0,
+        "fastest whose predicted loss is a part (at most 0.8) of that of map n - 1; below 0: "
+        "faster ones that may keep it",
+        least=-99,
         most=99,
     )
     skip_layers: SkipLayers = parameter(
