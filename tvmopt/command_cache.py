@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,11 +41,13 @@ def folder(kind: str) -> Path | None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield where to write a file; it is ``path`` when it is complete, as other processes read it.
+    """Yield where to write a file; it is ``path`` when it is complete.
+
+    Other processes and threads never read a part of it.
 
     Args:
         path: The file, in a folder of :func:`folder`.
     """
-    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     yield new
     new.replace(path)

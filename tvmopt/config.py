@@ -122,6 +122,7 @@ class ScreenConfig(StageConfig, MetricParameters, AccuracyParameters):
     Attributes:
         convert: ``ConvertConfig.to_dict()`` of the conversion that follows, whatever its map.
         first: Number of the first map to measure.
+        least: Least number of a map to take, of the fastest one.
         metric_sha256: As in :class:`EvaluateConfig`.
         max_samples: As in :class:`EvaluateConfig`.
         time_limit_s: Most seconds for all maps together; 0 for no limit.
@@ -129,6 +130,7 @@ class ScreenConfig(StageConfig, MetricParameters, AccuracyParameters):
 
     convert: dict[str, Any]
     first: int = 0
+    least: int = 0
     metric_sha256: str = ""
     max_samples: int = 2000
     time_limit_s: float = 0.0

@@ -27,7 +27,7 @@ from tvmopt.stages.screen import screen
 
 TARGET = resolve_target("host", 1).to_dict()
 CONVERT = ConvertConfig("", TARGET, dtype="auto")
-CONFIG = ScreenConfig(CONVERT.to_dict(), max_accuracy_drop=0.01)
+CONFIG = ScreenConfig(CONVERT.to_dict(), least=-99, max_accuracy_drop=0.01)
 
 
 def _map(seconds, loss, dtypes):
@@ -81,11 +81,11 @@ def screened(monkeypatch, tmp_path):
 def test_the_fastest_map_that_keeps_the_accuracy_is_taken(screened, tmp_path, first, holds):
     """Maps from ``holds`` on keep it; float32 does so without a measurement."""
     drops = [0.01 if number >= holds else 0.02 for number in range(LAST)]
-    result, asked = screened(drops, dataclasses.replace(CONFIG, first=first))
+    result, asked = screened(drops, dataclasses.replace(CONFIG, first=first, least=first))
     assert result.metrics["dtype_map"] == max(first, holds)
     measured = [at for at, _ in asked]
     assert measured[:1] == [first][: LAST - first]
-    assert len(set(measured)) == len(measured) <= 4
+    assert len(set(measured)) == len(measured) <= 6
     assert [int(row["map"]) for row in _rows(tmp_path)] == sorted(measured)
     assert result.metrics["screened_maps"] == len(measured)
 
@@ -105,26 +105,39 @@ def test_faster_maps_are_measured_where_the_chosen_one_keeps_the_accuracy(
     measured = [at - 3 for at, _ in asked]
     assert result.metrics["dtype_map"] == holds
     assert measured[0] == 0 and len(measured) <= 4
-    # one that the user asked for, or that follows a refused one, has no faster one before it
-    result, asked = screened(drops, dataclasses.replace(CONFIG, first=1))
-    assert result.metrics["dtype_map"] == max(1, holds)
-    assert all(at - 3 >= 1 for at, _ in asked)
+    result, asked = screened(drops, dataclasses.replace(CONFIG, least=-1))
+    assert result.metrics["dtype_map"] == max(-1, holds)
+    assert all(at - 3 >= -1 for at, _ in asked)
 
 
-def test_a_number_behind_the_last_map_is_the_last(screened):
-    assert (
-        screened([0.0] * LAST, dataclasses.replace(CONFIG, first=99))[0].metrics["dtype_map"] == 8
-    )
+@pytest.mark.parametrize(
+    ("drop", "second"), [(0.011, 1), (0.03, 4), (0.2, 7)], ids=["near", "far", "broken"]
+)
+def test_the_drop_says_which_map_is_measured_next(screened, monkeypatch, drop, second):
+    """Maps of 1.0, 0.8, 0.64 and so on of the loss; half of it is needed where 0.03 are lost."""
+    maps = [_map(1.0 + n, 0.1 * 0.8**n, ("int8",)) for n in range(10)] + [_map(99.0, 0.0, ())]
+    monkeypatch.setattr("tests.stages.test_screen.MAPS", maps)
+    _, asked = screened([drop, *[0.0] * 9])
+    assert [at for at, _ in asked][:2] == [0, second]
+
+
+@pytest.mark.parametrize(("least", "number"), [(99, LAST), (LAST, LAST), (-99, 2)])
+def test_float32_is_not_measured(screened, least, number):
+    """Where it is the first, as where the analysis chose it, faster maps are."""
+    drops = [0.02, 0.02, *[0.0] * 6]
+    result, asked = screened(drops, dataclasses.replace(CONFIG, first=99, least=least))
+    assert result.metrics["dtype_map"] == number
+    assert LAST not in [at for at, _ in asked]
 
 
 def test_the_words_say_what_was_measured_and_what_is_taken(screened):
-    drops = [0.02, 0.0, 0.02, 0.02, None, 0.0, -0.01, 0.0]
+    drops = [0.02, None, 0.02, 0.02, 0.02, -0.01, 0.0, 0.0]
     result, _ = screened(drops)
     assert result.changed == [
         "map 0 (1 layers in int8): drop +0.0200 on 100 samples",
-        "map 4 (1 layers in int8): the metric fails on its outputs",
-        "map 5 (1 layers in int8): drop +0.0000 on 100 samples",
-        "map 6 (1 layers in int8): drop -0.0100 on 100 samples",
+        "map 1 (1 layers in int8): the metric fails on its outputs",
+        "map 4 (1 layers in int8): drop +0.0200 on 100 samples",
+        "map 5 (1 layers in int8): drop -0.0100 on 100 samples",
         "map 5 is taken: the fastest found to lose at most 0.01",
     ]
     result, _ = screened([0.02] * LAST)
@@ -133,7 +146,7 @@ def test_the_words_say_what_was_measured_and_what_is_taken(screened):
 
 @pytest.mark.parametrize(
     ("limit_s", "holds", "number"),
-    [(0.5, 9, 4), (1.5, 9, 6), (1.5, 3, 4), (0.0, 3, 3), (9.0, 3, 3)],
+    [(0.5, 9, 1), (1.5, 9, 4), (3.5, 2, 2), (2.5, 3, 4), (0.0, 3, 3), (9.0, 3, 3)],
 )
 def test_time_ends_after_a_map(screened, limit_s, holds, number):
     """One is measured in any case. The next one is taken, or the fastest that was measured to hold.
@@ -203,7 +216,9 @@ def test_maps_are_measured_on_the_evaluation_samples(files, tmp_path):
     """Half of 200 samples; bfloat16 is closer to the float model than int8."""
     rows = []
     for first in range(3):
-        result = _screen(files, tmp_path / str(first), max_accuracy_drop=1.0, first=first)
+        result = _screen(
+            files, tmp_path / str(first), max_accuracy_drop=1.0, first=first, least=first
+        )
         assert result.metrics["dtype_map"] == first
         rows += _rows(tmp_path / str(first))
     assert [row["samples"] for row in rows] == ["100"] * 3

@@ -19,6 +19,8 @@ from tvmopt.tracking.pipeline.next_map import with_first_map, with_next_map
 from tvmopt.tracking.pipeline.request import make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
+DIGITS = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
+
 
 def _refuse(monkeypatch, times):
     """Let evaluation refuse the first ``times`` builds; return the drops that it saw."""
@@ -99,7 +101,8 @@ def test_the_next_map_follows_from_the_drop(monkeypatch, drop, number):
     stages = ("calibrate", "sensitivity", "convert", "evaluate")
     known = [SimpleNamespace(stage=stage, folder=None) for stage in stages]
     request = SimpleNamespace(
-        asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto", dtype_map=0)),
+        asked=SimpleNamespace(conversion=SimpleNamespace(dtype="auto")),
+        convert=SimpleNamespace(dtype_map=0),
         needs_sensitivity=True,
         max_accuracy_drop=0.01,
         changed=lambda dtype_map: dtype_map,
@@ -108,7 +111,21 @@ def test_the_next_map_follows_from_the_drop(monkeypatch, drop, number):
     refused = PromotionRefusedError("", drop=drop)
     following = with_next_map(StagePipeline(None, request, known), refused)
     assert following.request == number
+    assert not following.takes_faster_maps
     assert [output.stage for output in following.outputs] == ["calibrate", "sensitivity"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "faster", "least"), [(0, True, -99), (0, False, 0), (2, True, 2)]
+)
+def test_no_faster_map_is_emulated_after_a_refused_one(asked, faster, least):
+    shapes = {"input_shapes": "image:1x1x8x8", "target": "host", "threads": 1}
+    request = make_request(DIGITS, dtype="auto", dtype_map=asked, **shapes)
+    pipeline = StagePipeline(mock.Mock(use_cache=False), request)
+    pipeline.takes_faster_maps = faster
+    plans = {plan.stage: plan.config for plan, _ in pipeline.plan("screen")}
+    assert (plans["screen"].first, plans["screen"].least) == (asked, least)
+    assert plans["screen"].time_limit_s == 0.4 * plans["sensitivity"].sensitivity_time
 
 
 @pytest.mark.parametrize(("asked", "number"), [(0, 0), (0, 2), (1, 1), (1, 3)])

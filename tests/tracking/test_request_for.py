@@ -86,8 +86,8 @@ def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) 
     [
         # without a budget nothing is divided
         ({"dtype": "auto"}, (0.0, 120.0, 0.0, 0.0, 10.0)),
-        ({"dtype": "auto", "time_budget": 150.0}, (30.0, 37.5, 22.5, 9.0, 1.5)),
-        ({"dtype": "int8", "time_budget": 150.0}, (30.0, 37.5, 22.5, 9.0, 1.5)),
+        ({"dtype": "auto", "time_budget": 150.0}, (30.0, 30.0, 22.5, 9.0, 1.5)),
+        ({"dtype": "int8", "time_budget": 150.0}, (30.0, 30.0, 22.5, 9.0, 1.5)),
         # the user's own limits hold
         (
             {"dtype": "auto", "time_budget": 600.0, "calibration_time": 9.0},

@@ -56,6 +56,14 @@ class InputRounding:
             done[name] = (inputs[name] + noise).astype(inputs[name].dtype)
         return done
 
+    def draws(self, inputs: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Return ``inputs`` with noise for each draw; nothing where no step is known.
+
+        Args:
+            inputs: Arrays of one call of the model, by input name.
+        """
+        return [self.again(inputs) for _ in range(DRAWS)] if self.found else []
+
     def first_outputs(
         self,
         model: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]],
@@ -67,9 +75,7 @@ class InputRounding:
             model: Takes arrays by input name.
             inputs: Arrays of one call.
         """
-        if not self.found:
-            return []
-        return [np.array(model(self.again(inputs))[0]) for _ in range(DRAWS)]
+        return [np.array(model(draw)[0]) for draw in self.draws(inputs)]
 
 
 def _steps(array: np.ndarray) -> np.ndarray | None:

@@ -130,12 +130,17 @@ class _DownstreamRun:
         return {**changed, **dict(zip(self._part.outputs, found, strict=True))}
 
 
-def new_session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """Return a quiet ONNX Runtime session on the CPU."""
+def new_session(model: onnx.ModelProto, threads: int = 0) -> ort.InferenceSession:
+    """Return a quiet ONNX Runtime session on the CPU.
+
+    Args:
+        model: The model.
+        threads: As of :func:`tvmopt.frontend.prepare.session_options`.
+    """
     import onnxruntime as ort
 
     source = model.SerializeToString()
-    options = session_options(model)
+    options = session_options(model, threads)
     # Many sessions alternate: spinning threads of one session would slow down the next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

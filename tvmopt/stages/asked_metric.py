@@ -14,21 +14,23 @@ from tvmopt.metrics.check import BUILT_IN, ERROR_RATES, FIDELITIES
 from tvmopt.metrics.error_rates import require_jiwer
 from tvmopt.metrics.metric import Metric, find_metric
 from tvmopt.parameters.groups import MetricParameters
-from tvmopt.stages.signature import Signature
+from tvmopt.runtime.metadata import TensorSpec
 
 
-def asked_metric(asked: MetricParameters, signature: Signature, dataset: Dataset) -> Metric | str:
+def asked_metric(
+    asked: MetricParameters, outputs: Sequence[TensorSpec], dataset: Dataset
+) -> Metric | str:
     """Return the metric; a built-in one by its name.
 
     Args:
         asked: The parameters of the metric.
-        signature: Of the model; has the names of its outputs.
+        outputs: Outputs of the model.
         dataset: The data.
 
     Raises:
         ConfigError: When there is no such metric, or the labels are none for it.
     """
-    found = metric_of(asked, [spec.name for spec in signature.outputs])
+    found = metric_of(asked, [spec.name for spec in outputs])
     if isinstance(found, str) and found not in FIDELITIES:
         require_class_indices(dataset.labels, 1 + dataset.stacked)
     return found

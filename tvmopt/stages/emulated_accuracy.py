@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +16,27 @@ import onnx
 from tvmopt.config import ConvertConfig, ScreenConfig
 from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
-from tvmopt.evaluate.accuracy import Accuracy
+from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
+from tvmopt.evaluate.dataset import Batch
+from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.frontend.reference import in_any_order
+from tvmopt.host import usable_cores
 from tvmopt.quantize import Quantizer, Ranges, Sensitivity, scheme_for
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.dtype_map import DtypeMap, whole_model_dtype
 from tvmopt.quantize.map_measurement import emulated
 from tvmopt.quantize.mixed_biases import with_biases
 from tvmopt.stages.asked_metric import asked_metric
-from tvmopt.stages.compared_accuracy import compare_accuracy
-from tvmopt.stages.comparison_table import CANDIDATE
 from tvmopt.stages.convert_check import library_tolerance
 from tvmopt.stages.evaluation_data import evaluation_data
 from tvmopt.stages.float_model import read_float_model
+from tvmopt.stages.float_session import FloatModelCall
 from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.layer_dtypes import dtypes_of_map
-from tvmopt.stages.signature import Signature
 
-_ANY_COSINE = -1.0  # a map that is far off has its drop
+_AHEAD = 2  # batches that are computed before they are compared, for each core
+
+Outputs = list[np.ndarray]
 
 
 class EmulatedAccuracy:
@@ -53,25 +61,22 @@ class EmulatedAccuracy:
         data: Path | None,
         ranges: Ranges | None,
     ) -> None:
-        self._config, self._found, self._ranges = config, found, ranges
+        self._found, self._ranges = found, ranges
         self._convert = ConvertConfig.from_dict(config.convert)
         target = TargetSpec.from_dict(self._convert.target)
         self._scheme = scheme_for(self._convert.quantization, target.arch())
         self._read = read = read_float_model(model, self._convert.input_shapes, data)
-        self._signature = Signature(
-            inputs=read.inputs,
-            outputs=read.outputs,
-            random_inputs=read.random_inputs,
-            tolerance=in_any_order(
-                read.prepared.model, library_tolerance(whole_model_dtype(found.dtypes))
-            ),
-            min_cosine=_ANY_COSINE,
-            class_scores=read.class_scores,
+        self._tolerance = in_any_order(
+            read.prepared.model, library_tolerance(whole_model_dtype(found.dtypes))
         )
-        self._dataset = evaluation_data(data, self._signature)
-        self._metric = asked_metric(config, self._signature, self._dataset)
-        digest = hashlib.sha256(read.prepared.reference.SerializeToString()).hexdigest()
-        self._expected = with_kept_outputs(read.reference, digest)
+        chosen = evaluation_data(data, read.inputs, read.random_inputs)
+        self._metric = asked_metric(config, read.outputs, chosen)
+        self._dataset = chosen.take(range(min(config.max_samples, chosen.samples)))
+        self._scores = read.class_scores.on(random_inputs=chosen.is_random)
+        reference = read.prepared.reference
+        digest = hashlib.sha256(reference.SerializeToString()).hexdigest()
+        self._expected = with_kept_outputs(_session(reference), digest)
+        self._cores = usable_cores()
 
     def __call__(self, one: DtypeMap, time_limit_s: float) -> Accuracy | None:
         """Return the accuracy of a map; None where the metric fails on its outputs.
@@ -80,23 +85,48 @@ class EmulatedAccuracy:
             one: The map.
             time_limit_s: Most seconds, so that fewer samples may be seen; 0 for no limit.
         """
-        session = new_session(self._emulated(one))
-
-        def outputs(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-            return list(session.run(None, inputs))
-
+        session = _session(self._emulated(one))
+        dataset = self._dataset
+        meter = AccuracyMeter(
+            self._metric,
+            dataset.labels is not None,
+            self._tolerance,
+            class_scores=self._scores,
+        )
+        began = time.monotonic()
+        rounding = InputRounding(dataset.arrays if meter.takes_again else {})
         try:
-            return compare_accuracy(
-                self._metric,
-                {CANDIDATE: outputs},
-                self._expected,
-                self._dataset,
-                self._signature,
-                most_samples=self._config.max_samples,
-                time_limit_s=time_limit_s,
-            )[CANDIDATE]
+            with ThreadPoolExecutor(self._cores) as pool:
+                for batch, got, want, again in self._computed(pool, session, rounding):
+                    meter.add(got, want, batch.labels, batch.valid, batch.padding, again)
+                    if 0 < time_limit_s < time.monotonic() - began:
+                        break
+            return meter.result(with_interval=True)
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return None
+
+    def _computed(
+        self, pool: Executor, session: FloatModelCall, rounding: InputRounding
+    ) -> Iterator[tuple[Batch, Outputs, Outputs, Outputs]]:
+        """Yield each batch with outputs of the map, of the float model, and of that rounded anew.
+
+        Calls of one thread each run on all cores.
+        """
+        pending: deque[tuple[Batch, Future[Outputs], list[Future[Outputs]]]] = deque()
+
+        def first() -> tuple[Batch, Outputs, Outputs, Outputs]:
+            batch, got, exact = pending.popleft()
+            want, *again = (future.result() for future in exact)
+            return batch, got.result(), want, [outputs[0] for outputs in again]
+
+        for batch in self._dataset.batches():
+            inputs = [batch.inputs, *rounding.draws(batch.inputs)]
+            exact = [pool.submit(self._expected, one) for one in inputs]
+            pending.append((batch, pool.submit(session, batch.inputs), exact))
+            if len(pending) > _AHEAD * self._cores:
+                yield first()
+        while pending:
+            yield first()
 
     def _emulated(self, one: DtypeMap) -> onnx.ModelProto:
         model, quantizer = self._read.prepared.model, None
@@ -111,3 +141,8 @@ class EmulatedAccuracy:
                 model, with_biases(self._ranges, one.biases, by_name), self._scheme
             )
         return emulated(model, quantizer, by_name)
+
+
+def _session(model: onnx.ModelProto) -> FloatModelCall:
+    """Return a call of the model, of one thread, from inputs to outputs."""
+    return functools.partial(new_session(model, threads=1).run, None)

@@ -46,7 +46,7 @@ def evaluate_on_board(
     Arguments and errors: :func:`tvmopt.stages.evaluate.evaluate`.
     """
     signature = Signature.read(convert_dir)
-    dataset = evaluation_data(data, signature)
+    dataset = evaluation_data(data, signature.inputs, signature.random_inputs)
     reference = with_kept_outputs(
         float_reference(convert_dir, config.threads), sha256_file(convert_dir / REFERENCE_FILE)
     )
@@ -57,7 +57,7 @@ def evaluate_on_board(
         models = {label: RemoteModel(session, path, label) for label, path in bundles.items()}
         golden = models[CANDIDATE].check_golden(bundles[CANDIDATE])
         progress(5, 100, "accuracy")
-        metric = asked_metric(config, signature, dataset)
+        metric = asked_metric(config, signature.outputs, dataset)
         accuracies = compare_accuracy(
             metric,
             models,

@@ -54,8 +54,8 @@ def evaluate_on_host(
     signature = Signature.read(convert_dir)
     reference = float_reference(convert_dir, config.threads)
     progress(0, 100, "accuracy")
-    dataset = evaluation_data(data, signature)
-    metric = asked_metric(config, signature, dataset)
+    dataset = evaluation_data(data, signature.inputs, signature.random_inputs)
+    metric = asked_metric(config, signature.outputs, dataset)
     coded = {label: model.coded for label, model in models.items()}
     expected = with_kept_outputs(reference, sha256_file(convert_dir / REFERENCE_FILE))
     accuracies = compare_accuracy(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvmopt.evaluate.dataset import Dataset, choose_dataset
-from tvmopt.stages.signature import Signature
+from tvmopt.runtime.metadata import TensorSpec
 
 
-def evaluation_data(data: Path | None, signature: Signature) -> Dataset:
+def evaluation_data(data: Path | None, inputs: Sequence[TensorSpec], random_kind: str) -> Dataset:
     """Return the evaluation part of a data file, or random inputs where ``data`` is None."""
-    return choose_dataset(
-        data, signature.inputs, "evaluate", seed=1, random_kind=signature.random_inputs
-    )
+    return choose_dataset(data, inputs, "evaluate", seed=1, random_kind=random_kind)
 
 
 def rows_a_call(dataset: Dataset) -> int:

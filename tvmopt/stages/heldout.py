@@ -84,7 +84,7 @@ def measure_heldout(
         metric_alphabet=metric_alphabet,
         metric_blank=metric_blank,
     )
-    measured = asked_metric(asked, signature, dataset)
+    measured = asked_metric(asked, signature.outputs, dataset)
     file = convert_dir / REFERENCE_FILE
     reference = with_kept_outputs(Reference(str(file)), sha256_file(file))
     if board is None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tvmopt.config import ScreenConfig
 from tvmopt.evaluate.accuracy import Accuracy
 from tvmopt.evaluate.drop_interval import interval_words
-from tvmopt.quantize.dtype_map import DtypeMap, numbered
+from tvmopt.quantize.dtype_map import DtypeMap, number_after, numbered
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.calibrate import read_ranges
 from tvmopt.stages.emulated_accuracy import EmulatedAccuracy
@@ -40,10 +41,9 @@ def screen(
 ) -> StageResult:
     """Return the number of the fastest map that keeps the accuracy, as a metric.
 
-    The first to be measured is ``config.first``. Maps before it are looked at where it is 0, the
-    one that the analysis chose, and keeps the accuracy. The last map, float32, needs no
-    measurement. Where time ends before a map keeps the accuracy, the one that would be measured
-    next is taken.
+    Where the first map keeps the accuracy, faster ones from ``config.least`` on are measured, else
+    slower ones. The last map, float32, needs no measurement. Where time ends before a map keeps the
+    accuracy, the one that would be measured next is taken.
 
     Args:
         config: Configuration of the stage.
@@ -61,24 +61,19 @@ def screen(
     found = read_sensitivity(sensitivity_dir)
     ranges = read_ranges(calibrate_dir) if calibrate_dir is not None else None
     maps = numbered(found.dtype_maps)
-    last = max(maps)
-    measure = EmulatedAccuracy(config, model, found, data, ranges)
+    emulate = EmulatedAccuracy(config, model, found, data, ranges)
     measured: dict[int, Accuracy | None] = {}
-    number = min(max(config.first, min(maps)), last)
-    refused, accepted = (number if config.first else min(maps)) - 1, last
-    while accepted - refused > 1:
+
+    def measure(number: int) -> float | None:
+        """Return the drop of a map; None where time has ended."""
         left_s = limit_s - (time.perf_counter() - start)
         if measured and limit_s and left_s <= 0:
-            break
+            return None
         progress(len(measured), len(maps), f"map {number}")
-        measured[number] = measure(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
-        if _drop(measured[number]) <= config.max_accuracy_drop:
-            accepted = number
-        else:
-            refused = number
-        number = (refused + accepted) // 2
-    if accepted in measured or accepted - refused == 1:
-        number = accepted
+        measured[number] = emulate(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
+        return _drop(measured[number])
+
+    number = _fastest(found.dtype_maps, config, measure)
     _write(out_dir / SCREEN_FILE, measured)
     metrics = {
         MAP_METRIC: float(number),
@@ -90,6 +85,42 @@ def screen(
     if number in measured:
         why = f"the fastest found to lose at most {config.max_accuracy_drop:g}"
     return StageResult(metrics, {}, [*lines, f"map {number} is taken: {why}"])
+
+
+def _fastest(
+    maps: Sequence[DtypeMap], config: ScreenConfig, measure: Callable[[int], float | None]
+) -> int:
+    """Return the number of the fastest map that keeps the accuracy.
+
+    Slower maps lose less. After a map that loses too much comes the one that is expected to keep
+    the accuracy, or the middle of what is left, in turn.
+
+    Args:
+        maps: All maps.
+        config: The limit, the first map and the least number.
+        measure: Returns the drop of a map by its number; None where time has ended.
+    """
+    limit, numbers = config.max_accuracy_drop, numbered(maps)
+    last = max(numbers)
+    number, least = (min(max(n, min(numbers)), last) for n in (config.first, config.least))
+    refused, accepted, aims = least - 1, last, True
+    if number == last:  # float32, which needs no measurement
+        number = (refused + accepted) // 2
+    while accepted - refused > 1:
+        drop = measure(number)
+        if drop is None:
+            return number if accepted == last else accepted
+        following = None
+        if drop <= limit:
+            accepted = number
+        else:
+            refused = number
+            following = number_after(maps, number, drop, limit)
+        if aims and following is not None and following < accepted:
+            number, aims = following, False
+        else:
+            number, aims = (refused + accepted) // 2, True
+    return accepted
 
 
 def _drop(measured: Accuracy | None) -> float:

@@ -36,7 +36,7 @@ class TuningParameters(Group):
         0.0,
         "most seconds to tune for; 0: no limit, or 10 for a model of the flavor sklearn, xgboost "
         "or lightgbm, and for one of pytorch below 1 MB; with dtype int8 or auto what the whole "
-        "command may take: the sensitivity analysis 25% of it, calibration 20%, tuning 15%",
+        "command may take: calibration and the sensitivity analysis 20% of it each, tuning 15%",
         least=0,
         used_by=MEASURING,
     )

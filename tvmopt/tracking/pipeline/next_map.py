@@ -48,11 +48,15 @@ def with_next_map(pipeline: StagePipeline, refused: PromotionRefusedError) -> St
     found = read_sensitivity(pipeline.run("sensitivity").folder)
     number = number_after(
         found.dtype_maps,
-        request.asked.conversion.dtype_map,
+        request.convert.dtype_map,
         _drop(pipeline, refused),
         request.max_accuracy_drop,
     )
-    return None if number is None else _screened(pipeline.changed(_KEPT, dtype_map=number))
+    if number is None:
+        return None
+    following = pipeline.changed(_KEPT, dtype_map=number)
+    following.takes_faster_maps = False
+    return _screened(following)
 
 
 def _drop(pipeline: StagePipeline, refused: PromotionRefusedError) -> float:
@@ -69,7 +73,7 @@ def _drop(pipeline: StagePipeline, refused: PromotionRefusedError) -> float:
 
 
 def _screened(pipeline: StagePipeline) -> StagePipeline:
-    """Return the pipeline with the first map, from its own on, that keeps the accuracy."""
+    """Return the pipeline with the map that the screen stage takes."""
     number = int(pipeline.run(SCREEN).metrics[MAP_METRIC])
     if number == pipeline.request.convert.dtype_map:
         return pipeline

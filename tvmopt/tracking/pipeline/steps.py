@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmopt import host
-from tvmopt.config import StageConfig, TuneConfig
+from tvmopt.config import ScreenConfig, StageConfig, TuneConfig
 from tvmopt.device import cuda_runtime
 from tvmopt.digest import sha256_text, stage_digest
 from tvmopt.kernels.cuda.toolchain import compiler
@@ -126,6 +126,8 @@ class StagePipeline:
         self._done = {output.stage: output for output in known}
         self._more: dict[str, dict[Need, StageOutput]] = {}
         self._tuning_s = self._most_tuning_s = 0.0
+        #: Whether the screen stage may take a faster map of dtypes than the request's.
+        self.takes_faster_maps = True
         #: Builds that evaluation measures, too, by label.
         self.compared: dict[str, StageOutput] = {}
 
@@ -133,10 +135,6 @@ class StagePipeline:
     def outputs(self) -> tuple[StageOutput, ...]:
         """Return the outputs of the steps that were done, in order."""
         return tuple(self._done.values())
-
-    def busy_s(self, *stages: str) -> float:
-        """Return the seconds that the processes of ``stages`` took, as far as they were run."""
-        return sum(output.busy_s for output in self.outputs if output.stage in stages)
 
     def changed(self, kept: Sequence[str], **values: Any) -> StagePipeline:
         """Return a pipeline with other values of some parameters.
@@ -192,11 +190,13 @@ class StagePipeline:
         return self._done[name]
 
     def _config(self, step: PipelineStep) -> StageConfig:
-        """Return the configuration of a step, with a bound on tuning where there is one."""
+        """Return the configuration of a step, with what bounds it in this pipeline."""
         config = step.config(self.request)
-        if not isinstance(config, TuneConfig) or config.time_budget:
-            return config
-        return dataclasses.replace(config, time_budget=self._most_tuning_s)
+        if isinstance(config, TuneConfig) and not config.time_budget:
+            return dataclasses.replace(config, time_budget=self._most_tuning_s)
+        if isinstance(config, ScreenConfig) and not self.takes_faster_maps:
+            return dataclasses.replace(config, least=config.first)
+        return config
 
     def _limited(self, config: StageConfig) -> StageConfig:
         """Return the configuration of a stage within the limit of tuning, where there is one."""

@@ -12,8 +12,8 @@ from tvmopt.stages.comparison_table import CANDIDATE, WITHOUT_TUNING, read_table
 from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
-from tvmopt.tracking.pipeline.time_shares import ENDING
 
+_OF_TWO = 1.25  # times what the evaluation of one build takes, with its registration
 # Stages whose output the tuned build shares.
 _SHARED = ("calibrate", "sensitivity", "screen", "convert")
 
@@ -23,13 +23,16 @@ def without_tuning(request: Request) -> Request:
     return request.changed(strategy="default") if _tunes_later(request) else request
 
 
-def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> StagePipeline | None:
+def with_tuning(
+    accepted: StagePipeline, asked: Request, left_s: float, judged_s: float
+) -> StagePipeline | None:
     """Return the pipeline of the tuned build; None where none is asked, or time is too short.
 
     Args:
         accepted: It has run all stages, without tuning, and its model was accepted.
         asked: The request of the command.
         left_s: Seconds that are left of the time budget; infinite without one.
+        judged_s: Seconds that evaluation, registration and promotion of the accepted build took.
     """
     if not _tunes_later(asked):
         return None
@@ -37,9 +40,9 @@ def with_tuning(accepted: StagePipeline, asked: Request, left_s: float) -> Stage
     tuned.compared = {WITHOUT_TUNING: accepted.run("build"), **accepted.compared}
     if not asked.divided_budget_s:
         return tuned
-    # The tuned build compiles what changed, and is evaluated.
-    again_s = accepted.run("build").metrics["compile_s"] + accepted.busy_s("evaluate")
-    seconds = left_s - again_s - ENDING.seconds(asked.divided_budget_s)
+    # The tuned build compiles what changed, and is evaluated beside the other.
+    again_s = accepted.run("build").metrics["compile_s"] + _OF_TWO * judged_s
+    seconds = left_s - again_s
     if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
     tuned.limit_tuning(seconds)

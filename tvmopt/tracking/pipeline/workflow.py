@@ -162,19 +162,28 @@ def main(command: commands.MainCommand) -> MainResult:
 
 @dataclasses.dataclass(frozen=True)
 class _Judged:
-    """A registered version, what came of it, and the comparison table as text."""
+    """A registered version, what came of it, and the comparison table as text.
+
+    Attributes:
+        registered: The version.
+        promoted: Whether it is the champion, and why.
+        refused: Why it is not accurate enough; None where it is.
+        table: The comparison.
+        seconds: What evaluation, registration and promotion took.
+    """
 
     registered: Registered
     promoted: Promotion
     refused: PromotionRefusedError | None
     table: str
+    seconds: float
 
 
 def _tuned(
     pipeline: StagePipeline, accepted: _Judged, asked: Request, left_s: float
 ) -> tuple[StagePipeline, _Judged]:
     """Tune an accepted model, where that is to follow; return the faster of both builds."""
-    tuned = with_tuning(pipeline, asked, left_s)
+    tuned = with_tuning(pipeline, asked, left_s, accepted.seconds)
     if tuned is None:
         return pipeline, accepted
     version = accepted.registered.version
@@ -203,7 +212,9 @@ def _judged(pipeline: StagePipeline, *, beats_champion: bool = False) -> _Judged
         beats_champion: Whether it was faster than the champion, side by side.
     """
     session, request = pipeline.session, pipeline.request
-    built, measured = pipeline.run("build"), pipeline.run("evaluate")
+    built = pipeline.run("build")
+    start = time.monotonic()
+    measured = pipeline.run("evaluate")
     names = {
         CANDIDATE: report.variant_of(request),
         WITHOUT_TUNING: "without tuning",
@@ -219,7 +230,7 @@ def _judged(pipeline: StagePipeline, *, beats_champion: bool = False) -> _Judged
     say()
     promoted, refused = _promote(session, request, registered, measured, beats_champion)
     report.log_note(session, registered, promoted, table)
-    return _Judged(registered, promoted, refused, as_text(table))
+    return _Judged(registered, promoted, refused, as_text(table), time.monotonic() - start)
 
 
 def _promote(
