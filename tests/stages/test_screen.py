@@ -21,7 +21,8 @@ from tvmopt.frontend import layer_table
 from tvmopt.quantize import LayerCost, Sensitivity
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.stages import screen as stage
-from tvmopt.stages.calibrate import calibrate
+from tvmopt.stages.calibrate import calibrate, read_ranges
+from tvmopt.stages.emulated_accuracy import EmulatedAccuracy
 from tvmopt.stages.layer_dtypes import dtypes_of_map
 from tvmopt.stages.screen import screen
 
@@ -157,7 +158,8 @@ def test_time_ends_after_a_map(screened, limit_s, holds, number):
     result, asked = screened(drops, dataclasses.replace(CONFIG, time_limit_s=limit_s))
     assert result.metrics["dtype_map"] == number
     limits = [seconds for _, seconds in asked]
-    assert limits == [limit_s - n if limit_s else 0.0 for n in range(len(asked))]
+    assert limits[:1] == [0.5 * limit_s]
+    assert limits[1:] == [limit_s - n if limit_s else 0.0 for n in range(1, len(asked))]
     assert ("not measured, for time" in result.changed[-1]) == (holds == 9)
 
 
@@ -204,6 +206,10 @@ def files(network, tmp_path):
     )
 
 
+def _ranges(files):
+    return read_ranges(files.calibrated)
+
+
 def _screen(files, out_dir, **values):
     config = dataclasses.replace(CONFIG, **values)
     out_dir.mkdir()
@@ -230,6 +236,14 @@ def test_maps_are_measured_on_the_evaluation_samples(files, tmp_path):
 def test_samples_are_limited(files, tmp_path):
     _screen(files, tmp_path / "out", max_samples=7)
     assert _rows(tmp_path / "out")[0]["samples"] == "7"
+
+
+def test_later_maps_are_measured_on_the_samples_of_the_first(files):
+    measure = EmulatedAccuracy(CONFIG, files.model, files.found, files.data, _ranges(files))
+    first, *_, last = files.found.dtype_maps[:3]
+    begun = measure(first, 1e-6)
+    assert begun.samples < 100
+    assert measure(last, 0.0).samples == begun.samples
 
 
 def test_int8_needs_the_calibration(files, tmp_path):

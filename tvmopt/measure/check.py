@@ -12,6 +12,8 @@ from tvmopt.compare import same_non_finite
 from tvmopt.device import dtypes
 from tvmopt.errors import TvmoptError
 
+_TIES = 1e-3  # part of the 8-bit results that may be rounded to the other side
+
 
 class WrongResultError(TvmoptError):
     """A candidate's output differs from the reference."""
@@ -110,7 +112,7 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
     tolerance = dtypes.dtype(wanted.dtype.name).kernel_tolerance
     if not tolerance:
         wrong = np.count_nonzero(got != wanted)
-        if wrong:
+        if wrong and not _is_rounded_otherwise(got, wanted, wrong):
             raise WrongResultError(f"wrong result: argument {index} differs at {wrong} elements")
         return
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
@@ -123,6 +125,18 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
         raise WrongResultError(
             f"wrong result: argument {index} is off by {error:.3g}, allowed {tolerance * scale:.3g}"
         )
+
+
+def _is_rounded_otherwise(got: np.ndarray, wanted: np.ndarray, differing: int) -> bool:
+    """Return whether 8-bit integers differ as roundings of float32 near a tie do.
+
+    A function that requantizes computes in float32, where multiplication and addition may be one
+    instruction, or two.
+    """
+    if wanted.dtype.name not in dtypes.BYTE_INTEGERS:
+        return False
+    most = np.abs(got.astype(np.int16) - wanted.astype(np.int16)).max()
+    return most <= 1 and differing <= max(1, _TIES * wanted.size)
 
 
 def check_places(got: np.ndarray, wanted: np.ndarray) -> None:

@@ -81,6 +81,8 @@ class EmulatedAccuracy:
     def __call__(self, one: DtypeMap, time_limit_s: float) -> Accuracy | None:
         """Return the accuracy of a map; None where the metric fails on its outputs.
 
+        Later maps see no more samples than the first.
+
         Args:
             one: The map.
             time_limit_s: Most seconds, so that fewer samples may be seen; 0 for no limit.
@@ -101,7 +103,9 @@ class EmulatedAccuracy:
                     meter.add(got, want, batch.labels, batch.valid, batch.padding, again)
                     if 0 < time_limit_s < time.monotonic() - began:
                         break
-            return meter.result(with_interval=True)
+            found = meter.result(with_interval=True)
+            self._dataset = dataset.take(range(found.samples))
+            return found
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return None
 

@@ -27,6 +27,9 @@ from tvmopt.stages.sensitivity import read_sensitivity
 SCREEN_FILE = "screen.csv"
 #: Metric with the number of the map to build.
 MAP_METRIC = "dtype_map"
+# Of the time limit: the first map, whose samples the others are measured on. Outputs of the float
+# model are known then.
+_SHARE_OF_FIRST = 0.5
 _LEAST_S = 0.1  # for a map, so that its limit is one
 
 
@@ -69,6 +72,8 @@ def screen(
         left_s = limit_s - (time.perf_counter() - start)
         if measured and limit_s and left_s <= 0:
             return None
+        if not measured:
+            left_s *= _SHARE_OF_FIRST
         progress(len(measured), len(maps), f"map {number}")
         measured[number] = emulate(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
         return _drop(measured[number])
