@@ -91,7 +91,7 @@ def test_tuning_comes_last_where_maps_may_be_refused(asked: dict[str, Any], firs
 def test_tuning_has_the_rest_of_the_budget(left_s: float, seconds: float | None) -> None:
     asked = _request(dtype="int8", time_budget=150.0)
     tuned = with_tuning(_accepted(asked, tasks=20), asked, left_s, 12.8)
-    # compilation 6 s, two builds evaluated and registered 16 s, start 5 s; 20 tasks of half a second
+    # compilation 6 s, evaluation of two builds 16 s, start 5 s; 20 tasks of half a second
     assert (tuned and tuned._tuning_s) == seconds
     if tuned is not None:
         assert tuned.request.tune == asked.tune
