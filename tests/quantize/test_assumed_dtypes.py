@@ -18,7 +18,7 @@ from tvmopt.quantize import Sensitivity
 from tvmopt.quantize.analysis import Analysis
 from tvmopt.quantize.analysis_time import phase_deadlines
 from tvmopt.quantize.bar import Bar
-from tvmopt.quantize.dtype_map import NUMBERED_MAPS, DtypeMap, fastest, nth_map
+from tvmopt.quantize.dtype_map import NUMBERED_MAPS, DtypeMap, fastest, nth_map, numbered
 from tvmopt.quantize.extrapolated_loss import ExtrapolatedLoss, measured_excess
 from tvmopt.quantize.graph import Graph
 from tvmopt.quantize.joint import JointVerdict
@@ -446,3 +446,31 @@ def test_an_undecided_map_is_kept_and_said():
         "dtypes: of 2 layers 1 in int8, 1 in float32; time ended before this map was measured: it "
         "is chosen by its predicted loss"
     )
+
+
+def test_faster_maps_are_kept_where_time_ends_before_they_are_measured(choose):
+    """All layers in bfloat16 are chosen. Few samples, the worst, do not tell what a map loses."""
+    alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
+    found = choose(lambda n: 0.03, alone, errors=MANY, limit=1, of_few=0.03)
+    assert "int8" not in found.chosen.dtypes
+    guesses = [m for m in numbered(found.maps).values() if m.is_guess]
+    assert guesses and all("int8" in m.dtypes and m.samples == 0 for m in guesses)
+    assert not any(m.can_be_chosen for m in guesses)
+    seconds = [m.predicted_s for m in guesses]
+    assert seconds == sorted(seconds) and seconds[-1] < found.chosen.predicted_s
+    losses = [m.predicted_loss for m in guesses]
+    assert losses == sorted(losses, reverse=True)
+    [fastest_one] = [m for m in found.maps if set(m.dtypes) == {"int8"}]
+    assert losses[0] < fastest_one.predicted_loss
+
+
+def test_a_measured_map_that_is_not_shown_is_a_guess(choose):
+    """Its drop is within the limit; those of a larger one are none."""
+    alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
+    missed = choose(
+        lambda n: 0.008 if n < len(MANY) / 2 else 0.02, alone, errors=MANY,
+        verdict=lambda drop: dataclasses.replace(_verdict(drop), holds=False),
+    )  # fmt: skip
+    measured = [m for m in missed.maps if m.samples and "int8" in m.dtypes]
+    assert any(m.is_guess for m in measured)
+    assert all(m.is_guess <= (m.drop <= 0.01) for m in measured)

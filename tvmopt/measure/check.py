@@ -111,7 +111,7 @@ def compare(index: int, got: np.ndarray, wanted: np.ndarray) -> None:
     """Raise :class:`WrongResultError` unless ``got`` equals ``wanted`` within tolerance."""
     tolerance = dtypes.dtype(wanted.dtype.name).kernel_tolerance
     if not tolerance:
-        wrong = np.count_nonzero(got != wanted)
+        wrong = int(np.count_nonzero(got != wanted))
         if wrong and not _is_rounded_otherwise(got, wanted, wrong):
             raise WrongResultError(f"wrong result: argument {index} differs at {wrong} elements")
         return

@@ -10,7 +10,8 @@ the bar (:mod:`.extrapolated_loss`) is measured on a few samples and assumed.
 
 Samples can be too few to show that a map meets the bar, also the one with all layers in a 16-bit
 float. One that is likely to is then undecided: it is chosen where it is clearly faster than what
-was shown. In the end the maps are measured that follow the chosen one, should evaluation refuse it.
+was shown. In the end the maps are measured that follow the chosen one, should evaluation refuse it,
+and faster ones are kept that may meet the bar: the screen stage measures them on other samples.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tvmopt.quantize.layer_choices import (
     with_choices_between,
 )
 from tvmopt.quantize.layer_times import LayerTimes
-from tvmopt.quantize.map_measurement import MapMeasurement
+from tvmopt.quantize.map_measurement import FEW, MapMeasurement
 
 # Choices that are tried in turn on a few samples, each with half of the loss allowed before.
 _ASSUMED = 3
@@ -121,22 +122,20 @@ def _guess_faster(
     """Keep maps that are faster than the chosen one, and not known to lose more than ``max_drop``.
 
     Few samples show of few maps that these meet the bar, and time may end before they are measured.
-    The predicted losses rise as they fall in :func:`_measure_further`.
+    Each has a part of the predicted loss of a faster one: from that which is known to lose more, or
+    the fastest, to the chosen one.
     """
     chosen = fastest(measure.found)
     measure.keep_faster(chosen, max_drop)
-    broken = [m.predicted_loss for m in measure.found if m.samples and m.drop > max_drop]
-    losses = [loss for c in candidates if (loss := measure.predicted_loss(c)) > 0]
-    loss, seconds = chosen.predicted_loss or min(losses, default=0.0), chosen.predicted_s
+    broken = [m.predicted_loss for m in measure.found if m.samples > FEW and m.drop > max_drop]
+    loss = min(broken, default=measure.predicted_loss(candidates[0]) / LOSS_OF_NEXT)
     for _ in range(NUMBERED_MAPS):
-        loss /= LOSS_OF_NEXT
-        if loss >= min(broken, default=math.inf):
+        loss *= LOSS_OF_NEXT
+        faster = next((c for c in candidates if measure.predicted_loss(c) <= loss), ())
+        if not any(faster) or measure.seconds(faster) >= chosen.predicted_s:
             return
-        faster = next(
-            (c for c in candidates if measure.predicted_loss(c) <= loss and not measure.has(c)), ()
-        )
-        if any(faster) and measure.seconds(faster) < seconds:
-            seconds = measure.guess(faster, deadline).predicted_s
+        if not measure.has(faster):
+            measure.guess(faster, deadline)
 
 
 def _search(

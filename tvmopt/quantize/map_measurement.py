@@ -30,7 +30,8 @@ _AIMED_PART, _NEAREST_PART = 0.7, 0.95
 # Measurements that should fit into the remaining time, each on all samples: the worst ones alone
 # would show a larger drop than all of them.
 _MEASUREMENTS = 3
-_FEW = 4  # batches that show whether an assumed map is broken
+#: Batches, the worst, that show whether an assumed map is broken.
+FEW = 4
 # Part of the allowed drop that the samples of the calibration may lose by R2. PicoDet lost 1.3 and
 # 1.5 times as much on others, where it had 8 and 12 of them.
 _FITTED_PART = 0.7
@@ -100,7 +101,7 @@ class MapMeasurement:
             self._measurement_s = time.monotonic() - start - self._setup_s
         dtype = whole_model_dtype(by_name.values())
         if judged.is_cut:
-            sound = len(judged.drops) >= _FEW and self._is_sound(judged, dtype)
+            sound = len(judged.drops) >= FEW and self._is_sound(judged, dtype)
             return self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
         self._loss.add(self.predicted_loss(choice), self._excess(judged, dtype))
         return self._keep(choice, judged, ranges, holds=judged.holds)
@@ -117,7 +118,7 @@ class MapMeasurement:
         """
         by_name = self._by_name(choice)
         ranges = self._corrected(by_name, deadline)
-        judged = self._judged(by_name, ranges, deadline, most=_FEW)
+        judged = self._judged(by_name, ranges, deadline, most=FEW)
         sound = self._is_sound(judged, whole_model_dtype(by_name.values()))
         self._keep(choice, judged, ranges, holds=False, is_assumed=sound)
         return sound
@@ -167,7 +168,7 @@ class MapMeasurement:
         """
         left = deadline - time.monotonic()
         if not self._has_integers:
-            few = min(1.0, _FEW / max(1, len(self._analysis.batches)))
+            few = min(1.0, FEW / max(1, len(self._analysis.batches)))
             left -= few * self._measurement_s + self._biases_s
         if self._mixed_biases is None and self._fitted_ranges is not None:
             left -= self._measurement_s  # what is done once takes about as long
