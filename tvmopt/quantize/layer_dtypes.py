@@ -69,11 +69,9 @@ def choose_layer_dtypes(
     _search(candidates, choices, measure, deadline)
     _measure_further(candidates, measure, deadline)
     measure.keep_known(deadline)
-    _guess_faster(candidates, measure, analysis.bar.max_drop, deadline)
-    return [
-        found if found.can_be_chosen or found.is_guess else dataclasses.replace(found, biases={})
-        for found in measure.found
-    ]
+    chosen, max_drop = fastest(measure.found), analysis.bar.max_drop
+    _guess_faster(candidates, measure, chosen, max_drop, deadline)
+    return [_kept(found, chosen, max_drop) for found in measure.found]
 
 
 def _as_measured(costs: Costs, known: Mapping[str, JointVerdict]) -> Costs:
@@ -116,6 +114,7 @@ def _measure_further(
 def _guess_faster(
     candidates: Sequence[tuple[int, ...]],
     measure: MapMeasurement,
+    chosen: DtypeMap,
     max_drop: float,
     deadline: float,
 ) -> None:
@@ -125,8 +124,6 @@ def _guess_faster(
     Each has a part of the predicted loss of a faster one: from that which is known to lose more, or
     the fastest, to the chosen one.
     """
-    chosen = fastest(measure.found)
-    measure.keep_faster(chosen, max_drop)
     broken = [m.predicted_loss for m in measure.found if m.samples > FEW and m.drop > max_drop]
     loss = min(broken, default=measure.predicted_loss(candidates[0]) / LOSS_OF_NEXT)
     for _ in range(NUMBERED_MAPS):
@@ -136,6 +133,20 @@ def _guess_faster(
             return
         if not measure.has(faster):
             measure.guess(faster, deadline)
+
+
+def _kept(found: DtypeMap, chosen: DtypeMap, max_drop: float) -> DtypeMap:
+    """Return a map without biases, unless it can be chosen or is a guess.
+
+    A measured one is a guess if it is faster than the chosen one and loses ``max_drop`` at most,
+    though samples do not show that it meets the bar.
+    """
+    if found.can_be_chosen or found.is_guess:
+        return found
+    is_near = found.samples > 0 and found.drop <= max_drop
+    if is_near and found.predicted_s < chosen.predicted_s:
+        return dataclasses.replace(found, is_guess=True)
+    return dataclasses.replace(found, biases={})
 
 
 def _search(

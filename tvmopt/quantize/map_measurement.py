@@ -342,26 +342,12 @@ class MapMeasurement:
             found = self.found[-1] = dataclasses.replace(found, is_undecided=True)
         return found
 
-    def guess(self, choice: Sequence[int], deadline: float) -> DtypeMap:
+    def guess(self, choice: Sequence[int], deadline: float) -> None:
         """Keep a choice that was not measured, with its biases where there is time for them."""
         ranges = self._corrected(self._by_name(choice), deadline)
         biases = {} if ranges is None else {**ranges.biases, **ranges.half_biases}
-        self.found.append(
-            dataclasses.replace(self._unmeasured(choice), biases=biases, is_guess=True)
-        )
-        return self.found[-1]
-
-    def keep_faster(self, chosen: DtypeMap, max_drop: float) -> None:
-        """Keep measured maps that are faster than the chosen one, and lose ``max_drop`` at most.
-
-        The samples do not show that they meet the bar.
-        """
-        self.found = [
-            dataclasses.replace(m, is_guess=True)
-            if m.samples and not m.can_be_chosen and m.drop <= max_drop
-            and m.predicted_s < chosen.predicted_s else m
-            for m in self.found
-        ]  # fmt: skip
+        found = dataclasses.replace(self._unmeasured(choice), biases=biases, is_guess=True)
+        self.found.append(found)
 
     def has(self, choice: Sequence[int]) -> bool:
         """Return whether a map of this choice was kept, or needs no measurement."""

@@ -72,6 +72,8 @@ class EmulatedAccuracy:
         chosen = evaluation_data(data, read.inputs, read.random_inputs)
         self._metric = asked_metric(config, read.outputs, chosen)
         self._dataset = chosen.take(range(min(config.max_samples, chosen.samples)))
+        # Of all samples, so that the draws are the same for all maps.
+        self._arrays = {} if chosen.is_random else self._dataset.arrays
         self._scores = read.class_scores.on(random_inputs=chosen.is_random)
         reference = read.prepared.reference
         digest = hashlib.sha256(reference.SerializeToString()).hexdigest()
@@ -96,7 +98,7 @@ class EmulatedAccuracy:
             class_scores=self._scores,
         )
         began = time.monotonic()
-        rounding = InputRounding(dataset.arrays if meter.takes_again else {})
+        rounding = InputRounding(self._arrays if meter.takes_again else {})
         try:
             with ThreadPoolExecutor(self._cores) as pool:
                 for batch, got, want, again in self._computed(pool, session, rounding):
