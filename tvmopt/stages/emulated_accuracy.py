@@ -34,7 +34,8 @@ from tvmopt.stages.float_session import FloatModelCall
 from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.layer_dtypes import dtypes_of_map
 
-_AHEAD = 2  # batches that are computed before they are compared, for each core
+_AHEAD = 2  # batches that are computed before they are compared, for each call at a time
+_MOST_CALLS = 8  # at a time, for each has its own activations
 
 Outputs = list[np.ndarray]
 
@@ -78,7 +79,7 @@ class EmulatedAccuracy:
         reference = read.prepared.reference
         digest = hashlib.sha256(reference.SerializeToString()).hexdigest()
         self._expected = with_kept_outputs(_session(reference), digest)
-        self._cores = usable_cores()
+        self._calls = min(_MOST_CALLS, usable_cores())
 
     def __call__(self, one: DtypeMap, time_limit_s: float) -> Accuracy | None:
         """Return the accuracy of a map; None where the metric fails on its outputs.
@@ -100,7 +101,7 @@ class EmulatedAccuracy:
         began = time.monotonic()
         rounding = InputRounding(self._arrays if meter.takes_again else {})
         try:
-            with ThreadPoolExecutor(self._cores) as pool:
+            with ThreadPoolExecutor(self._calls) as pool:
                 for batch, got, want, again in self._computed(pool, session, rounding):
                     meter.add(got, want, batch.labels, batch.valid, batch.padding, again)
                     if 0 < time_limit_s < time.monotonic() - began:
@@ -116,7 +117,7 @@ class EmulatedAccuracy:
     ) -> Iterator[tuple[Batch, Outputs, Outputs, Outputs]]:
         """Yield each batch with outputs of the map, of the float model, and of that rounded anew.
 
-        Calls of one thread each run on all cores.
+        Calls of one thread each run at the same time.
         """
         pending: deque[tuple[Batch, Future[Outputs], list[Future[Outputs]]]] = deque()
 
@@ -129,7 +130,7 @@ class EmulatedAccuracy:
             inputs = [batch.inputs, *rounding.draws(batch.inputs)]
             exact = [pool.submit(self._expected, one) for one in inputs]
             pending.append((batch, pool.submit(session, batch.inputs), exact))
-            if len(pending) > _AHEAD * self._cores:
+            if len(pending) > _AHEAD * self._calls:
                 yield first()
         while pending:
             yield first()

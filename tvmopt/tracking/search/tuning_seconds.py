@@ -10,8 +10,7 @@ from tvmopt.tracking.pipeline.request import Request
 _BUILD = 0.5
 # Contenders whose latency is measured, and seconds of evaluation beside latency and accuracy.
 _CONTENDERS, _EVALUATION_S = 2, 5.0
-# Seconds of tuning that a layer needs at most, see
-# benchmarks/results/2026-11-30-amx-12.md: 1 to 3 of 20 candidates for each function.
+# Seconds of tuning that a layer needs at most: 1.5 to 3 in benchmarks/results/2026-11-30-amx-12.md.
 _LAYER_S = 4.0
 
 
