@@ -465,7 +465,7 @@ def test_faster_maps_are_kept_where_time_ends_before_they_are_measured(choose):
 
 
 def test_a_measured_map_that_is_not_shown_is_a_guess(choose):
-    """Its drop is within the limit; those of a larger one are none."""
+    """Its drop is within the limit; a map with a larger drop is no guess."""
     alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
     missed = choose(
         lambda n: 0.008 if n < len(MANY) / 2 else 0.02, alone, errors=MANY,

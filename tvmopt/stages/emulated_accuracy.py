@@ -35,7 +35,7 @@ from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.layer_dtypes import dtypes_of_map
 
 _AHEAD = 2  # batches that are computed before they are compared, for each call at a time
-_MOST_CALLS = 8  # at a time, for each has its own activations
+_MOST_CALLS = 8  # at a time; each call keeps activations of the whole network
 
 Outputs = list[np.ndarray]
 

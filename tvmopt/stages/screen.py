@@ -4,7 +4,7 @@ The analysis judges maps on the calibration samples, to which weights and biases
 evaluation refuses some; and few samples show of few maps that they keep the accuracy. To find that
 out by building one takes some 20 s. Here ONNX Runtime emulates the chosen map, and a bisection of
 the slower or the faster ones finds the fastest that keeps the accuracy. Evaluation judges its
-compiled form, and promotion does so on held-out samples, by which no map was chosen.
+compiled form. Promotion judges it on held-out samples, which took no part in the choice.
 """
 
 from __future__ import annotations
