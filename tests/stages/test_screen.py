@@ -163,6 +163,23 @@ def test_time_ends_after_a_map(screened, limit_s, holds, number):
     assert ("not measured, for time" in result.changed[-1]) == (holds == 9)
 
 
+def test_a_map_that_was_measured_on_fewer_samples_than_the_first_counts_as_unmeasured(
+    monkeypatch, tmp_path
+):
+    """Time ended: 4 samples of 100 without a changed class show nothing."""
+    _write(tmp_path / "sensitive", MAPS)
+    samples = iter([100, 4])
+
+    def measure(one, time_limit_s):
+        drop = 0.02 if one == MAPS[0] else 0.0
+        return Accuracy("top1", 1.0 - drop, 1.0, None, 1.0, 0.0, next(samples))
+
+    monkeypatch.setattr(stage, "EmulatedAccuracy", lambda *_: measure)
+    result = screen(CONFIG, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print)
+    assert result.metrics["screened_maps"] == 1
+    assert result.changed[-1] == "map 1 is taken: not measured, for time"
+
+
 @pytest.fixture(scope="module")
 def network(make_model):
     """Two matrices, and class scores."""

@@ -68,15 +68,19 @@ def screen(
     measured: dict[int, Accuracy | None] = {}
 
     def measure(number: int) -> float | None:
-        """Return the drop of a map; None where time has ended."""
+        """Return the drop of a map; None where time ended before the samples of the first did."""
         left_s = limit_s - (time.perf_counter() - start)
         if measured and limit_s and left_s <= 0:
             return None
         if not measured:
             left_s *= _SHARE_OF_FIRST
         progress(len(measured), len(maps), f"map {number}")
-        measured[number] = emulate(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
-        return _drop(measured[number])
+        accuracy = emulate(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
+        seen = max((one.samples for one in measured.values() if one is not None), default=0)
+        if accuracy is not None and accuracy.samples < seen:
+            return None
+        measured[number] = accuracy
+        return _drop(accuracy)
 
     number = _fastest(found.dtype_maps, config, measure)
     _write(out_dir / SCREEN_FILE, measured)
