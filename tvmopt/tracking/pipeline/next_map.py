@@ -1,10 +1,10 @@
 """The map of dtypes to build, where ``dtype=auto`` has several.
 
 The sensitivity stage judges maps on few samples, and chooses the fastest. The screen stage emulates
-it on the evaluation samples, and slower ones after it, until one keeps the accuracy: that one is
+it on the evaluation samples, then slower or faster ones. The fastest that keeps the accuracy is
 built. Evaluation may refuse its compiled form, and promotion may on held-out samples. Conversion
-then goes on with another map, instead of leaving the user without a model: again one that keeps the
-accuracy in emulation, from one on whose predicted loss is as much smaller as the drop is to be.
+then goes on with another map, instead of leaving the user without a model. That one keeps the
+accuracy in emulation, too; its predicted loss is as much smaller as the drop is to be.
 """
 
 from __future__ import annotations

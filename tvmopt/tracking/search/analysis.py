@@ -186,8 +186,8 @@ def with_mix(space: Space, found: Sensitivity, first_map: int = 0) -> Space:
     """Return the space with ``auto``, where the layers have several dtypes together.
 
     ``auto`` comes behind a 16-bit float that is the first dtype, before all other dtypes. Its maps
-    are a number of them from the first one on: evaluation may refuse the former. A map of one dtype
-    for all layers, which the space has already, is left out; so is ``auto`` where no other is left.
+    are the first one and some slower ones: evaluation may refuse the first. A map of one dtype for
+    all layers, which the space has already, is left out; so is ``auto`` where no other is left.
 
     Args:
         space: The space.
