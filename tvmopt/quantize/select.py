@@ -119,6 +119,11 @@ def is_epilogue(graph: Graph, node: onnx.NodeProto) -> bool:
     return len(activations) == 1 and graph.is_activation(activations[0])
 
 
+def is_sum(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Return whether a node adds two activations, as residual connections do."""
+    return node.op_type == "Add" and not any(name in graph.constants for name in node.input)
+
+
 def _can_join(graph: Graph, node: onnx.NodeProto, scheme: Scheme) -> bool:
     if node.op_type not in JOINING or not is_default(node):
         return False

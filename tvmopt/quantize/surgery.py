@@ -5,12 +5,18 @@ Each pass edits the graph in place. A *pair* is ``t -> QuantizeLinear -> Dequant
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import onnx
 
 from tvmopt.quantize.graph import Graph, reads
-from tvmopt.quantize.select import SHARING, source
+from tvmopt.quantize.select import SHARING, is_sum, source
+
+# Elements of a result that residual additions read in float32 beside its 8-bit form. Up to here the
+# network takes 1.00 to 1.02 of the time, and with larger tensors up to 1.33, see
+# benchmarks/results/2026-11-30-exact-operands.md.
+_MOST_STORED_TWICE = 100_000
 
 
 def clean_up(graph: onnx.GraphProto, integer: Collection[str]) -> None:
@@ -48,7 +54,8 @@ def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None
     """Let float nodes read the exact value when a float node makes it.
 
     When an integer node makes the value, float nodes keep reading the 8-bit value; otherwise it
-    would be stored twice.
+    would be stored twice. Residual additions read the exact value of a small tensor all the same:
+    each later sum holds the error of rounding it, and storing it twice takes little time.
 
     before -> after: ``t -> Q -> DQ -> {Conv (integer), Sigmoid}`` ->
     ``t -> {Q -> DQ -> Conv, Sigmoid}`` when ``t`` is made by a float node or is an input.
@@ -59,10 +66,11 @@ def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None
         if pair is None:
             continue
         made = source(index, pair.input[0])
-        if made is not None and made.name in integer:
-            continue
+        is_integer = made is not None and made.name in integer
+        is_small = _has_at_most(index.dims(pair.input[0]), _MOST_STORED_TWICE)
         for node in index.consumers.get(dequantise.output[0], []):
-            if node.name not in integer:
+            may_read = not is_integer or (is_small and is_sum(index, node))
+            if node.name not in integer and may_read:
                 _replace_input(node, dequantise.output[0], pair.input[0])
 
 
@@ -144,6 +152,10 @@ def sort_topologically(graph: onnx.GraphProto) -> None:
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del graph.node[:]
     graph.node.extend(kept)
+
+
+def _has_at_most(dims: tuple[int, ...] | None, elements: int) -> bool:
+    return dims is not None and math.prod(dims) <= elements
 
 
 def _pair(index: Graph, dequantise: onnx.NodeProto | None) -> onnx.NodeProto | None:
