@@ -171,7 +171,11 @@ def new_meter(signature: Signature, dataset: Dataset) -> AccuracyMeter:
     """
     scores = signature.class_scores.on(random_inputs=dataset.is_random)
     return AccuracyMeter(
-        "auto", dataset.labels is not None, signature.tolerance, class_scores=scores
+        "auto",
+        dataset.labels is not None,
+        signature.tolerance,
+        class_scores=scores,
+        is_expected=True,
     )
 
 

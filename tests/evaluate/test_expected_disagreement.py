@@ -7,7 +7,8 @@ import pytest
 
 from tvmopt.evaluate import expected_disagreement as module
 from tvmopt.evaluate.agreement import Agreement, excess
-from tvmopt.evaluate.expected_disagreement import expected_disagreement
+from tvmopt.evaluate.drop_interval import of_expected
+from tvmopt.evaluate.expected_disagreement import ExpectedDisagreement, expected_disagreement
 
 
 def _scores(rng, count, noise):
@@ -94,3 +95,51 @@ def test_many_rows_take_fewer_errors_each(monkeypatch) -> None:
     assert calls == [4000] * 3
     monkeypatch.setattr(module, "_PAIRS", 10**6)
     assert few == pytest.approx(excess(expected_disagreement(got, want).mean(axis=0)), rel=0.1)
+
+
+def _of(got, want) -> ExpectedDisagreement:
+    found = ExpectedDisagreement()
+    for pair in zip(got, want, strict=True):
+        found.add(*pair)
+    return found
+
+
+def test_interval_of_the_mean_holds_what_other_samples_show() -> None:
+    """Both the gaps and the errors differ between samples; 95 % of intervals hold the rate."""
+    rng = np.random.default_rng(6)
+
+    def samples(count):
+        want = rng.standard_normal((count, 1, 20)).astype(np.float32)
+        sizes = 0.02 * rng.exponential(size=(count, 1, 1)) ** 2  # a few samples have large errors
+        noise = sizes * rng.standard_normal(want.shape)
+        return list(want + noise.astype(np.float32)), list(want)
+
+    true = excess(_of(*samples(4000)).losses().mean(axis=0))
+    inside = []
+    for _ in range(60):
+        low, high = of_expected(_of(*samples(100)).influences())
+        inside.append(low <= true <= high)
+    assert np.mean(inside) >= 0.85
+
+
+def test_influences_have_the_mean_of_the_losses() -> None:
+    found = _of(*_scores(np.random.default_rng(7), 50, 0.2))
+    assert found.samples == 50
+    np.testing.assert_allclose(found.influences().mean(axis=0), found.losses().mean(axis=0))
+
+
+def test_class_far_down_in_the_float_model_is_seen() -> None:
+    """Only 32 classes of a row are kept, of 100."""
+    want = np.random.default_rng(8).standard_normal((40, 100)).astype(np.float32)
+    got = want.copy()
+    got[np.arange(40), want.argmin(axis=1)] = 50.0
+    assert excess(_of([got], [want]).losses().mean(axis=0)) > 0.9
+
+
+def test_rows_of_equal_scores_have_no_errors_to_give() -> None:
+    got, want = (np.concatenate(side) for side in _scores(np.random.default_rng(9), 40, 0.0))
+    got, want = (
+        np.append(got, np.full((1, 20), 7.5, "f"), 0),
+        np.append(want, np.ones((1, 20), "f"), 0),
+    )
+    assert not _of([got], [want]).losses().any()

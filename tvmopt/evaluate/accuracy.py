@@ -9,8 +9,9 @@ import numpy as np
 
 from tvmopt.compare import FLOAT_TOLERANCE, Tolerance, cosine, deviation
 from tvmopt.errors import ConfigError
-from tvmopt.evaluate.agreement import Agreement, holds_rows_of_scores
-from tvmopt.evaluate.drop_interval import Interval, of_agreement, of_losses, of_metric
+from tvmopt.evaluate.agreement import holds_rows_of_scores
+from tvmopt.evaluate.agreement_meter import AgreementMeter
+from tvmopt.evaluate.drop_interval import Interval, of_losses, of_metric
 from tvmopt.evaluate.float_r2 import FloatR2
 from tvmopt.evaluate.weighted_r2 import WeightedR2
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
@@ -90,6 +91,8 @@ class AccuracyMeter:
         tolerance: Of the model's outputs; says whether their rows may change places.
         class_scores: Whether the first output holds scores of classes, so that models can agree on
             a row's class.
+        is_expected: Whether agreement is the expected one (:mod:`.expected_disagreement`), which
+            chance moves less, else the count of these rows.
 
     Raises:
         ConfigError: When the metric needs labels, and there are none.
@@ -102,6 +105,7 @@ class AccuracyMeter:
         tolerance: Tolerance = FLOAT_TOLERANCE,
         *,
         class_scores: ClassScores = ASSUMED,
+        is_expected: bool = False,
     ) -> None:
         self._own = metric if isinstance(metric, Metric) else None
         name = self._own.name if self._own else str(metric)
@@ -121,9 +125,9 @@ class AccuracyMeter:
         self._right = self._reference_right = self._samples = 0
         self._same_batches: list[bool] = []
         self._scores = class_scores
-        self._agreement: Agreement | None = None
+        self._agreement: AgreementMeter | None = None
         if class_scores.found or name == AGREEMENT:
-            self._agreement = Agreement()
+            self._agreement = AgreementMeter(is_expected)
         self._float_r2: list[FloatR2 | WeightedR2] = []
         self._batch_cosines: list[float] = []
         self._max_abs_error = 0.0
@@ -245,8 +249,8 @@ class AccuracyMeter:
             with_interval: Whether to resample for the interval of the drop, which takes up to two
                 seconds.
         """
-        agreement = self._agreement
-        strict = agreement.strict if agreement is not None and agreement.rows else None
+        rows = self._agreement.counted if self._agreement is not None else None
+        strict = rows.strict if rows is not None and rows.rows else None
         larger_is_better, fidelity = True, ""
         if self._own is not None:
             labels = np.concatenate(self._labels)
@@ -291,11 +295,7 @@ class AccuracyMeter:
         why = "as asked" if self.metric != "fidelity" else self._scores.why
         found = self._used_agreement
         if found is not None:
-            ties = found.with_margin - found.strict
-            words = f"top-1 agreement ({why}), of it {ties:.4f} near ties of the float model"
-            if found.draws:
-                words += f", which changes {found.own:.4f} of the rows when inputs are rounded anew"
-            return found.with_margin, words
+            return found.result(why)
         if self.metric == "fidelity" and self._scores.found:
             why = "the first output is no table of scores"
             if self._agreement is not None:
@@ -307,13 +307,13 @@ class AccuracyMeter:
         return min(values, default=1.0), f"R2 with the float model as the truth{worst} ({why})"
 
     @property
-    def _used_agreement(self) -> Agreement | None:
+    def _used_agreement(self) -> AgreementMeter | None:
         """The agreement where fidelity is that."""
         found = self._agreement
-        if found is None or not found.rows or self.metric not in ("fidelity", AGREEMENT):
+        if found is None or not found.counted.rows or self.metric not in ("fidelity", AGREEMENT):
             return None
         if self.metric == "fidelity" and self._scores.doubtful:
-            return None if found.is_of_one_class(_ROWS_TO_TELL) else found
+            return None if found.counted.is_of_one_class(_ROWS_TO_TELL) else found
         return found
 
     def _interval(self) -> Interval | None:
@@ -326,7 +326,7 @@ class AccuracyMeter:
         elif self._sorts:
             losses = 1.0 - np.array(self._same_batches)
         elif (agreement := self._used_agreement) is not None:
-            return of_agreement(agreement.losses())
+            return agreement.interval()
         elif self._float_r2 and self._samples > 1:
             worst = min(self._float_r2, key=lambda output: output.value)
             return of_losses(worst.losses(), counted=False)

@@ -20,6 +20,10 @@ _MOST_METRIC, _LEAST_METRIC, _METRIC_S = 400, 50, 2.0
 # Multiple of the time limit until there are the least resamples: without them nothing is known.
 _PATIENCE = 10
 _SEED = 20261127
+#: Standard errors from a drop to the end of its 95% interval.
+ERRORS_OF_INTERVAL = 1.96
+#: Fraction of a sample's rows expected to be wrong together.
+CLUMP = 0.1
 
 
 def of_losses(losses: np.ndarray, *, counted: bool = True) -> Interval:
@@ -46,6 +50,23 @@ def of_agreement(shares: np.ndarray, *, counted: bool = True) -> Interval:
     """
     low, high = _percentiles(shares, excess)
     return _with_unseen(low, high, shares[:, 0] + shares[:, 1]) if counted else (low, high)
+
+
+def of_expected(shares: np.ndarray) -> Interval:
+    """Return the interval of the top-1 agreement that a model is expected to lose.
+
+    Args:
+        shares: Of each sample, (samples, 3): see
+            :meth:`.expected_disagreement.ExpectedDisagreement.influences`.
+    """
+    low, high = of_agreement(shares, counted=False)
+    drop = float(excess(shares.mean(axis=0)))
+    return max(0.0, low), max(high, drop + unseen_drop(len(shares)))
+
+
+def unseen_drop(samples: int) -> float:
+    """Return the drop that this many samples leave open, above the one that they show."""
+    return ERRORS_OF_INTERVAL * CLUMP / samples
 
 
 def _percentiles(rows: np.ndarray, value: Callable[[np.ndarray], np.ndarray]) -> Interval:

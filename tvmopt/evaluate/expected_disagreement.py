@@ -15,7 +15,6 @@ The float model's changes, for inputs that are rounded anew, are estimated alike
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,12 +35,116 @@ _SEED = 20261128
 _SMALLEST = 1e-9  # probability that float32 cannot tell from 0
 
 
+class ExpectedDisagreement:
+    """Accumulate scores of batches; :meth:`losses` returns what each sample is expected to lose.
+
+    Of each row the most likely classes are kept.
+    """
+
+    def __init__(self) -> None:
+        self._rows_of_a_sample: list[np.ndarray] = []
+        self._scores: list[list[np.ndarray]] = []  # float model's, model's, each draw's; by batch
+        self._spreads: list[np.ndarray] = []  # (rows, 2): of scores, of their logarithms
+        self._are_probabilities = True
+        self._is_finite = True
+        self._shares: tuple[np.ndarray, np.ndarray] | None = None
+
+    def add(
+        self, actual: np.ndarray, expected: np.ndarray, again: Sequence[np.ndarray] = ()
+    ) -> None:
+        """Add a batch of scores, float arrays (samples, ..., classes) of one shape.
+
+        Args:
+            actual: Scores of the model.
+            expected: Scores of the float model.
+            again: Its scores for the inputs rounded anew, one array a draw; all batches have as
+                many.
+        """
+        want, got, *drawn = (
+            side.reshape(-1, expected.shape[-1]).astype(np.float32)
+            for side in (expected, actual, *again)
+        )
+        if not len(want):
+            return
+        self._shares = None
+        self._rows_of_a_sample.append(np.full(len(expected), len(want) // len(expected)))
+        self._is_finite &= bool(np.isfinite(got).all() and np.isfinite(want).all())
+        self._are_probabilities &= want.min() >= 0 and np.allclose(want.sum(-1), 1, atol=1e-3)
+        classes = _most_likely(want, got)
+        sides = (want, got, *drawn)
+        self._scores.append([np.take_along_axis(side, classes, axis=1) for side in sides])
+        spreads = want.std(axis=-1), _logarithm(want).std(axis=-1)
+        self._spreads.append(np.stack(spreads, axis=-1))
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(map(len, self._rows_of_a_sample))
+
+    def losses(self) -> np.ndarray:
+        """Return the expected shares of rows with another class, for each sample.
+
+        Returns:
+            Shape (samples, 3), columns as of :meth:`.agreement.Agreement.losses`.
+        """
+        return self._by_sample(self._computed()[0])
+
+    def influences(self) -> np.ndarray:
+        """Return what each sample contributes to the mean of :meth:`losses`; shape (samples, 3).
+
+        A sample gives its gap to the losses of its rows, and its errors to those of other rows, so
+        that a mean over other samples differs for both reasons. This is the first-order part of
+        the estimate (Hoeffding, "A Class of Statistics with Asymptotically Normal Distribution",
+        1948), and a resample of it shows the interval.
+        """
+        rows, donors = self._computed()
+        return self._by_sample(rows + donors - rows.mean(axis=0))
+
+    def _by_sample(self, rows: np.ndarray) -> np.ndarray:
+        sizes = np.concatenate(self._rows_of_a_sample)
+        starts = np.cumsum(sizes) - sizes
+        found: np.ndarray = np.add.reduceat(rows, starts, axis=0) / sizes[:, None]
+        return found
+
+    def _computed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return what each row loses by errors of others, and what its errors make others lose."""
+        if self._shares is None:
+            self._shares = self._compute()
+        return self._shares
+
+    def _compute(self) -> tuple[np.ndarray, np.ndarray]:
+        want, *others = (np.concatenate(side) for side in zip(*self._scores, strict=True))
+        count = len(want)
+        if not self._is_finite:
+            every = np.tile([1.0, 0.0, 0.0], (count, 1))
+            return every, every
+        spread = np.concatenate(self._spreads)[:, int(self._are_probabilities), None]
+        if self._are_probabilities:
+            want, *others = (_logarithm(side) for side in (want, *others))
+        # A row of equal scores has no class, and its errors have no scale.
+        scale = np.where(spread > 0, spread, np.inf)
+        errors = [(side - want) / scale for side in others]
+        lost, made = np.zeros((count, 3)), np.zeros((count, 3))
+        rng = np.random.default_rng(_SEED)
+        steps = range(min(_OTHERS, count, max(_LEAST_OTHERS, _PAIRS // count)))
+        for step in steps:  # step 0: a row's own error
+            donor = (np.arange(count) + step * max(1, count // len(steps))) % count
+            exact = _with_other_gaps(want, rng)
+            agreement = Agreement()
+            shifted = [exact + errors_of[donor] * spread for errors_of in errors]
+            agreement.add(shifted[0], exact, shifted[1:])
+            found = agreement.losses()
+            lost += found
+            made[donor] += found
+        return lost / len(steps), made / len(steps)
+
+
 def expected_disagreement(
     actual: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     again: Sequence[Sequence[np.ndarray]] = (),
 ) -> np.ndarray:
-    """Return the expected shares of rows with another class, for each batch.
+    """Return the expected shares of rows with another class, for each batch of one sample.
 
     Args:
         actual: Scores of the converted model, one array (samples, ..., classes) for each batch.
@@ -51,42 +154,32 @@ def expected_disagreement(
     Returns:
         Shape (batches, 3), columns as of :meth:`.agreement.Agreement.losses`.
     """
-    rows_of = np.array([math.prod(one.shape[:-1]) for one in expected], np.int64)
-    got, want, *drawn = (
-        np.concatenate([one.reshape(-1, one.shape[-1]) for one in side]).astype(np.float32)
-        for side in (actual, expected, *again)
-    )
-    if not np.isfinite(got).all() or not np.isfinite(want).all():
-        return np.tile([1.0, 0.0, 0.0], (len(rows_of), 1))
-    classes = _most_likely(want)
-    got, *drawn = (np.take_along_axis(side, classes, axis=1) for side in (got, *drawn))
-    if want.min() >= 0 and np.allclose(want.sum(axis=-1), 1, atol=1e-3):
-        got, want, *drawn = (np.log(np.maximum(side, _SMALLEST)) for side in (got, want, *drawn))
-    spread = np.maximum(want.std(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
-    want = np.take_along_axis(want, classes, axis=1)
-    errors, *own = ((side - want) / spread for side in (got, *drawn))
-    count = len(want)
-    lost = np.zeros((count, 3))
-    rng = np.random.default_rng(_SEED)
-    steps = range(min(_OTHERS, count, max(_LEAST_OTHERS, _PAIRS // count)))
-    for step in steps:  # step 0: a row's own error
-        other = (np.arange(count) + step * max(1, count // len(steps))) % count
-        agreement = Agreement()
-        exact = _with_other_gaps(want, rng)
-        others = [exact + errors_of[other] * spread for errors_of in (errors, *own)]
-        agreement.add(others[0], exact, others[1:])
-        lost += agreement.losses()
-    starts: np.ndarray = np.cumsum(rows_of, dtype=np.int64) - rows_of
-    found: np.ndarray = np.add.reduceat(lost / len(steps), starts, axis=0) / rows_of[:, None]
+    found = ExpectedDisagreement()
+    for batch in zip(actual, expected, *again, strict=True):
+        found.add(batch[0], batch[1], batch[2:])
+    sizes = np.array([len(one) for one in expected])
+    starts = np.cumsum(sizes) - sizes
+    shares: np.ndarray = np.add.reduceat(found.losses(), starts, axis=0) / sizes[:, None]
+    return shares
+
+
+def _logarithm(scores: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.log(np.maximum(scores, np.float32(_SMALLEST)))
     return found
 
 
-def _most_likely(scores: np.ndarray) -> np.ndarray:
-    """Return the most likely classes of each row of scores, (rows, ranks), the first one first."""
+def _most_likely(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the most likely classes of each row, (rows, ranks), the first one first.
+
+    The first class of ``others`` takes the last rank where it is not among them.
+    """
     ranks = min(_RANKS, scores.shape[1])
     found = np.argpartition(-scores, ranks - 1, axis=1)[:, :ranks]
     order = np.argsort(-np.take_along_axis(scores, found, axis=1), axis=1, kind="stable")
     classes: np.ndarray = np.take_along_axis(found, order, axis=1)
+    first = others.argmax(axis=1)
+    is_new = ~(classes == first[:, None]).any(axis=1)
+    classes[is_new, -1] = first[is_new]
     return classes
 
 

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from tvmopt.device import dtypes
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy
-from tvmopt.evaluate.drop_interval import Interval
+from tvmopt.evaluate.drop_interval import CLUMP, ERRORS_OF_INTERVAL, Interval, unseen_drop
 
 _LEAST_LOSS = 1e-9  # 1 - cosine that float32 cannot distinguish from 0
 _LEAST_BATCHES = 4  # minimum for an estimate of the spread
-ERRORS_OF_INTERVAL = 1.96  # standard errors from the drop to the end of its 95% interval
-_CLUMP = 0.1  # fraction of a sample's rows expected to be wrong together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,11 +177,7 @@ class Bar:
 
     def _spread(self, drop: float, interval: Interval, samples: int) -> float:
         """Return the width of the interval above the drop, at least what samples leave open."""
-        return max(interval[1] - drop, self.unseen(samples))
-
-    def unseen(self, samples: int) -> float:
-        """Return the drop that this many samples leave open, above the one that they show."""
-        return ERRORS_OF_INTERVAL * _CLUMP / samples
+        return max(interval[1] - drop, unseen_drop(samples))
 
     def holds_by_mean(
         self, found: MeasuredAccuracy, dtype: str, drop: float, interval: Interval | None
@@ -225,7 +219,7 @@ class Bar:
         # Zero wrong rows do not imply a zero error rate, and the first wrong row may come with
         # other rows of its sample.
         share = min(max(drop, 1 / rows), 1.0)
-        error = max(math.sqrt(share * (1 - share) / rows), _CLUMP / samples)
+        error = max(math.sqrt(share * (1 - share) / rows), CLUMP / samples)
         if len(drops) >= _LEAST_BATCHES:
             error = max(error, statistics.stdev(drops) / math.sqrt(len(drops)))
         return drop + self.standard_errors * error <= self.max_drop

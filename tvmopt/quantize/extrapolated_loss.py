@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 
-from tvmopt.quantize.bar import ERRORS_OF_INTERVAL, Bar
+from tvmopt.evaluate.drop_interval import ERRORS_OF_INTERVAL
+from tvmopt.quantize.bar import Bar
 from tvmopt.quantize.joint import JointVerdict
 
 _LEAST_EXPONENT, _LARGEST_EXPONENT = 0.5, 1.0

@@ -15,7 +15,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.agreement import excess
 from tvmopt.evaluate.dataset import Batch, is_class_indices
-from tvmopt.evaluate.drop_interval import Interval, of_agreement
+from tvmopt.evaluate.drop_interval import Interval, of_agreement, unseen_drop
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
@@ -150,7 +150,7 @@ class Judge:
         """Whether closeness to the float model decides where samples are too few to count rows."""
         samples = sum(batch.valid for batch in self._batches)
         if self._by_scores:
-            return self._bar.unseen(samples) >= self._bar.max_drop
+            return unseen_drop(samples) >= self._bar.max_drop
         return not self.by_r2
 
     def hardest(self, count: int) -> list[int]:
@@ -278,7 +278,7 @@ class Judge:
         drawn = list(zip(*(self._again[at] for at in scored), strict=True))
         shares = expected_disagreement(list(scored.values()), wanted, drawn)
         drop = float(excess(shares.mean(axis=0)))
-        interval, unseen = None, bar.unseen(len(shares))
+        interval, unseen = None, unseen_drop(len(shares))
         if unseen < bar.max_drop:
             low, high = of_agreement(shares, counted=False)
             interval = low, max(high, drop + unseen)

@@ -49,7 +49,9 @@ def compare_accuracy(
     has_labels = dataset.labels is not None
     scores = signature.class_scores.on(random_inputs=dataset.is_random)
     meters = {
-        label: AccuracyMeter(metric, has_labels, signature.tolerance, class_scores=scores)
+        label: AccuracyMeter(
+            metric, has_labels, signature.tolerance, class_scores=scores, is_expected=True
+        )
         for label in models
     }
     rounding = InputRounding({} if dataset.is_random else dataset.arrays)

@@ -97,6 +97,7 @@ class EmulatedAccuracy:
             dataset.labels is not None,
             self._tolerance,
             class_scores=self._scores,
+            is_expected=True,
         )
         began = time.monotonic()
         rounding = InputRounding(self._arrays if meter.takes_again else {})

@@ -143,6 +143,7 @@ def _accuracy(
         dataset.labels is not None,
         signature.tolerance,
         class_scores=signature.class_scores.on(random_inputs=dataset.is_random),
+        is_expected=True,
     )
     run = model.coded if isinstance(model, CompiledModel) else model
     rounding = InputRounding({} if dataset.is_random else dataset.arrays)
