@@ -194,6 +194,36 @@ def test_a_float_reader_keeps_float_inputs_and_dequantises_integer_ones(make_mod
     Reference(quantised)(batch)
 
 
+@pytest.mark.parametrize(
+    ("rows", "integer_adds", "operand"),
+    [
+        (2, False, "MatMul"),
+        (25_001, False, "DequantizeLinear"),  # too many values to store twice
+        (2, True, "DequantizeLinear"),
+    ],
+)
+def test_residual_sum_reads_small_results_in_float(make_model, rows, integer_adds, operand):
+    """The next layer reads the 8-bit form of the same result."""
+    rng = np.random.default_rng(1)
+    constants = {f"w{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in range(3)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "w1"], ["k"], "second"),
+        helper.make_node("Tanh", ["k"], ["t"], "tanh"),
+        helper.make_node("Add", ["h", "t"], ["s"], "sum"),
+        helper.make_node("MatMul", ["s", "w2"], ["z"], "third"),
+    ]
+    shape = ("float32", (rows, 4))
+    model = prepare(make_model(nodes, {"x": shape}, {"z": shape}, constants), {}).model
+    batch = {"x": rng.standard_normal((rows, 4)).astype(np.float32)}
+    scheme = Scheme(integer_adds=integer_adds)
+    quantised = quantize_model(model, collect_ranges(model, [batch], scheme), scheme, ["tanh"])
+    graph = Graph(quantised.graph)
+    assert _inputs(graph, "sum") == [operand, "Tanh"]
+    assert _quantised(graph, "second") and _quantised(graph, "third")
+    np.testing.assert_allclose(Reference(quantised)(batch)[0], Reference(model)(batch)[0], atol=0.5)
+
+
 def test_shared_weights(make_model):
     """Two layers share their weights; one of them stays float."""
     weight = np.eye(4, dtype=np.float32)

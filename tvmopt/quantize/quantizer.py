@@ -120,7 +120,7 @@ class Quantizer:
         kept = [p for p in quantised.metadata_props if p.key != _INFERRED[0]]
         del quantised.metadata_props[:]
         quantised.metadata_props.extend(kept)
-        clean_up(quantised.graph, chosen)
+        clean_up(quantised.graph, chosen, exact_sums=not self._scheme.integer_adds)
         if self._scheme.per_channel:
             self._round_weights(quantised, chosen)
         return quantised

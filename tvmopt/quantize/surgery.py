@@ -19,10 +19,16 @@ from tvmopt.quantize.select import SHARING, is_sum, source
 _MOST_STORED_TWICE = 100_000
 
 
-def clean_up(graph: onnx.GraphProto, integer: Collection[str]) -> None:
-    """Apply the passes below; ``integer`` holds the names of the nodes that run in integers."""
+def clean_up(graph: onnx.GraphProto, integer: Collection[str], *, exact_sums: bool) -> None:
+    """Apply the passes below.
+
+    Args:
+        graph: The quantized graph.
+        integer: Names of the nodes that run in integers.
+        exact_sums: As of :func:`free_float_readers`.
+    """
     free_outputs(graph)
-    free_float_readers(graph, integer)
+    free_float_readers(graph, integer, exact_sums=exact_sums)
     share_concat_scales(graph)
     drop_unread(graph)
     sort_topologically(graph)
@@ -50,12 +56,15 @@ def free_outputs(graph: onnx.GraphProto) -> None:
             _replace_input(node, exact, name)
 
 
-def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None:
+def free_float_readers(
+    graph: onnx.GraphProto, integer: Collection[str], *, exact_sums: bool
+) -> None:
     """Let float nodes read the exact value when a float node makes it.
 
     When an integer node makes the value, float nodes keep reading the 8-bit value; otherwise it
-    would be stored twice. Residual additions read the exact value of a small tensor all the same:
-    each later sum holds the error of rounding it, and storing it twice takes little time.
+    would be stored twice. With ``exact_sums``, residual additions read the exact value of a small
+    tensor all the same: each later sum holds the error of rounding it, and storing it twice takes
+    little time.
 
     before -> after: ``t -> Q -> DQ -> {Conv (integer), Sigmoid}`` ->
     ``t -> {Q -> DQ -> Conv, Sigmoid}`` when ``t`` is made by a float node or is an input.
@@ -67,7 +76,7 @@ def free_float_readers(graph: onnx.GraphProto, integer: Collection[str]) -> None
             continue
         made = source(index, pair.input[0])
         is_integer = made is not None and made.name in integer
-        is_small = _has_at_most(index.dims(pair.input[0]), _MOST_STORED_TWICE)
+        is_small = exact_sums and _has_at_most(index.dims(pair.input[0]), _MOST_STORED_TWICE)
         for node in index.consumers.get(dequantise.output[0], []):
             may_read = not is_integer or (is_small and is_sum(index, node))
             if node.name not in integer and may_read:
