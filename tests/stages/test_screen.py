@@ -139,10 +139,41 @@ def test_the_words_say_what_was_measured_and_what_is_taken(screened):
         "map 1 (1 layers in int8): the metric fails on its outputs",
         "map 4 (1 layers in int8): drop +0.0200 on 100 samples",
         "map 5 (1 layers in int8): drop -0.0100 on 100 samples",
-        "map 5 is taken: the fastest found to lose at most 0.01",
+        "map 5 is taken: the fastest found that is likely to lose at most 0.01",
     ]
     result, _ = screened([0.02] * LAST)
     assert result.changed[-1] == "map 8 is taken: float32"
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "drops", "number", "likely"),
+    [
+        ("R2", [0.0099, 0.0081, 0.0079], 2, True),  # a standard error is 0.002
+        ("", [0.0099, 0.0081, 0.0079], 0, True),  # rows that were counted
+        ("R2", [0.02, 0.0099, 0.0098, 0.0097, 0.0096, 0.0095, 0.0094, 0.0093], 7, False),
+    ],
+)
+def test_fidelity_keeps_a_standard_error_from_the_limit(
+    monkeypatch, tmp_path, fidelity, drops, number, likely
+):
+    """Where no map does, the one with the least drop within the limit is taken, not float32."""
+    _write(tmp_path / "sensitive", MAPS)
+    drops = [*drops, *[0.0] * (len(MAPS) - len(drops))]
+
+    def measure(one, time_limit_s):
+        drop = drops[MAPS.index(one)]
+        high = drop + 2 * 1.96e-3
+        return Accuracy("fidelity", 1 - drop, 1.0, None, 1.0, 0.0, 100, True, 0.0, high, fidelity)
+
+    monkeypatch.setattr(stage, "EmulatedAccuracy", lambda *_: measure)
+    config = dataclasses.replace(CONFIG, first=0)
+    result = screen(config, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print_nothing)
+    assert result.metrics["dtype_map"] == number
+    assert ("that is likely" in result.changed[-1]) == likely
+
+
+def print_nothing(*_):
+    """Progress that is not shown."""
 
 
 @pytest.mark.parametrize(
@@ -158,7 +189,7 @@ def test_time_ends_after_a_map(screened, limit_s, holds, number):
     result, asked = screened(drops, dataclasses.replace(CONFIG, time_limit_s=limit_s))
     assert result.metrics["dtype_map"] == number
     limits = [seconds for _, seconds in asked]
-    assert limits[:1] == [0.5 * limit_s]
+    assert limits[:1] == [0.4 * limit_s]
     assert limits[1:] == [limit_s - n if limit_s else 0.0 for n in range(1, len(asked))]
     assert ("not measured, for time" in result.changed[-1]) == (holds == 9)
 

@@ -125,7 +125,7 @@ def test_no_faster_map_is_emulated_after_a_refused_one(asked, faster, least):
     pipeline.takes_faster_maps = faster
     plans = {plan.stage: plan.config for plan, _ in pipeline.plan("screen")}
     assert (plans["screen"].first, plans["screen"].least) == (asked, least)
-    assert plans["screen"].time_limit_s == 0.4 * plans["sensitivity"].sensitivity_time
+    assert plans["screen"].time_limit_s == 0.5 * plans["sensitivity"].sensitivity_time
 
 
 @pytest.mark.parametrize(("asked", "number"), [(0, 0), (0, 2), (1, 1), (1, 3)])

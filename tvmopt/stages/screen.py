@@ -3,20 +3,20 @@
 The analysis judges maps on the calibration samples, to which weights and biases were fitted, so
 evaluation refuses some; and few samples show of few maps that they keep the accuracy. To find that
 out by building one takes some 20 s. Here ONNX Runtime emulates the chosen map, and a bisection of
-the slower or the faster ones finds the fastest that keeps the accuracy. Evaluation judges its
-compiled form. Promotion judges it on held-out samples, which took no part in the choice.
+the slower or the faster ones finds the fastest that is likely to keep the accuracy. Evaluation
+judges its compiled form. Promotion judges it on held-out samples, which took no part in the choice.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tvmopt.config import ScreenConfig
 from tvmopt.evaluate.accuracy import Accuracy
-from tvmopt.evaluate.drop_interval import interval_words
+from tvmopt.evaluate.drop_interval import ERRORS_OF_INTERVAL, interval_words
 from tvmopt.quantize.dtype_map import DtypeMap, number_after, numbered
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.calibrate import read_ranges
@@ -29,7 +29,7 @@ SCREEN_FILE = "screen.csv"
 MAP_METRIC = "dtype_map"
 # Of the time limit: the first map, whose samples the others are measured on. Outputs of the float
 # model are known then.
-_SHARE_OF_FIRST = 0.5
+_SHARE_OF_FIRST = 0.4
 _LEAST_S = 0.1  # for a map, so that its limit is one
 
 
@@ -42,7 +42,11 @@ def screen(
     data: Path | None = None,
     calibrate_dir: Path | None = None,
 ) -> StageResult:
-    """Return the number of the fastest map that keeps the accuracy, as a metric.
+    """Return the number of the fastest map that is likely to keep the accuracy, as a metric.
+
+    The compiled model is judged on more samples, and the held-out ones are others. So a drop of
+    fidelity counts with one standard error: the limit is then kept with a probability of 84 %.
+    Where no map but float32 keeps it so, the one with the least drop within the limit is taken.
 
     Where the first map keeps the accuracy, faster ones from ``config.least`` on are measured, else
     slower ones. The last map, float32, needs no measurement. Where time ends before a map keeps the
@@ -60,7 +64,7 @@ def screen(
     Raises:
         ConfigError, ModelError: The model or the data cannot be used.
     """
-    start, limit_s = time.perf_counter(), config.time_limit_s
+    start, limit_s, limit = time.perf_counter(), config.time_limit_s, config.max_accuracy_drop
     found = read_sensitivity(sensitivity_dir)
     ranges = read_ranges(calibrate_dir) if calibrate_dir is not None else None
     maps = numbered(found.dtype_maps)
@@ -68,7 +72,7 @@ def screen(
     measured: dict[int, Accuracy | None] = {}
 
     def measure(number: int) -> float | None:
-        """Return the drop of a map; None where time ended before the samples of the first did."""
+        """Return the likely drop of a map; None where time ended before the first's samples did."""
         left_s = limit_s - (time.perf_counter() - start)
         if measured and limit_s and left_s <= 0:
             return None
@@ -80,9 +84,11 @@ def screen(
         if accuracy is not None and accuracy.samples < seen:
             return None
         measured[number] = accuracy
-        return _drop(accuracy)
+        return _likely_drop(accuracy)
 
     number = _fastest(found.dtype_maps, config, measure)
+    if not maps[number].layers:
+        number = _within(measured, limit, number)
     _write(out_dir / SCREEN_FILE, measured)
     metrics = {
         MAP_METRIC: float(number),
@@ -92,14 +98,16 @@ def screen(
     lines = [f"map {n} ({_dtypes(maps[n])}): {_words(one)}" for n, one in sorted(measured.items())]
     why = "float32" if not maps[number].layers else "not measured, for time"
     if number in measured:
-        why = f"the fastest found to lose at most {config.max_accuracy_drop:g}"
+        why = f"the fastest found that is likely to lose at most {limit:g}"
+        if _likely_drop(measured[number]) > limit:
+            why = f"none found is likely to lose at most {limit:g}, and this one loses least"
     return StageResult(metrics, {}, [*lines, f"map {number} is taken: {why}"])
 
 
 def _fastest(
     maps: Sequence[DtypeMap], config: ScreenConfig, measure: Callable[[int], float | None]
 ) -> int:
-    """Return the number of the fastest map that keeps the accuracy.
+    """Return the number of the fastest map whose likely drop is within the limit.
 
     Slower maps lose less. After a map that loses too much comes the one that is expected to keep
     the accuracy, or the middle of what is left, in turn.
@@ -107,7 +115,7 @@ def _fastest(
     Args:
         maps: All maps.
         config: The limit, the first map and the least number.
-        measure: Returns the drop of a map by its number; None where time has ended.
+        measure: Returns the likely drop of a map by its number; None where time has ended.
     """
     limit, numbers = config.max_accuracy_drop, numbered(maps)
     last = max(numbers)
@@ -132,8 +140,22 @@ def _fastest(
     return accepted
 
 
-def _drop(measured: Accuracy | None) -> float:
-    return math.inf if measured is None else measured.drop
+def _within(measured: Mapping[int, Accuracy | None], limit: float, otherwise: int) -> int:
+    """Return the map with the least drop within the limit, if any."""
+    drops = {n: one.drop for n, one in measured.items() if one is not None and one.drop <= limit}
+    return min(drops, key=lambda n: drops[n], default=otherwise)
+
+
+def _likely_drop(measured: Accuracy | None) -> float:
+    """Return the drop, of fidelity with one standard error; infinite without an accuracy.
+
+    Counts of labelled rows have no such margin: few of them would refuse every map.
+    """
+    if measured is None:
+        return math.inf
+    if not measured.fidelity or measured.interval is None:
+        return measured.drop
+    return measured.drop + (measured.interval[1] - measured.drop) / ERRORS_OF_INTERVAL
 
 
 def _dtypes(one: DtypeMap) -> str:

@@ -8,7 +8,7 @@ from tvmopt.config import ScreenConfig
 from tvmopt.tracking.pipeline.request import Request
 
 #: Part of the time limit of the analysis, which the stage may take.
-PART_OF_ANALYSIS = 0.4
+PART_OF_ANALYSIS = 0.5
 _FASTEST = -99
 
 
