@@ -55,11 +55,26 @@ def test_errors_may_be_larger_where_a_class_is_active() -> None:
     assert np.mean(found) == pytest.approx(1 - many.with_margin, rel=0.1)
 
 
-def test_equal_scores_lose_nothing_and_nan_loses_all() -> None:
+def test_equal_scores_lose_nothing_and_nan_loses_its_row() -> None:
     got, want = _scores(np.random.default_rng(1), 8, 0.1)
     assert not expected_disagreement(want, want).any()
+    without = expected_disagreement([*got[:3], *got[4:]], [*want[:3], *want[4:]])
     got[3][0, 0] = np.nan
-    assert expected_disagreement(got, want).tolist() == [[1.0, 0.0, 0.0]] * 8
+    found = expected_disagreement(got, want)
+    assert found[3].tolist() == [1.0, 0.0, 0.0]
+    np.testing.assert_allclose(found[[0, 1, 2, 4, 5, 6, 7]], without)
+
+
+def test_rows_that_are_not_finite_in_the_float_model_count_by_their_class() -> None:
+    """Masked classes have minus infinity; NaN in both models is the same output."""
+    got, want = (np.concatenate(side) for side in _scores(np.random.default_rng(10), 12, 0.0))
+    for side in (got, want):
+        side[0, 3], side[1] = -np.inf, np.nan
+        side[2, 4] = -np.inf
+    got[2, np.argsort(want[2])[1]] = 99.0
+    found = _of([got], [want]).losses()
+    assert found[2].tolist() == [1.0, 0.0, 0.0]
+    assert not np.delete(found, 2, axis=0).any()
 
 
 def test_rows_of_a_batch_are_counted_together() -> None:

@@ -464,13 +464,24 @@ def test_faster_maps_are_kept_where_time_ends_before_they_are_measured(choose):
     assert losses[0] < fastest_one.predicted_loss
 
 
-def test_a_measured_map_that_is_not_shown_is_a_guess(choose):
-    """Its drop is within the limit; a map with a larger drop is no guess."""
+@pytest.mark.parametrize("near", [0.008, 0.013])
+def test_a_measured_map_that_is_not_shown_is_a_guess(choose, near):
+    """Its drop is at most 1.5 of the limit; a map with a larger drop is no guess."""
     alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
     missed = choose(
-        lambda n: 0.008 if n < len(MANY) / 2 else 0.02, alone, errors=MANY,
+        lambda n: near if n < len(MANY) / 2 else 0.02, alone, errors=MANY,
         verdict=lambda drop: dataclasses.replace(_verdict(drop), holds=False),
     )  # fmt: skip
     measured = [m for m in missed.maps if m.samples and "int8" in m.dtypes]
     assert any(m.is_guess for m in measured)
-    assert all(m.is_guess <= (m.drop <= 0.01) for m in measured)
+    assert all(m.is_guess <= (m.drop <= 0.015) for m in measured)
+
+
+def test_the_drop_of_a_map_is_the_expected_one_where_that_decides(choose):
+    """As in evaluation: rows that were counted of few samples say less."""
+    alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
+    found = choose(
+        lambda n: 0.02, alone, errors=MANY,
+        verdict=lambda drop: dataclasses.replace(_verdict(drop), expected_drop=0.004, holds=False),
+    )  # fmt: skip
+    assert {m.drop for m in found.maps if m.samples and "int8" in m.dtypes} >= {0.004}

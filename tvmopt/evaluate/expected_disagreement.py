@@ -38,15 +38,16 @@ _SMALLEST = 1e-9  # probability that float32 cannot tell from 0
 class ExpectedDisagreement:
     """Accumulate scores of batches; :meth:`losses` returns what each sample is expected to lose.
 
-    Of each row the most likely classes are kept.
+    Of each row the most likely classes are kept. A row with NaN or infinity is lost or not by its
+    own class, and has no errors to give.
     """
 
     def __init__(self) -> None:
         self._rows_of_a_sample: list[np.ndarray] = []
         self._scores: list[list[np.ndarray]] = []  # float model's, model's, each draw's; by batch
         self._spreads: list[np.ndarray] = []  # (rows, 2): of scores, of their logarithms
+        self._are_finite: list[np.ndarray] = []  # (rows,), by batch
         self._are_probabilities = True
-        self._is_finite = True
         self._shares: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(
@@ -68,12 +69,17 @@ class ExpectedDisagreement:
             return
         self._shares = None
         self._rows_of_a_sample.append(np.full(len(expected), len(want) // len(expected)))
-        self._is_finite &= bool(np.isfinite(got).all() and np.isfinite(want).all())
-        self._are_probabilities &= want.min() >= 0 and np.allclose(want.sum(-1), 1, atol=1e-3)
-        classes = _most_likely(want, got)
         sides = (want, got, *drawn)
+        is_finite = np.all([np.isfinite(side).all(axis=-1) for side in sides], axis=0)
+        known = want[is_finite]
+        if known.size:
+            is_one = np.allclose(known.sum(axis=-1), 1, atol=1e-3)
+            self._are_probabilities &= bool(known.min() >= 0 and is_one)
+        classes = _most_likely(want, got)
+        self._are_finite.append(is_finite)
         self._scores.append([np.take_along_axis(side, classes, axis=1) for side in sides])
-        spreads = want.std(axis=-1), _logarithm(want).std(axis=-1)
+        with np.errstate(invalid="ignore"):
+            spreads = want.std(axis=-1), _logarithm(want).std(axis=-1)
         self._spreads.append(np.stack(spreads, axis=-1))
 
     @property
@@ -113,30 +119,51 @@ class ExpectedDisagreement:
         return self._shares
 
     def _compute(self) -> tuple[np.ndarray, np.ndarray]:
-        want, *others = (np.concatenate(side) for side in zip(*self._scores, strict=True))
-        count = len(want)
-        if not self._is_finite:
-            every = np.tile([1.0, 0.0, 0.0], (count, 1))
-            return every, every
-        spread = np.concatenate(self._spreads)[:, int(self._are_probabilities), None]
-        if self._are_probabilities:
-            want, *others = (_logarithm(side) for side in (want, *others))
-        # A row of equal scores has no class, and its errors have no scale.
-        scale = np.where(spread > 0, spread, np.inf)
-        errors = [(side - want) / scale for side in others]
-        lost, made = np.zeros((count, 3)), np.zeros((count, 3))
-        rng = np.random.default_rng(_SEED)
-        steps = range(min(_OTHERS, count, max(_LEAST_OTHERS, _PAIRS // count)))
-        for step in steps:  # step 0: a row's own error
-            donor = (np.arange(count) + step * max(1, count // len(steps))) % count
-            exact = _with_other_gaps(want, rng)
-            agreement = Agreement()
-            shifted = [exact + errors_of[donor] * spread for errors_of in errors]
-            agreement.add(shifted[0], exact, shifted[1:])
-            found = agreement.losses()
-            lost += found
-            made[donor] += found
-        return lost / len(steps), made / len(steps)
+        sides = [np.concatenate(side) for side in zip(*self._scores, strict=True)]
+        finite, spread = np.concatenate(self._are_finite), np.concatenate(self._spreads)
+        lost = np.zeros((len(finite), 3))
+        if not finite.all():
+            own = Agreement()
+            want, got, *drawn = (side[~finite] for side in sides)
+            own.add(got, want, drawn)
+            lost[~finite] = own.losses()
+        made = lost.copy()
+        if finite.any():
+            if self._are_probabilities:
+                sides = [_logarithm(side) for side in sides]
+            spread = spread[:, int(self._are_probabilities), None]
+            found = _by_errors_of_others([side[finite] for side in sides], spread[finite])
+            lost[finite], made[finite] = found
+        return lost, made
+
+
+def _by_errors_of_others(
+    sides: Sequence[np.ndarray], spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each row loses by errors of others, and what its errors make others lose.
+
+    Args:
+        sides: Scores of the float model, of the model, and of each draw; (rows, ranks).
+        spread: Of each row of the float model's scores, (rows, 1).
+    """
+    want, *others = sides
+    count = len(want)
+    # A row of equal scores has no class, and its errors have no scale.
+    scale = np.where(spread > 0, spread, np.inf)
+    errors = [(side - want) / scale for side in others]
+    lost, made = np.zeros((count, 3)), np.zeros((count, 3))
+    rng = np.random.default_rng(_SEED)
+    steps = range(min(_OTHERS, count, max(_LEAST_OTHERS, _PAIRS // count)))
+    for step in steps:  # step 0: a row's own error
+        donor = (np.arange(count) + step * max(1, count // len(steps))) % count
+        exact = _with_other_gaps(want, rng)
+        agreement = Agreement()
+        shifted = [exact + errors_of[donor] * spread for errors_of in errors]
+        agreement.add(shifted[0], exact, shifted[1:])
+        found = agreement.losses()
+        lost += found
+        made[donor] += found
+    return lost / len(steps), made / len(steps)
 
 
 def expected_disagreement(
@@ -144,7 +171,7 @@ def expected_disagreement(
     expected: Sequence[np.ndarray],
     again: Sequence[Sequence[np.ndarray]] = (),
 ) -> np.ndarray:
-    """Return the expected shares of rows with another class, for each batch of one sample.
+    """Return the expected shares of rows with another class, for each batch.
 
     Args:
         actual: Scores of the converted model, one array (samples, ..., classes) for each batch.

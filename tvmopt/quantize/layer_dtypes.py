@@ -39,6 +39,8 @@ _ASSUMED = 3
 # Predicted time of a map over that of a faster one, from which on the latter is not worth a
 # measurement.
 _NOT_WORTH = 1.02
+# Multiple of the allowed drop that a map may lose here and yet keep to it on other samples.
+_MAY_KEEP = 1.5
 
 
 def choose_layer_dtypes(
@@ -69,7 +71,7 @@ def choose_layer_dtypes(
     _search(candidates, choices, measure, deadline)
     _measure_further(candidates, measure, deadline)
     measure.keep_known(deadline)
-    chosen, max_drop = fastest(measure.found), analysis.bar.max_drop
+    chosen, max_drop = fastest(measure.found), _MAY_KEEP * analysis.bar.max_drop
     _guess_faster(candidates, measure, chosen, max_drop, deadline)
     return [_kept(found, chosen, max_drop) for found in measure.found]
 
