@@ -13,8 +13,8 @@ from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
-_START_S = 5.0  # of the command, before its time is taken
-_OF_TWO = 1.25  # times what the evaluation of one build takes, with its registration
+_START_S = 6.0  # of the command, before its time is taken
+_OF_TWO = 1.5  # times what the evaluation of one build takes, with its registration
 # Stages whose output the tuned build shares.
 _SHARED = ("calibrate", "sensitivity", "screen", "convert")
 
