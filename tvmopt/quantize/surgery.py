@@ -14,7 +14,7 @@ from tvmopt.quantize.graph import Graph, reads
 from tvmopt.quantize.select import SHARING, is_sum, source
 
 # Elements of a result that residual additions read in float32 beside its 8-bit form. Up to here the
-# network takes 1.00 to 1.02 of the time, and with larger tensors up to 1.33, see
+# network takes 1.00 to 1.03 of the time, and with larger tensors up to 1.33, see
 # benchmarks/results/2026-11-30-exact-operands.md.
 _MOST_STORED_TWICE = 100_000
 
