@@ -34,8 +34,9 @@ class Accuracy:
     Attributes:
         metric: ``"top1"``, a kind of fidelity, or the name of a metric of the user.
         accuracy: The user's metric, or top-1 accuracy, against labels. For fidelity, top-1
-            agreement with the float model when the first output holds class scores (2 or 3 axes),
-            with a margin for near ties; otherwise R² with the float model's outputs as the truth.
+            agreement with the float model, counted or expected, when the first output holds class
+            scores (2 or 3 axes), with a margin for near ties; otherwise R² with the float model's
+            outputs as the truth.
             Of a model that sorts, the share of batches that agree.
         reference: The float model's accuracy on the same samples (1 for fidelity).
         agreement: Fraction of rows with the float model's top-1, near ties counting as any other;
