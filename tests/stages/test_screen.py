@@ -167,13 +167,9 @@ def test_fidelity_keeps_a_standard_error_from_the_limit(
 
     monkeypatch.setattr(stage, "EmulatedAccuracy", lambda *_: measure)
     config = dataclasses.replace(CONFIG, first=0)
-    result = screen(config, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print_nothing)
+    result = screen(config, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print)
     assert result.metrics["dtype_map"] == number
     assert ("that is likely" in result.changed[-1]) == likely
-
-
-def print_nothing(*_):
-    """Progress that is not shown."""
 
 
 @pytest.mark.parametrize(

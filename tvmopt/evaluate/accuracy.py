@@ -36,8 +36,7 @@ class Accuracy:
         accuracy: The user's metric, or top-1 accuracy, against labels. For fidelity, top-1
             agreement with the float model, counted or expected, when the first output holds class
             scores (2 or 3 axes), with a margin for near ties; otherwise R² with the float model's
-            outputs as the truth.
-            Of a model that sorts, the share of batches that agree.
+            outputs as the truth. Of a model that sorts, the share of batches that agree.
         reference: The float model's accuracy on the same samples (1 for fidelity).
         agreement: Fraction of rows with the float model's top-1, near ties counting as any other;
             None when the first output holds no class scores.
@@ -128,7 +127,8 @@ class AccuracyMeter:
         self._scores = class_scores
         self._agreement: AgreementMeter | None = None
         if class_scores.found or name == AGREEMENT:
-            self._agreement = AgreementMeter(is_expected)
+            # Other metrics read the count alone.
+            self._agreement = AgreementMeter(is_expected and name in ("fidelity", AGREEMENT))
         self._float_r2: list[FloatR2 | WeightedR2] = []
         self._batch_cosines: list[float] = []
         self._max_abs_error = 0.0

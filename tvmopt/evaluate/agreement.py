@@ -51,6 +51,18 @@ def excess(shares: np.ndarray) -> np.ndarray:
     return loss
 
 
+def means_of_runs(rows: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the mean of each run of consecutive rows, (runs, columns).
+
+    Args:
+        rows: (rows, columns).
+        sizes: Rows of each run, at least one.
+    """
+    starts = np.cumsum(sizes) - sizes
+    found: np.ndarray = np.add.reduceat(rows, starts, axis=0) / sizes[:, None]
+    return found
+
+
 class Agreement:
     """Accumulate the rows of batches."""
 
@@ -120,9 +132,7 @@ class Agreement:
 
         The steps of a sample are not independent.
         """
-        sizes = np.concatenate(self._rows_of_a_sample)
-        starts = np.cumsum(sizes) - sizes
-        return np.add.reduceat(self._by_row(), starts, axis=0) / sizes[:, None]
+        return means_of_runs(self._by_row(), np.concatenate(self._rows_of_a_sample))
 
     def is_of_one_class(self, least_rows: int) -> bool:
         """Return whether the float model has one class for all rows, of at least so many."""

@@ -41,25 +41,25 @@ def of_losses(losses: np.ndarray, *, counted: bool = True) -> Interval:
     return _with_unseen(low, high, losses) if counted else (low, high)
 
 
-def of_agreement(shares: np.ndarray, *, counted: bool = True) -> Interval:
-    """Return the interval of what a model loses in top-1 agreement.
+def of_agreement(shares: np.ndarray) -> Interval:
+    """Return the interval of what a model loses in top-1 agreement, as counted.
 
     Args:
         shares: Of each sample, (samples, 3): see :meth:`.agreement.Agreement.losses`.
-        counted: As of :func:`of_losses`.
     """
     low, high = _percentiles(shares, excess)
-    return _with_unseen(low, high, shares[:, 0] + shares[:, 1]) if counted else (low, high)
+    return _with_unseen(low, high, shares[:, 0] + shares[:, 1])
 
 
 def of_expected(shares: np.ndarray) -> Interval:
     """Return the interval of the top-1 agreement that a model is expected to lose.
 
     Args:
-        shares: Of each sample, (samples, 3): see
-            :meth:`.expected_disagreement.ExpectedDisagreement.influences`.
+        shares: Of each sample, (samples, 3): ``influences`` of
+            :class:`.expected_disagreement.ExpectedDisagreement`, or its ``losses``, which leave out
+            that errors differ between samples.
     """
-    low, high = of_agreement(shares, counted=False)
+    low, high = _percentiles(shares, excess)
     drop = float(excess(shares.mean(axis=0)))
     return max(0.0, low), max(high, drop + unseen_drop(len(shares)))
 

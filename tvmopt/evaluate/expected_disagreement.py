@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvmopt.evaluate.agreement import Agreement
+from tvmopt.evaluate.agreement import Agreement, means_of_runs
 
 _OTHERS = 24  # rows whose errors each row takes
 # With many rows each takes fewer: the rows' number then limits the precision.
@@ -53,14 +53,7 @@ class ExpectedDisagreement:
     def add(
         self, actual: np.ndarray, expected: np.ndarray, again: Sequence[np.ndarray] = ()
     ) -> None:
-        """Add a batch of scores, float arrays (samples, ..., classes) of one shape.
-
-        Args:
-            actual: Scores of the model.
-            expected: Scores of the float model.
-            again: Its scores for the inputs rounded anew, one array a draw; all batches have as
-                many.
-        """
+        """Add a batch, see :meth:`.agreement.Agreement.add`."""
         want, got, *drawn = (
             side.reshape(-1, expected.shape[-1]).astype(np.float32)
             for side in (expected, actual, *again)
@@ -82,11 +75,6 @@ class ExpectedDisagreement:
             spreads = want.std(axis=-1), _logarithm(want).std(axis=-1)
         self._spreads.append(np.stack(spreads, axis=-1))
 
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return sum(map(len, self._rows_of_a_sample))
-
     def losses(self) -> np.ndarray:
         """Return the expected shares of rows with another class, for each sample.
 
@@ -98,19 +86,16 @@ class ExpectedDisagreement:
     def influences(self) -> np.ndarray:
         """Return what each sample contributes to the mean of :meth:`losses`; shape (samples, 3).
 
-        A sample gives its gap to the losses of its rows, and its errors to those of other rows, so
-        that a mean over other samples differs for both reasons. This is the first-order part of
-        the estimate (Hoeffding, "A Class of Statistics with Asymptotically Normal Distribution",
-        1948), and a resample of it shows the interval.
+        A sample gives its gap to the losses of its rows, and its errors to the losses of other
+        rows, so that a mean over other samples differs for both reasons. This is the first-order
+        part of the estimate (Hoeffding, "A Class of Statistics with Asymptotically Normal
+        Distribution", 1948), and a resample of it shows the interval.
         """
         rows, donors = self._computed()
         return self._by_sample(rows + donors - rows.mean(axis=0))
 
     def _by_sample(self, rows: np.ndarray) -> np.ndarray:
-        sizes = np.concatenate(self._rows_of_a_sample)
-        starts = np.cumsum(sizes) - sizes
-        found: np.ndarray = np.add.reduceat(rows, starts, axis=0) / sizes[:, None]
-        return found
+        return means_of_runs(rows, np.concatenate(self._rows_of_a_sample))
 
     def _computed(self) -> tuple[np.ndarray, np.ndarray]:
         """Return what each row loses by errors of others, and what its errors make others lose."""
@@ -184,10 +169,7 @@ def expected_disagreement(
     found = ExpectedDisagreement()
     for batch in zip(actual, expected, *again, strict=True):
         found.add(batch[0], batch[1], batch[2:])
-    sizes = np.array([len(one) for one in expected])
-    starts = np.cumsum(sizes) - sizes
-    shares: np.ndarray = np.add.reduceat(found.losses(), starts, axis=0) / sizes[:, None]
-    return shares
+    return means_of_runs(found.losses(), np.array([len(one) for one in expected]))
 
 
 def _logarithm(scores: np.ndarray) -> np.ndarray:

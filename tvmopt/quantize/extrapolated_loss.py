@@ -108,7 +108,7 @@ def measured_excess(
         dtype: The dtype that decides the allowed loss.
         can_be_shown: Whether the samples show of a more accurate model that it meets the bar.
     """
-    drop = verdict.accuracy.drop if verdict.expected_drop is None else verdict.expected_drop
+    drop = verdict.drop
     if verdict.most_drop is not None:
         spread = max(0.0, verdict.most_drop - drop)
         drop += spread if can_be_shown else spread / ERRORS_OF_INTERVAL

@@ -15,7 +15,7 @@ from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.agreement import excess
 from tvmopt.evaluate.dataset import Batch, is_class_indices
-from tvmopt.evaluate.drop_interval import Interval, of_agreement, unseen_drop
+from tvmopt.evaluate.drop_interval import Interval, of_expected, unseen_drop
 from tvmopt.evaluate.expected_disagreement import expected_disagreement
 from tvmopt.frontend.class_scores import ASSUMED, ClassScores
 from tvmopt.metrics.check import FIDELITIES
@@ -71,6 +71,11 @@ class JointVerdict:
     samples_to_decide: int = 0
     drops: Mapping[int, float] = dataclasses.field(default_factory=dict)
     is_cut: bool = False
+
+    @property
+    def drop(self) -> float:
+        """The drop that decides: the expected one, if any, else the accuracy's."""
+        return self.accuracy.drop if self.expected_drop is None else self.expected_drop
 
     @property
     def mean_loss(self) -> float | None:
@@ -278,10 +283,8 @@ class Judge:
         drawn = list(zip(*(self._again[at] for at in scored), strict=True))
         shares = expected_disagreement(list(scored.values()), wanted, drawn)
         drop = float(excess(shares.mean(axis=0)))
-        interval, unseen = None, unseen_drop(len(shares))
-        if unseen < bar.max_drop:
-            low, high = of_agreement(shares, counted=False)
-            interval = low, max(high, drop + unseen)
+        tells = unseen_drop(len(shares)) < bar.max_drop
+        interval = of_expected(shares) if tells else None
         holds = bar.holds_by_mean(measured, dtype, drop, interval)
         return self._with_odds(
             JointVerdict(measured.accuracy, holds, measured.losses, drop), bar, drop, interval

@@ -250,7 +250,7 @@ class MapMeasurement:
             self._unmeasured(choice),
             cosine=judged.accuracy.cosine,
             agreement=judged.accuracy.agreement,
-            drop=judged.accuracy.drop if judged.expected_drop is None else judged.expected_drop,
+            drop=judged.drop,
             samples=judged.accuracy.samples,
             holds=holds,
             mean_loss=judged.mean_loss,
