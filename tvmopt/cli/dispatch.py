@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from tvmopt import command_start
 from tvmopt.cli.command_line import FAILED, WRONG_INPUT, run, say_error
 from tvmopt.cli.commands import DOCTOR, SUMMARIES, function, unknown
 from tvmopt.parameters import COMMANDS
@@ -52,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def run_entry(entry: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run an entry point with parameters of the command line, and exit with its code."""
+    """Run an entry point with parameters of the command line, and exit with its code.
+
+    The process is started for it: a time budget counts from its start on.
+    """
+    command_start.mark_process()
     problem = tvm_problem()
     if problem:
         say_error(problem)

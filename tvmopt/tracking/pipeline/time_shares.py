@@ -1,7 +1,7 @@
 """Divide the time budget of a command, where layers may become int8.
 
-Nothing bounds conversion and compilation. At ``time_budget=150`` calibration has 30 s, the
-sensitivity analysis 30 s, the emulation of its maps two fifths of that, untuned TVM 5 s, the
+Nothing bounds conversion and compilation. At ``time_budget=150`` calibration has 27 s, the
+sensitivity analysis 27 s, the emulation of its maps half of that, untuned TVM 5 s, the
 accuracy 9 s and the latency of each contender 1.5 s. The entry point ``main`` tunes in the rest,
 once a model keeps the accuracy; others tune for 22 s.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 from tvmopt.search.shares import Share
 
 #: Calibration of int8.
-CALIBRATION = Share(0.2, 10.0)
+CALIBRATION = Share(0.18, 10.0)
 #: The sensitivity analysis: which layer has which dtype.
-ANALYSIS = Share(0.2, 15.0)
+ANALYSIS = Share(0.18, 15.0)
 #: Tuning, where evaluation does not come first.
 TUNING = Share(0.15, 10.0)
 #: Untuned TVM: compilation, and what is measured of it; it is left out where it takes longer.

@@ -13,7 +13,7 @@ from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
-_START_S = 6.0  # of the command, before its time is taken
+_END_S = 2.0  # of the command, after promotion
 _OF_TWO = 1.5  # times what the evaluation of one build takes, with its registration
 # Stages whose output the tuned build shares.
 _SHARED = ("calibrate", "sensitivity", "screen", "convert")
@@ -43,7 +43,7 @@ def with_tuning(
         return tuned
     # The tuned build compiles what changed, and is evaluated beside the other.
     again_s = accepted.run("build").metrics["compile_s"] + _OF_TWO * judged_s
-    seconds = left_s - again_s - _START_S
+    seconds = left_s - again_s - _END_S
     if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
     tuned.limit_tuning(seconds)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 
+from tvmopt import command_start
 from tvmopt.choices import MEASURING
 from tvmopt.errors import (
     AccuracyError,
@@ -123,7 +124,7 @@ def main(command: commands.MainCommand) -> MainResult:
         TvmoptError: One line that says what to do; :class:`PromotionRefusedError` when the model
             was built and registered but does not meet ``max_accuracy_drop``.
     """
-    began = time.monotonic()
+    began = command_start.began()
     with _opened("main", command, builds=True) as pipeline:
         asked = pipeline.request
         budget_s = asked.divided_budget_s

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import time
 from pathlib import Path
 from typing import Any
 
 from mlflow.exceptions import MlflowException
 
+from tvmopt import command_start
 from tvmopt.digest import canonical_json, sha256_text
 from tvmopt.errors import ConfigError, NothingFeasibleError
 from tvmopt.parameters.call import entry_point
@@ -168,7 +168,7 @@ def search(command: SearchCommand) -> SearchResult:
         TvmoptError: One line that says what to do; :class:`NothingFeasibleError` when no artifact
             keeps to the limits.
     """
-    began = time.monotonic()
+    began = command_start.began()
     asked = _Question.of(command)
     request, budget, facts = asked.request, asked.budget, asked.facts()
     name = asked.study_name(command.study.study)
