@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tvmopt.config import CalibrateConfig, ConvertConfig, ScreenConfig
 from tvmopt.device.target import resolve_target
@@ -22,7 +22,7 @@ from tvmopt.quantize import LayerCost, Sensitivity
 from tvmopt.quantize.dtype_map import DtypeMap
 from tvmopt.stages import screen as stage
 from tvmopt.stages.calibrate import calibrate, read_ranges
-from tvmopt.stages.emulated_accuracy import EmulatedAccuracy
+from tvmopt.stages.emulated_accuracy import EmulatedAccuracy, is_refused
 from tvmopt.stages.layer_dtypes import dtypes_of_map
 from tvmopt.stages.screen import screen
 
@@ -266,15 +266,46 @@ def test_maps_are_measured_on_the_evaluation_samples(files, tmp_path):
     """Half of 200 samples; bfloat16 is closer to the float model than int8."""
     rows = []
     for first in range(3):
-        result = _screen(
-            files, tmp_path / str(first), max_accuracy_drop=1.0, first=first, least=first
-        )
-        assert result.metrics["dtype_map"] == first
-        rows += _rows(tmp_path / str(first))
+        # A limit near the drop: fewer samples do not decide.
+        _screen(files, tmp_path / str(first), max_accuracy_drop=1e-4, first=first, least=first)
+        rows.append(_rows(tmp_path / str(first))[0])
+    assert [int(row["map"]) for row in rows] == [0, 1, 2]
     assert [row["samples"] for row in rows] == ["100"] * 3
     int8, mixed, halves = (float(row["cosine"]) for row in rows)
     assert 0.8 < int8 < mixed < halves < 1.0
     assert all(float(row["low"]) <= float(row["drop"]) <= float(row["high"]) for row in rows)
+
+
+def test_few_samples_show_that_a_map_loses_far_too_much(files, monkeypatch):
+    """Later maps are measured on all of the samples."""
+    int8, *_ = files.found.dtype_maps
+    measure = EmulatedAccuracy(CONFIG, files.model, files.found, files.data, _ranges(files))
+    other = onnx.load(str(files.model))
+    for matrix in other.graph.initializer:
+        matrix.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(matrix), matrix.name))
+    with monkeypatch.context() as patched:
+        patched.setattr(measure, "_emulated", lambda one: other)
+        lost = measure(int8, 0.0)
+    assert lost.samples == 16 and lost.drop > 0.2
+    assert measure(int8, 0.0).samples == 100
+
+
+@pytest.mark.parametrize(
+    ("low", "samples", "fidelity", "refused"),
+    [
+        (0.021, 16, "R2", True),  # 4 errors of 0.0046 above 0.01
+        (0.020, 16, "R2", False),
+        (0.021, 15, "R2", False),
+        (0.021, 16, "", False),  # counted labels
+        (None, 99, "R2", False),
+    ],
+)
+def test_a_map_is_refused_four_standard_errors_above_the_limit(low, samples, fidelity, refused):
+    high = None if low is None else 0.04
+    found = Accuracy(
+        "fidelity", 0.97, 1.0, None, 1.0, 0.0, samples, low=low, high=high, fidelity=fidelity
+    )
+    assert is_refused(found, 0.01) == refused
 
 
 def test_samples_are_limited(files, tmp_path):

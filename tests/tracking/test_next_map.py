@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -20,6 +21,10 @@ from tvmopt.tracking.pipeline.request import make_request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
 DIGITS = Path(__file__).parents[2] / "tvmopt" / "examples" / "digits_cnn.onnx"
+
+
+def _unlimited():
+    return math.inf
 
 
 def _refuse(monkeypatch, times):
@@ -73,7 +78,7 @@ def test_a_dtype_that_the_user_chose_is_not_changed(conv_model, tmp_path):
     onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
     request = make_request(tmp_path / "m.onnx", dtype="int8", threads=1)
     pipeline = StagePipeline(mock.Mock(), request)
-    assert with_next_map(pipeline, PromotionRefusedError("", drop=0.02)) is None
+    assert with_next_map(pipeline, PromotionRefusedError("", drop=0.02), _unlimited) is None
 
 
 def test_a_drop_on_held_out_samples_counts_with_that_of_evaluation(monkeypatch):
@@ -107,9 +112,9 @@ def test_the_next_map_follows_from_the_drop(monkeypatch, drop, number):
         max_accuracy_drop=0.01,
         changed=lambda dtype_map: dtype_map,
     )
-    monkeypatch.setattr(next_map, "_screened", lambda pipeline: pipeline)
+    monkeypatch.setattr(next_map, "_screened", lambda pipeline, left_s: pipeline)
     refused = PromotionRefusedError("", drop=drop)
-    following = with_next_map(StagePipeline(None, request, known), refused)
+    following = with_next_map(StagePipeline(None, request, known), refused, _unlimited)
     assert following.request == number
     assert not following.takes_faster_maps
     assert [output.stage for output in following.outputs] == ["calibrate", "sensitivity"]
@@ -147,7 +152,7 @@ def test_the_map_that_the_screen_stage_chose_is_built(monkeypatch, asked, number
     monkeypatch.setattr(StagePipeline, "run", run)
     known = [SimpleNamespace(stage=s) for s in ("calibrate", "sensitivity", "screen", "convert")]
     pipeline = StagePipeline(None, request(asked), known)
-    following = with_first_map(pipeline)
+    following = with_first_map(pipeline, _unlimited)
     assert ran == [("screen", asked)]
     assert following.request.convert.dtype_map == number
     kept = [output.stage for output in following.outputs]
@@ -157,4 +162,34 @@ def test_the_map_that_the_screen_stage_chose_is_built(monkeypatch, asked, number
 def test_without_maps_nothing_is_screened(conv_model, tmp_path):
     onnx.save_model(conv_model, str(tmp_path / "m.onnx"))
     pipeline = StagePipeline(mock.Mock(), make_request(tmp_path / "m.onnx", threads=1))
-    assert with_first_map(pipeline) is pipeline
+    assert with_first_map(pipeline, _unlimited) is pipeline
+
+
+@pytest.mark.parametrize(
+    ("left_s", "layers", "seconds"),
+    [(100.0, 50, 37.5), (80.0, 100, 12.0), (60.0, 100, 9.45), (-5.0, 20, 9.45)],
+)
+def test_the_screen_stage_has_time_that_conversion_does_not_need(
+    monkeypatch, left_s, layers, seconds
+):
+    """15 s and 0.45 s a layer are kept; 0.7 of its share of the budget, of 150 s, is granted."""
+    request = make_request(
+        DIGITS, dtype="auto", time_budget=150.0, input_shapes="image:1x1x8x8", threads=1
+    )
+    pipeline = StagePipeline(mock.Mock(), request)
+    monkeypatch.setattr(StagePipeline, "run", lambda *_: SimpleNamespace(folder=None))
+    costs = [SimpleNamespace(index=index) for index in range(layers)] * 3
+    monkeypatch.setattr(next_map, "read_sensitivity", lambda folder: SimpleNamespace(costs=costs))
+    assert next_map._screen_s(pipeline, lambda: left_s) == pytest.approx(seconds)
+
+
+def test_the_time_limit_of_a_stage_leaves_its_digest():
+    request = make_request(
+        DIGITS, dtype="auto", time_budget=150.0, input_shapes="image:1x1x8x8", threads=1
+    )
+    pipeline = StagePipeline(mock.Mock(use_cache=False), request)
+    pipeline.limit_time("screen", 5.0)
+    (planned, _), *_ = [plan for plan in pipeline.plan("screen") if plan[0].stage == "screen"]
+    assert planned.config.time_limit_s == 13.5
+    assert pipeline._limited("screen", planned.config).time_limit_s == 5.0
+    assert pipeline._limited("convert", request.convert) == request.convert

@@ -18,9 +18,11 @@ from tvmopt.device.target import TargetSpec
 from tvmopt.errors import ConfigError
 from tvmopt.evaluate.accuracy import Accuracy, AccuracyMeter
 from tvmopt.evaluate.dataset import Batch
+from tvmopt.evaluate.drop_interval import ERRORS_OF_INTERVAL
 from tvmopt.evaluate.input_rounding import InputRounding
 from tvmopt.frontend.reference import in_any_order
 from tvmopt.host import usable_cores
+from tvmopt.metrics.check import FIDELITIES
 from tvmopt.quantize import Quantizer, Ranges, Sensitivity, scheme_for
 from tvmopt.quantize.downstream import new_session
 from tvmopt.quantize.dtype_map import DtypeMap, whole_model_dtype
@@ -34,6 +36,9 @@ from tvmopt.stages.float_session import FloatModelCall
 from tvmopt.stages.kept_outputs import with_kept_outputs
 from tvmopt.stages.layer_dtypes import dtypes_of_map
 
+# A drop that is so many standard errors above the limit needs no more samples; at least so many
+# show it. They are looked at each time their number doubled, so that chance has few occasions.
+_ERRORS_ABOVE, _LEAST_SAMPLES = 4.0, 16
 _AHEAD = 2  # batches that are computed before they are compared, for each call at a time
 _MOST_CALLS = 8  # at a time; each call keeps activations of the whole network
 
@@ -62,7 +67,7 @@ class EmulatedAccuracy:
         data: Path | None,
         ranges: Ranges | None,
     ) -> None:
-        self._found, self._ranges = found, ranges
+        self._found, self._ranges, self._limit = found, ranges, config.max_accuracy_drop
         self._convert = ConvertConfig.from_dict(config.convert)
         target = TargetSpec.from_dict(self._convert.target)
         self._scheme = scheme_for(self._convert.quantization, target.arch())
@@ -84,7 +89,8 @@ class EmulatedAccuracy:
     def __call__(self, one: DtypeMap, time_limit_s: float) -> Accuracy | None:
         """Return the accuracy of a map; None where the metric fails on its outputs.
 
-        Later maps see no more samples than the first.
+        It is of fewer samples where these show that the map loses too much, or where time ended. In
+        the latter case later maps see no more samples.
 
         Args:
             one: The map.
@@ -99,16 +105,23 @@ class EmulatedAccuracy:
             class_scores=self._scores,
             is_expected=True,
         )
-        began = time.monotonic()
+        began, samples, look_at = time.monotonic(), 0, _LEAST_SAMPLES
+        may_refuse = meter.metric in FIDELITIES  # intervals of other metrics take seconds
         rounding = InputRounding(self._arrays if meter.takes_again else {})
         try:
             with ThreadPoolExecutor(self._calls) as pool:
                 for batch, got, want, again in self._computed(pool, session, rounding):
                     meter.add(got, want, batch.labels, batch.valid, batch.padding, again)
+                    samples += batch.valid
+                    if may_refuse and samples >= look_at:
+                        look_at *= 2
+                        if is_refused(meter.result(with_interval=True), self._limit):
+                            break
                     if 0 < time_limit_s < time.monotonic() - began:
                         break
             found = meter.result(with_interval=True)
-            self._dataset = dataset.take(range(found.samples))
+            if not is_refused(found, self._limit):
+                self._dataset = dataset.take(range(found.samples))
             return found
         except ConfigError:  # the float model has a number: outputs of this one are NaN or such
             return None
@@ -149,6 +162,14 @@ class EmulatedAccuracy:
                 model, with_biases(self._ranges, one.biases, by_name), self._scheme
             )
         return emulated(model, quantizer, by_name)
+
+
+def is_refused(measured: Accuracy, limit: float) -> bool:
+    """Return whether samples show that the drop of fidelity is above a limit, without a doubt."""
+    if not measured.fidelity or measured.interval is None or measured.samples < _LEAST_SAMPLES:
+        return False
+    error = (measured.drop - measured.interval[0]) / ERRORS_OF_INTERVAL
+    return measured.drop - _ERRORS_ABOVE * error > limit
 
 
 def _session(model: onnx.ModelProto) -> FloatModelCall:

@@ -20,7 +20,7 @@ from tvmopt.evaluate.drop_interval import ERRORS_OF_INTERVAL, interval_words
 from tvmopt.quantize.dtype_map import DtypeMap, number_after, numbered
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.calibrate import read_ranges
-from tvmopt.stages.emulated_accuracy import EmulatedAccuracy
+from tvmopt.stages.emulated_accuracy import EmulatedAccuracy, is_refused
 from tvmopt.stages.result import Progress, StageResult
 from tvmopt.stages.sensitivity import read_sensitivity
 
@@ -81,7 +81,7 @@ def screen(
         progress(len(measured), len(maps), f"map {number}")
         accuracy = emulate(maps[number], max(_LEAST_S, left_s) if limit_s else 0.0)
         seen = max((one.samples for one in measured.values() if one is not None), default=0)
-        if accuracy is not None and accuracy.samples < seen:
+        if accuracy is not None and accuracy.samples < seen and not is_refused(accuracy, limit):
             return None
         measured[number] = accuracy
         return _likely_drop(accuracy)

@@ -125,7 +125,8 @@ class StagePipeline:
         self.session, self.request = session, request
         self._done = {output.stage: output for output in known}
         self._more: dict[str, dict[Need, StageOutput]] = {}
-        self._tuning_s = self._most_tuning_s = 0.0
+        self._most_tuning_s = 0.0
+        self._limits_s: dict[str, float] = {}
         #: Whether the screen stage may take a faster map of dtypes than the request's.
         self.takes_faster_maps = True
         #: Builds that evaluation measures, too, by label.
@@ -150,9 +151,14 @@ class StagePipeline:
         """Let tuning begin from the database in ``folder`` of an earlier tune run."""
         self._more["tune"] = {Need("", "warm_start", folder=folder): tuned}
 
-    def limit_tuning(self, seconds: float) -> None:
-        """Let tuning take ``seconds`` in place of its share of the budget; its digest stays."""
-        self._tuning_s = seconds
+    def limit_time(self, stage: str, seconds: float) -> None:
+        """Let a stage take ``seconds`` in place of its share of the budget; its digest stays.
+
+        Args:
+            stage: Name of the stage: tune or screen.
+            seconds: Its time limit.
+        """
+        self._limits_s[stage] = seconds
 
     def bound_tuning(self, seconds: float) -> None:
         """Let tuning that has no time budget take ``seconds`` at most, as its digest says."""
@@ -181,7 +187,7 @@ class StagePipeline:
                 self.session,
                 dataclasses.replace(
                     planned,
-                    config=self._limited(planned.config),
+                    config=self._limited(step.stage, planned.config),
                     inputs={**planned.inputs, **files},
                 ),
                 own=own,
@@ -198,11 +204,14 @@ class StagePipeline:
             return dataclasses.replace(config, least=config.first)
         return config
 
-    def _limited(self, config: StageConfig) -> StageConfig:
-        """Return the configuration of a stage within the limit of tuning, where there is one."""
-        if not (isinstance(config, TuneConfig) and config.time_budget and self._tuning_s):
-            return config
-        return dataclasses.replace(config, time_budget=self._tuning_s)
+    def _limited(self, stage: str, config: StageConfig) -> StageConfig:
+        """Return the configuration of a stage within its limit, where both have one."""
+        seconds = self._limits_s.get(stage)
+        if seconds and isinstance(config, TuneConfig) and config.time_budget:
+            return dataclasses.replace(config, time_budget=seconds)
+        if seconds and isinstance(config, ScreenConfig) and config.time_limit_s:
+            return dataclasses.replace(config, time_limit_s=seconds)
+        return config
 
     def plan(
         self, *names: str, untuned: bool = False

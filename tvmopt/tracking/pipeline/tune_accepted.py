@@ -46,7 +46,7 @@ def with_tuning(
     seconds = left_s - again_s - _END_S
     if seconds < least_seconds(accepted.run("tune").metrics["tasks"]):
         return None
-    tuned.limit_tuning(seconds)
+    tuned.limit_time("tune", seconds)
     return tuned
 
 

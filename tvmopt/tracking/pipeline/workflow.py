@@ -132,13 +132,13 @@ def main(command: commands.MainCommand) -> MainResult:
         def left_s() -> float:
             return budget_s - (time.monotonic() - began) if budget_s else math.inf
 
-        pipeline = with_first_map(StagePipeline(pipeline.session, without_tuning(asked)))
+        pipeline = with_first_map(StagePipeline(pipeline.session, without_tuning(asked)), left_s)
         pipeline.run("build")
         if asked.is_measurable:
             compare_untuned(pipeline)
         judged = _judged(pipeline)
         while judged.refused is not None:
-            following = with_next_map(pipeline, judged.refused)
+            following = with_next_map(pipeline, judged.refused, left_s)
             if following is None:
                 break
             say(f"{'dtypes':<18} {judged.promoted.words}")
