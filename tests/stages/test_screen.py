@@ -185,7 +185,7 @@ def test_time_ends_after_a_map(screened, limit_s, holds, number):
     result, asked = screened(drops, dataclasses.replace(CONFIG, time_limit_s=limit_s))
     assert result.metrics["dtype_map"] == number
     limits = [seconds for _, seconds in asked]
-    assert limits[:1] == [0.4 * limit_s]
+    assert limits[:1] == [0.3 * limit_s]
     assert limits[1:] == [limit_s - n if limit_s else 0.0 for n in range(1, len(asked))]
     assert ("not measured, for time" in result.changed[-1]) == (holds == 9)
 

@@ -167,7 +167,7 @@ def test_without_maps_nothing_is_screened(conv_model, tmp_path):
 
 @pytest.mark.parametrize(
     ("left_s", "layers", "seconds"),
-    [(100.0, 50, 37.5), (80.0, 100, 12.0), (60.0, 100, 9.45), (-5.0, 20, 9.45)],
+    [(100.0, 50, 53.125), (80.0, 100, 17.0), (60.0, 100, 9.45), (-5.0, 20, 9.45)],
 )
 def test_the_screen_stage_has_time_that_conversion_does_not_need(
     monkeypatch, left_s, layers, seconds

@@ -29,7 +29,7 @@ SCREEN_FILE = "screen.csv"
 MAP_METRIC = "dtype_map"
 # Of the time limit: the first map, whose samples the others are measured on. Outputs of the float
 # model are known then.
-_SHARE_OF_FIRST = 0.4
+_SHARE_OF_FIRST = 0.3
 _LEAST_S = 0.1  # for a map, so that its limit is one
 
 

@@ -28,7 +28,7 @@ _KEPT = ("calibrate", "sensitivity")
 # (two Xeon cores with AMX beside seven commands alike), and 23 to 53 s (two Zen 4 cores).
 _TO_END_S, _TO_END_S_OF_LAYER = 15.0, 0.45
 # Of what is left of the time budget then. Faster maps are worth 10 to 30 %, tuning 0 to 7 %.
-_PART_OF_SPARE = 0.6
+_PART_OF_SPARE = 0.85
 # Of the stage's share of the budget, which it has at least.
 _LEAST_PART = 0.7
 
