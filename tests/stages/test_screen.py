@@ -148,7 +148,8 @@ def test_the_words_say_what_was_measured_and_what_is_taken(screened):
 @pytest.mark.parametrize(
     ("fidelity", "drops", "number", "likely"),
     [
-        ("R2", [0.0099, 0.0081, 0.0079], 2, True),  # a standard error is 0.002
+        ("R2", [0.0099, 0.0091, 0.0079], 2, True),  # a standard error is 0.002
+        ("R2", [0.0099, 0.0089, 0.0079], 1, True),  # half of one, for two thirds of the time
         ("", [0.0099, 0.0081, 0.0079], 0, True),  # rows that were counted
         ("R2", [0.02, 0.0099, 0.0098, 0.0097, 0.0096, 0.0095, 0.0094, 0.0093], 7, False),
     ],
@@ -170,6 +171,22 @@ def test_fidelity_keeps_a_standard_error_from_the_limit(
     result = screen(config, tmp_path / "m.onnx", tmp_path / "sensitive", tmp_path, print)
     assert result.metrics["dtype_map"] == number
     assert ("that is likely" in result.changed[-1]) == likely
+
+
+@pytest.mark.parametrize(
+    ("drop", "seconds", "number"),
+    [(0.009, 0.9, 0), (0.009, 0.91, 1), (0.0091, 0.5, 1), (None, 0.5, 1)],
+)
+def test_a_doubtful_map_is_taken_where_it_saves_a_tenth_of_the_time(drop, seconds, number):
+    """Map 1 takes a second; a standard error is 0.002."""
+
+    def measured(drop):
+        high = drop + 2 * 1.96e-3
+        return Accuracy("fidelity", 1 - drop, 1.0, None, 1.0, 0.0, 50, True, 0.0, high, "R2")
+
+    maps = {0: _map(seconds, 0.2, ("int8",)), 1: _map(1.0, 0.1, ("int8",))}
+    found = {0: None if drop is None else measured(drop), 1: measured(0.004)}
+    assert stage._worth_a_doubt(found, maps, 1, 0.01) == number
 
 
 @pytest.mark.parametrize(

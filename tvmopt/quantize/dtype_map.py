@@ -16,8 +16,8 @@ NUMBERED_MAPS = 10
 # loss is an error power, and where many classes are close, a changed class takes an amplitude, its
 # root: a quarter of the loss is then half of the drop.
 _LEAST_PART = 0.25
-# Part of the time of a map that meets the bar, at which one that is undecided is taken.
-_WORTH_A_DOUBT = 0.9
+#: Part of the time of a map that meets the bar, at which one that is undecided is taken.
+WORTH_A_DOUBT = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def fastest(maps: Sequence[DtypeMap]) -> DtypeMap:
     """
     shown = _least([m for m in maps if m.holds or m.is_assumed])
     undecided = [m for m in maps if m.is_undecided]
-    if not undecided or _least(undecided).predicted_s > _WORTH_A_DOUBT * shown.predicted_s:
+    if not undecided or _least(undecided).predicted_s > WORTH_A_DOUBT * shown.predicted_s:
         return shown
     return _least(undecided)
 

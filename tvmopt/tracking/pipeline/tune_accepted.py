@@ -13,7 +13,7 @@ from tvmopt.stages.tune import least_seconds
 from tvmopt.tracking.pipeline.request import Request
 from tvmopt.tracking.pipeline.steps import StagePipeline
 
-_END_S = 2.0  # of the command, after promotion
+_END_S = 6.0  # of the command, after promotion; and measurements in progress
 _OF_TWO = 1.5  # times what the evaluation of one build takes, with its registration
 # Stages whose output the tuned build shares.
 _SHARED = ("calibrate", "sensitivity", "screen", "convert")
