@@ -92,6 +92,35 @@ def test_a_drop_on_held_out_samples_counts_with_that_of_evaluation(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("heldout", "samples", "limit"),
+    [
+        (0.0107, 60, 0.01 * 90 / 107),
+        (0.0200, 60, 0.007),
+        (0.0107, 0, 0.01),  # refused by evaluation
+        (0.0080, 60, 0.01),  # refused for another reason
+    ],
+)
+def test_emulation_keeps_a_smaller_limit_where_held_out_samples_lose_more(
+    monkeypatch, heldout, samples, limit
+):
+    metrics = {"accuracy_drop": 0.009}
+    monkeypatch.setattr(StagePipeline, "run", lambda *_: SimpleNamespace(metrics=metrics))
+    pipeline = StagePipeline(None, SimpleNamespace(max_accuracy_drop=0.01))
+    refused = PromotionRefusedError("", drop=heldout, samples=samples)
+    assert next_map._screen_limit(pipeline, refused) == pytest.approx(limit)
+
+
+def test_the_screen_stage_has_the_limit_of_the_pipeline():
+    shapes = {"input_shapes": "image:1x1x8x8", "target": "host", "threads": 1}
+    request = make_request(DIGITS, dtype="auto", max_accuracy_drop=0.01, **shapes)
+    pipeline = StagePipeline(mock.Mock(use_cache=False), request)
+    for limit, found in ((None, 0.01), (0.008, 0.008)):
+        pipeline.screen_limit = limit
+        plans = {plan.stage: plan.config for plan, _ in pipeline.plan("screen")}
+        assert plans["screen"].max_accuracy_drop == found
+
+
+@pytest.mark.parametrize(
     ("drop", "number"),
     [(0.012, 1), (0.02, 1), (0.05, 2), (0.0, 1)],  # 0: refused for another reason
 )

@@ -24,6 +24,9 @@ from tvmopt.tracking.pipeline.steps import StagePipeline
 #: The step that chooses the map.
 SCREEN = "screen"
 _KEPT = ("calibrate", "sensitivity")
+# Of the limit, which emulation on the evaluation samples is to keep at least where held-out samples
+# lost more: by R2 a detector loses 1.2 times as much on some samples as on others.
+_LEAST_OF_LIMIT = 0.7
 # Of conversion, compilation, evaluation and promotion, which follow: 28 to 58 s of 24 to 102 layers
 # (two Xeon cores with AMX beside seven commands alike), and 23 to 53 s (two Zen 4 cores).
 _TO_END_S, _TO_END_S_OF_LAYER = 15.0, 0.45
@@ -74,6 +77,7 @@ def with_next_map(
         return None
     following = pipeline.changed(_KEPT, dtype_map=number)
     following.takes_faster_maps = False
+    following.screen_limit = _screen_limit(pipeline, refused)
     return _screened(following, left_s)
 
 
@@ -88,6 +92,15 @@ def _drop(pipeline: StagePipeline, refused: PromotionRefusedError) -> float:
     samples = evaluated["accuracy_samples"]
     lost = evaluated["accuracy_drop"] * samples + refused.drop * refused.samples
     return lost / (samples + refused.samples)
+
+
+def _screen_limit(pipeline: StagePipeline, refused: PromotionRefusedError) -> float:
+    """Return the most drop in emulation: less than the limit where held-out samples lose more."""
+    limit = pipeline.request.max_accuracy_drop
+    if not refused.samples:
+        return limit
+    part = pipeline.run("evaluate").metrics["accuracy_drop"] / refused.drop
+    return limit * min(1.0, max(_LEAST_OF_LIMIT, part))
 
 
 def _screened(pipeline: StagePipeline, left_s: Callable[[], float]) -> StagePipeline:

@@ -129,6 +129,8 @@ class StagePipeline:
         self._limits_s: dict[str, float] = {}
         #: Whether the screen stage may take a faster map of dtypes than the request's.
         self.takes_faster_maps = True
+        #: Most accuracy drop of the map that the screen stage takes; None for the request's.
+        self.screen_limit: float | None = None
         #: Builds that evaluation measures, too, by label.
         self.compared: dict[str, StageOutput] = {}
 
@@ -200,8 +202,10 @@ class StagePipeline:
         config = step.config(self.request)
         if isinstance(config, TuneConfig) and not config.time_budget:
             return dataclasses.replace(config, time_budget=self._most_tuning_s)
-        if isinstance(config, ScreenConfig) and not self.takes_faster_maps:
-            return dataclasses.replace(config, least=config.first)
+        if isinstance(config, ScreenConfig):
+            least = config.least if self.takes_faster_maps else config.first
+            limit = config.max_accuracy_drop if self.screen_limit is None else self.screen_limit
+            return dataclasses.replace(config, least=least, max_accuracy_drop=limit)
         return config
 
     def _limited(self, stage: str, config: StageConfig) -> StageConfig:
