@@ -8,8 +8,8 @@ lower the error on the others. Then the parameter ``quantizer`` says what correc
 - ``layerwise``: ranges are narrowed (:mod:`.narrow_ranges`) where that lowers the error of the
   outputs on held-back samples. Weights and biases are fitted to the float model, see
   :mod:`.layerwise`.
-- ``auto``: as ``layerwise``, kept where it lowers the error of the outputs on samples that the fit
-  did not see.
+- ``auto``: as ``layerwise``, kept where it lowers the typical error of the outputs on samples that
+  the fit did not see.
 """
 
 from __future__ import annotations
