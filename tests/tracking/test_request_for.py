@@ -86,12 +86,12 @@ def test_the_accuracy_of_a_trial_takes_a_share_of_the_budget(budget_s, seconds) 
     [
         # without a budget nothing is divided
         ({"dtype": "auto"}, (0.0, 120.0, 0.0, 0.0, 10.0)),
-        ({"dtype": "auto", "time_budget": 150.0}, (30.0, 30.0, 22.5, 9.0, 1.5)),
-        ({"dtype": "int8", "time_budget": 150.0}, (30.0, 30.0, 22.5, 9.0, 1.5)),
+        ({"dtype": "auto", "time_budget": 150.0}, (27.0, 27.0, 22.5, 9.0, 1.5)),
+        ({"dtype": "int8", "time_budget": 150.0}, (27.0, 27.0, 22.5, 9.0, 1.5)),
         # the user's own limits hold
         (
             {"dtype": "auto", "time_budget": 600.0, "calibration_time": 9.0},
-            (9.0, 120.0, 90.0, 36.0, 6.0),
+            (9.0, 108.0, 90.0, 36.0, 6.0),
         ),
         ({"dtype": "auto", "time_budget": 10.0}, (10.0, 15.0, 10.0, 2.0, 1.0)),
         # all of it is for tuning where nothing is quantised

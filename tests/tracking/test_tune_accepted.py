@@ -91,21 +91,21 @@ def test_tuning_comes_last_where_maps_may_be_refused(asked: dict[str, Any], firs
 def test_tuning_has_the_rest_of_the_budget(left_s: float, seconds: float | None) -> None:
     asked = _request(dtype="int8", time_budget=150.0)
     tuned = with_tuning(_accepted(asked, tasks=20), asked, left_s, 12.0)
-    # compilation 6 s, evaluation of two builds 18 s, start 6 s; 20 tasks of half a second
-    assert (tuned and tuned._tuning_s) == seconds
+    # compilation 6 s, evaluation of two builds 18 s, end 6 s; 20 tasks of half a second
+    assert (tuned and tuned._limits_s["tune"]) == seconds
     if tuned is not None:
         assert tuned.request.tune == asked.tune
         assert list(tuned.compared) == ["without_tuning", "untuned_tvm"]
         assert [output.stage for output in tuned.outputs] == ["calibrate", "convert"]
-        assert tuned._limited(asked.tune).time_budget == seconds
-        assert tuned._limited(asked.build) == asked.build
+        assert tuned._limited("tune", asked.tune).time_budget == seconds
+        assert tuned._limited("build", asked.build) == asked.build
 
 
 def test_without_a_budget_nothing_limits_tuning() -> None:
     asked = _request(dtype="int8")
     tuned = with_tuning(_accepted(asked, tasks=500), asked, float("inf"), 9.0)
     assert tuned is not None
-    assert tuned._limited(asked.tune) == asked.tune
+    assert tuned._limited("tune", asked.tune) == asked.tune
 
 
 def _request(**asked: Any) -> Request:
