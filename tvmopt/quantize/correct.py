@@ -94,8 +94,8 @@ class HeldBack:
     def typical_error(self, ranges: Ranges) -> float:
         """Return the geometric mean of what :meth:`error` is the mean of.
 
-        A symbol that changes in three of sixteen lines of text outweighs a mean in which all other
-        lines have half of the error.
+        In the mean, three of sixteen lines of text in which a symbol changes outweigh thirteen
+        whose error falls to a half.
         """
         return float(np.exp(np.log(np.maximum(self._errors(ranges), _LEAST_ERROR)).mean()))
 
