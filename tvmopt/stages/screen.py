@@ -30,7 +30,7 @@ MAP_METRIC = "dtype_map"
 # Of the time limit: the first map, whose samples the others are measured on. Outputs of the float
 # model are known then.
 _SHARE_OF_FIRST = 0.3
-_ERRORS_IN_DOUBT = 0.5
+_ERRORS_IN_DOUBT = 0.5  # standard errors with which the drop of a doubtful map counts
 _LEAST_S = 0.1  # for a map, so that its limit is one
 
 
@@ -47,8 +47,8 @@ def screen(
 
     The compiled model is judged on more samples, and the held-out ones are others. So a drop of
     fidelity counts with one standard error: the limit is then kept with a probability of 84 %.
-    A map that takes nine tenths of the time or less is taken with half of one (69 %). Where no map
-    but float32 keeps the limit so, the one with the least drop within the limit is taken.
+    Where a map saves a tenth of the time or more, half of one is enough (69 %). Where no map but
+    float32 keeps the limit so, the one with the least drop within the limit is taken.
 
     Where the first map keeps the accuracy, faster ones from ``config.least`` on are measured, else
     slower ones. The last map, float32, needs no measurement. Where time ends before a map keeps the
