@@ -29,10 +29,9 @@ ROOMS = [
     "versions", "process", "forked", "link", "device", "choices", "skip_layers", "plain_yaml",
     "metrics", "parameters", "digest", "row_order", "compare", "random_inputs", "scratch",
     "command_cache", "command_start", "nncf_import", "kernels", "runtime", "transform", "frontend",
-    "remote",
-    "measure", "config", "tune", "fast_tuning", "codegen", "build", "evaluate", "quantize",
-    "profile", "exporters", "stages", "api", "search", "tracking", "workflow", "doctor", "cli",
-    "__main__",
+    "remote", "measure", "config", "tune", "fast_tuning", "codegen", "build", "evaluate",
+    "quantize", "profile", "exporters", "stages", "api", "search", "tracking", "workflow", "doctor",
+    "cli", "__main__",
 ]  # fmt: skip
 _PACKED_FOLDERS = {"c", "examples", "native", "profile", "report"}
 PLACE = {room: place for place, room in enumerate(ROOMS)}

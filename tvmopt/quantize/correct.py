@@ -116,7 +116,7 @@ class HeldBack:
         return self._known[-1][1]
 
     def know_as(self, ranges: Ranges, measured: Ranges) -> None:
-        """Take the errors of ``measured`` for those of ``ranges``."""
+        """Give ``ranges`` the errors of ``measured``, from which they hardly differ."""
         self._known.append((ranges, self._errors(measured)))
 
 

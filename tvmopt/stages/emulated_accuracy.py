@@ -115,8 +115,9 @@ class EmulatedAccuracy:
                     samples += batch.valid
                     if may_refuse and samples >= look_at:
                         look_at *= 2
-                        if is_refused(meter.result(with_interval=True), self._limit):
-                            break
+                        found = meter.result(with_interval=True)
+                        if is_refused(found, self._limit):
+                            return found
                     if 0 < time_limit_s < time.monotonic() - began:
                         break
             found = meter.result(with_interval=True)
