@@ -25,11 +25,13 @@ from tvmopt.transform.plan import (
     write_plan,
 )
 from tvmopt.transform.prepack import prepack
+from tvmopt.transform.winograd import cpu_rule
 
 from .plan_net import WEIGHTS, inputs, residual_net, residual_net_numpy
 
 SPEC = resolve_target("host", 2)
 TARGET = SPEC.to_tvm()
+RULE = cpu_rule(TARGET)
 DIRECT, W2, W4 = (Implementation("", name) for name in ("direct", "winograd2", "winograd4"))
 BLOCKED = Implementation("NCHW16c")
 
@@ -59,7 +61,7 @@ def functions(mod: tvm.IRModule) -> set[int]:
 
 
 def test_the_ways_of_each_layer(net) -> None:
-    assert implementations(net) == {
+    assert implementations(net, RULE) == {
         0: [DIRECT, W2, W4, BLOCKED],
         1: [DIRECT, BLOCKED],
         2: [DIRECT, BLOCKED],
@@ -68,10 +70,10 @@ def test_the_ways_of_each_layer(net) -> None:
 
 
 def test_a_layout_that_was_asked_for_is_kept() -> None:
-    assert implementations(residual_net()) == {0: [DIRECT, W2, W4]}
+    assert implementations(residual_net(), RULE) == {0: [DIRECT, W2, W4]}
     mod = residual_net()
     free_layouts(mod, kept=[1, 2])
-    assert implementations(mod) == {0: [DIRECT, W2, W4, BLOCKED], 3: [DIRECT, BLOCKED]}
+    assert implementations(mod, RULE) == {0: [DIRECT, W2, W4, BLOCKED], 3: [DIRECT, BLOCKED]}
 
 
 WAYS = {
@@ -129,7 +131,7 @@ def test_an_unknown_algorithm_is_refused() -> None:
 
 
 def test_the_models_plan_is_what_lowering_does_by_itself(net) -> None:
-    plan = modelled_plan(net)
+    plan = modelled_plan(net, RULE)
     assert set(plan) == {anchor.index for anchor in anchors(net) if anchor.op == "nn.conv2d"}
     planned, alone = lower(net, TARGET, plan=plan), lower(net, TARGET)
     tvm.ir.assert_structural_equal(planned, alone)

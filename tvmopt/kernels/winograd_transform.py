@@ -15,6 +15,7 @@ def both_sides(
     dtype: str,
     name: str,
     attrs: Mapping[str, int] | None = None,
+    out_dtype: str = "",
 ) -> te.Tensor:
     """Return ``matrix @ tile @ matrix.T`` of every tile, columns first.
 
@@ -22,9 +23,10 @@ def both_sides(
         matrix: (a, b).
         shape: Extents of the tile indices.
         value: Element i, j of a tile of (b, b): ``value(i, j, *tile)``.
-        dtype: dtype of the elements.
+        dtype: dtype of the elements and of the arithmetic.
         name: Name of the result; the stage before it has the suffix ``_rows``.
         attrs: Annotations of the result's stage.
+        out_dtype: dtype of the result; ``dtype`` without.
 
     Returns:
         (a, a, *shape).
@@ -37,7 +39,9 @@ def both_sides(
     )
     return te.compute(
         (size, size, *shape),
-        lambda i, j, *at: _row(matrix, j, lambda k: rows[(i, k, *at)], dtype),
+        lambda i, j, *at: _row(matrix, j, lambda k: rows[(i, k, *at)], dtype).astype(
+            out_dtype or dtype
+        ),
         name=name,
         attrs=dict(attrs or {}),
     )

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm.target import Target
 
 from tvmopt.device.target import TargetSpec
 from tvmopt.spreadsheet import write_csv
 from tvmopt.stages.network_timing import measured_seconds
 from tvmopt.stages.result import Progress
-from tvmopt.transform.lower import lower
+from tvmopt.transform.lower import lower, winograd_rule
 from tvmopt.transform.plan import Implementation, implementations
 from tvmopt.tune.alternatives import MODELLED, Alternatives, Contender, find_alternatives
 from tvmopt.tune.base import TaskResult, TuneOptions, TuneResult, TuneStrategy
@@ -90,7 +91,7 @@ def tune_layers(
     """
     start, deadline = time.perf_counter(), Deadline(options.time_budget_s)
     llvm, arch = target.to_tvm(), target.arch()
-    time_is_short = _is_too_short_for_alternatives(options.time_budget_s, mod)
+    time_is_short = _is_too_short_for_alternatives(options.time_budget_s, mod, llvm)
     alternatives = None if time_is_short else find_alternatives(mod, llvm, arch)
     if alternatives is None:
         lowered = lower(mod, llvm)
@@ -132,7 +133,7 @@ def tune_layers(
     )  # fmt: skip
 
 
-def _is_too_short_for_alternatives(budget_s: float, mod: tvm.IRModule) -> bool:
+def _is_too_short_for_alternatives(budget_s: float, mod: tvm.IRModule, target: Target) -> bool:
     """Return whether a time limit is too short to measure the alternatives of all layers.
 
     A part of them would say little: a layout pays where neighbouring layers have it, too.
@@ -140,8 +141,9 @@ def _is_too_short_for_alternatives(budget_s: float, mod: tvm.IRModule) -> bool:
     Args:
         budget_s: Seconds; 0 means no limit.
         mod: A converted module.
+        target: Target to compile for.
     """
-    several = implementations(mod).values()
+    several = implementations(mod, winograd_rule(mod, target)).values()
     return 0 < budget_s < _S_AN_IMPLEMENTATION * sum(map(len, several))
 
 

@@ -12,7 +12,7 @@ from tvmopt.kernels.call_tir import called_function, is_call_tir
 from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.legalize import Legalize, legalize_map
-from tvmopt.transform.lower import check_lowered, lower_passes
+from tvmopt.transform.lower import check_lowered, lower_passes, winograd_rule
 from tvmopt.transform.plan import LAYER_ATTR, Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.simplify import simplify
 from tvmopt.transform.target_passes import passes_of
@@ -47,7 +47,7 @@ def lower_by_layer(mod: tvm.IRModule, target: tvm.target.Target, plan: Plan) -> 
     """
     fuse = [SplitProjections(), FuseAttention(passes_of(target).attention(target))]
     mod = tvm.transform.Sequential(fuse)(in_planned_layouts(simplify(mod), plan))
-    use_winograd = PlanWinograd(plan, mark=True)
+    use_winograd = PlanWinograd(plan, winograd_rule(mod, target), mark=True)
     marks = _Marks(a for a in anchors(mod) if not use_winograd.tile(a))
     passes = lower_passes(None, target, marks.legalize_map(), attention=False)
     cut = next(i for i, one in enumerate(passes) if one.info.name == "FuseTIR")

@@ -25,7 +25,7 @@ from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 from tvmopt.transform.packed_weight import matmul_packed
 from tvmopt.transform.powers import power_by_products
 from tvmopt.transform.wide_sums import wide_sums
-from tvmopt.transform.winograd import WinogradRule, takes_winograd
+from tvmopt.transform.winograd import WinogradRule
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -71,7 +71,7 @@ def or_winograd(winograd: WinogradRule | None, plain: Legalize) -> Legalize:
         return plain
 
     def run(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        m = winograd.tile(call) if takes_winograd(call) else 0
+        m = winograd.tile(call)
         return winograd.rewrite(builder, call, m, {}) if m else plain(builder, call)
 
     return run

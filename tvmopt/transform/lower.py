@@ -38,7 +38,7 @@ from tvmopt.transform.simplify import simplify, simplify_passes
 from tvmopt.transform.store_narrow import StoreNarrow
 from tvmopt.transform.target_passes import TargetPasses, passes_of
 from tvmopt.transform.wide_sums import WidenLongMeans
-from tvmopt.transform.winograd import CPU_RULE, WinogradRule
+from tvmopt.transform.winograd import WinogradRule
 
 
 def lower_passes(
@@ -135,15 +135,11 @@ def lower(
     """
     _refuse_int4(mod)
     special = passes_of(target)
-    rule = special.winograd_rule(target)
+    rule = winograd_rule(mod, target)
     is_gpu = target.kind.name == CudaArch.kind
     allow_tf32 = is_gpu and module_allows_tf32(mod)
-    if allow_tf32:
-        # Direct convolution on tensor cores is faster than Winograd's on CUDA cores, and Winograd's
-        # transformed tiles would lose more accuracy to TF32.
-        rule = None
     if plan:
-        mod = planned(mod, plan, winograd, rule)
+        mod = planned(mod, plan, rule, winograd)
     if plan or not winograd:
         rule = None
     legalize = special.legalize(target, rule, allow_tf32)
@@ -156,12 +152,21 @@ def lower(
     return lowered
 
 
+def winograd_rule(mod: tvm.IRModule, target: tvm.target.Target) -> WinogradRule | None:
+    """Return the Winograd rule of ``target`` for ``mod``; None for direct convolutions only."""
+    if target.kind.name == CudaArch.kind and module_allows_tf32(mod):
+        # Direct convolution on tensor cores is faster than Winograd's on CUDA cores, and Winograd's
+        # transformed tiles would lose more accuracy to TF32.
+        return None
+    return passes_of(target).winograd_rule(target)
+
+
 def planned(
-    mod: tvm.IRModule, plan: Plan, winograd: bool = True, rule: WinogradRule | None = None
+    mod: tvm.IRModule, plan: Plan, rule: WinogradRule | None, winograd: bool = True
 ) -> tvm.IRModule:
     """Return ``mod`` with the layouts and algorithms of ``plan`` applied to its layers."""
     mod = in_planned_layouts(simplify(mod), plan)
-    use_winograd = PlanWinograd(plan, modelled=winograd, rule=rule or CPU_RULE)
+    use_winograd = PlanWinograd(plan, rule, modelled=winograd)
     return tvm.transform.Sequential([use_winograd])(mod)
 
 

@@ -24,7 +24,7 @@ from tvmopt.transform.anchors import Anchor, anchors
 from tvmopt.transform.bound_calls import BoundCallMutator
 from tvmopt.transform.layout import convert_layout_with_report
 from tvmopt.transform.layout.layouts import cannot, parse_layouts
-from tvmopt.transform.winograd import CPU_RULE, WinogradRule, takes_winograd
+from tvmopt.transform.winograd import WinogradRule
 
 # Attribute of ``main``: layers without a requested layout, which a tuner may choose.
 _FREE_ATTR = "tvmopt.free_layouts"
@@ -85,7 +85,9 @@ def free_layouts(mod: tvm.IRModule, kept: Collection[int] = ()) -> None:
     mod["main"] = mod["main"].with_attr(_FREE_ATTR, free)
 
 
-def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
+def implementations(
+    mod: tvm.IRModule, rule: WinogradRule | None
+) -> dict[int, list[Implementation]]:
     """Return the implementations of each convolution of ``mod``, the module's layout first.
 
     Other layouts appear only where the user requested none. Layers with a single implementation are
@@ -93,14 +95,17 @@ def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
 
     Args:
         mod: A converted module.
+        rule: Winograd rule of the target; None without Winograd.
     """
+    names = {tile: name for name, tile in WINOGRAD.items()}
     free = {int(layer) for layer in (mod["main"].attrs or {}).get(_FREE_ATTR, [])}
     found: dict[int, list[Implementation]] = {}
     for anchor in anchors(mod):
         if anchor.op != "nn.conv2d":
             continue
         several = found.setdefault(anchor.index, [])
-        algorithms = [DIRECT, *(WINOGRAD if takes_winograd(anchor.call) else ())]
+        sizes = rule.sizes_of(anchor.call) if rule else ()
+        algorithms = [DIRECT, *(names[size] for size in sizes)]
         own = [Implementation("", algorithm) for algorithm in algorithms]
         others = _layouts(anchor) if anchor.index in free else ()
         for implementation in (*own, *(Implementation(layout) for layout in others)):
@@ -109,10 +114,15 @@ def implementations(mod: tvm.IRModule) -> dict[int, list[Implementation]]:
     return {layer: several for layer, several in found.items() if len(several) > 1}
 
 
-def modelled_plan(mod: tvm.IRModule) -> dict[int, Implementation]:
-    """Return the algorithms that :func:`~tvmopt.transform.lower.lower` selects by cost model."""
+def modelled_plan(mod: tvm.IRModule, rule: WinogradRule | None) -> dict[int, Implementation]:
+    """Return the algorithms that :func:`~tvmopt.transform.lower.lower` selects by cost model.
+
+    Args:
+        mod: A converted module.
+        rule: Winograd rule of the target; None without Winograd.
+    """
     names = {tile: name for name, tile in WINOGRAD.items()}
-    own = PlanWinograd({})
+    own = PlanWinograd({}, rule)
     return {
         anchor.index: Implementation("", names.get(own.tile(anchor), DIRECT))
         for anchor in anchors(mod)
@@ -156,18 +166,18 @@ class PlanWinograd:
 
     Args:
         plan: The plan.
+        rule: Cost model and rewrite of the target; None for direct convolutions only.
         modelled: Whether the cost model decides about layers without a planned algorithm.
         mark: Whether to store the layer index on its TensorIR function, as ``LAYER_ATTR``.
-        rule: Cost model and rewrite of the target.
     """
 
     def __init__(
         self,
         plan: Plan,
-        modelled: bool = True,
+        rule: WinogradRule | None,
         *,
+        modelled: bool = True,
         mark: bool = False,
-        rule: WinogradRule = CPU_RULE,
     ) -> None:
         self._plan, self._modelled, self._mark, self._rule = plan, modelled, mark, rule
 
@@ -178,6 +188,8 @@ class PlanWinograd:
             for anchor in anchors(mod)
             if (m := self.tile(anchor))
         }
+        if self._rule is None or not tiles:
+            return mod
         rewrite = _UseWinograd(mod, tiles, self._rule)
         main = mod.get_global_var("main")
         rewrite.builder_.update_func(main, rewrite.visit_expr(mod["main"]))
@@ -185,11 +197,12 @@ class PlanWinograd:
 
     def tile(self, anchor: Anchor) -> int:
         """Return the Winograd output tile size of a layer; 0 for direct convolution."""
-        if anchor.op != "nn.conv2d" or not takes_winograd(anchor.call):
+        if anchor.op != "nn.conv2d" or self._rule is None:
             return 0
         algorithm = self._plan.get(anchor.index, Implementation()).algorithm
         if algorithm:
-            return WINOGRAD.get(algorithm, 0)
+            tile = WINOGRAD.get(algorithm, 0)
+            return tile if tile in self._rule.sizes_of(anchor.call) else 0
         return self._rule.tile(anchor.call) if self._modelled else 0
 
 

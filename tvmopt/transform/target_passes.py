@@ -34,7 +34,7 @@ from tvmopt.transform.recompute_indices import RecomputeIndices
 from tvmopt.transform.rms_norm import FuseRmsNorm
 from tvmopt.transform.split_concat import SplitConcat
 from tvmopt.transform.wide_pools import wide_pools
-from tvmopt.transform.winograd import CPU_RULE, WinogradRule
+from tvmopt.transform.winograd import WinogradRule, cpu_rule
 from tvmopt.transform.winograd_gpu import gpu_rule
 
 _Passes: TypeAlias = "list[tvm.transform.Pass]"
@@ -121,7 +121,7 @@ _CPU = TargetPasses(
     before_fusion=list,
     merge=lambda target: [],
     last=lambda: [ViewsBesideAttention()],
-    winograd_rule=lambda target: CPU_RULE,
+    winograd_rule=cpu_rule,
     attention=attention_on_cpu,
     legalize=_cpu_legalize,
 )

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
+from tvm.target import Target
 
+from tvmopt.kernels.cpu.intrinsics import multipliable, tiled
 from tvmopt.kernels.winograd_matrices import MATRICES, WINOGRAD_ATTR
 from tvmopt.kernels.winograd_transform import both_sides
 
@@ -25,11 +27,16 @@ from tvmopt.kernels.winograd_transform import both_sides
 # to the best of 36 configurations of each algorithm for 14 convolutions, 7 x 7 x 512 to
 # 112 x 112 x 16, on two cores with 512-bit vectors; most ratios agree within 10 %. In isolation,
 # with weights in L3, one weight costs 14. In ResNet-18, with weights in memory, the 7 x 7 layers
-# take 1 ms of 10 longer with Winograd than direct.
-_WEIGHT, _TRANSFORM = 20.0, {2: 120.0, 4: 430.0}
+# take 1 ms of 10 longer with Winograd than direct. In bfloat16, a dot product does twice the
+# multiply-adds, on weights of half the size, and the transforms are in float32. Its larger tiles
+# would add too large rounding errors.
+_WEIGHT = 20.0
+_TRANSFORM = {"float32": {2: 120.0, 4: 430.0}, "bfloat16": {2: 240.0}}
 # Cost ratio against direct convolution from which the exact direct algorithm is kept, and cost
 # ratio from which the smaller tile is kept, which has smaller weights and smaller rounding errors.
 _WORTHWHILE, _NEARLY = 0.9, 0.9
+# dtype of the transforms and accumulators.
+_ACCUMULATOR = "float32"
 # Channels of one vector; kernels also have half vectors.
 _LANES = 16
 #: OpPatternKind of operators with whose results elementwise operators are fused.
@@ -41,45 +48,59 @@ class WinogradRule:
     """Winograd selection and rewrite for one kind of target.
 
     Attributes:
-        tile: Returns the cost model's tile size for a convolution that :func:`takes_winograd`
-            accepts; 0 for direct convolution.
+        sizes: Possible tile sizes by dtype of the operands.
+        modelled: Returns the cost model's tile size for a convolution that has possible tile
+            sizes; 0 for direct convolution.
         rewrite: Emits such a convolution with a given tile size; the marks become attributes of
             its TensorIR function.
     """
 
-    tile: Callable[[relax.Call], int]
+    sizes: Mapping[str, tuple[int, ...]]
+    modelled: Callable[[relax.Call], int]
     rewrite: Callable[[relax.BlockBuilder, relax.Call, int, Mapping[str, int]], relax.Call]
 
+    def sizes_of(self, call: relax.Call) -> tuple[int, ...]:
+        """Return the possible tile sizes of a convolution: none where Winograd does not apply."""
+        return self.sizes.get(str(call.args[0].ty.dtype), ()) if takes_winograd(call) else ()
 
-def choose_tile(positions: tuple[int, int, int], channels: int, outputs: int) -> int:
+    def tile(self, call: relax.Call) -> int:
+        """Return the cost model's tile size for a convolution; 0 for direct convolution."""
+        return self.modelled(call) if self.sizes_of(call) else 0
+
+
+def choose_tile(
+    positions: tuple[int, int, int], channels: int, outputs: int, dtype: str = "float32"
+) -> int:
     """Return the best tile size of a 3 x 3 convolution with stride 1; 0 for direct convolution.
 
     Args:
         positions: Batch, height and width of the output.
         channels: Input channels.
         outputs: Output channels.
+        dtype: dtype of the operands.
     """
     # Partially filled vectors multiply the number of instructions by this factor.
     narrow = [_LANES // math.gcd(extent, _LANES) for extent in (channels, outputs)]
-    if max(narrow) > 2:
+    # Dot products have whole vectors only.
+    if max(narrow) > 2 or (dtype != "float32" and narrow[1] > 1):
         return 0
     batch, height, width = positions
     per_position = channels * outputs
     direct = 9 * per_position * (batch * height * width + _WEIGHT)
     costs = {}
-    for m, transform in _TRANSFORM.items():
+    for m, transform in _TRANSFORM[dtype].items():
         tiles = batch * math.ceil(height / m) * math.ceil(width / m)
         multiply = (m + 2) ** 2 * per_position * (tiles * narrow[1] + _WEIGHT)
         both = channels * narrow[0] + outputs * narrow[1]
         costs[m] = (multiply + tiles * both * transform) / direct
-    best = 2 if costs[2] * _NEARLY <= costs[4] else 4
+    best = 2 if costs[2] * _NEARLY <= costs.get(4, math.inf) else 4
     return best if costs[best] < _WORTHWHILE else 0
 
 
 def takes_winograd(call: relax.Call) -> bool:
-    """Return whether Winograd applies: 3 x 3, stride 1, NHWC, float32, no groups.
+    """Return whether Winograd applies: 3 x 3, stride 1, NHWC, float32 result, no groups.
 
-    The weight must be constant, and all shapes static.
+    The weight must be constant and of the dtype of the data, and all shapes static.
     """
     attrs = call.attrs
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
@@ -91,13 +112,15 @@ def takes_winograd(call: relax.Call) -> bool:
     steps = {int(s) for s in (*attrs.strides, *attrs.dilation)}
     kh, kw = (int(e) for e in list(types[1].shape)[:2])
     plain = int(attrs.groups) == 1 and steps == {1} and (kh, kw) == (3, 3)
-    return plain and {str(ty.dtype) for ty in types} == {"float32"}
+    data, kernel, result = (str(ty.dtype) for ty in types)
+    return plain and data == kernel and result == _ACCUMULATOR
 
 
 def modelled_tile(call: relax.Call) -> int:
     """Return :func:`choose_tile` for a convolution that :func:`takes_winograd` accepts."""
     batch, height, width, outputs = (int(e) for e in call.ty.shape)
-    return choose_tile((batch, height, width), int(call.args[1].ty.shape[2]), outputs)
+    channels, dtype = int(call.args[1].ty.shape[2]), str(call.args[0].ty.dtype)
+    return choose_tile((batch, height, width), channels, outputs, dtype)
 
 
 def winograd_weight(weight: np.ndarray, m: int) -> np.ndarray:
@@ -146,13 +169,26 @@ def as_winograd(
 ) -> relax.Call:
     """Return a convolution that :func:`takes_winograd` accepts as Winograd in tiles of ``m``."""
     data, weight = conv.args
-    transformed = relax.const(winograd_weight(weight.value.numpy(), m))
+    transformed = winograd_weight(weight.value.numpy(), m)
+    transformed = relax.const(transformed, str(weight.ty.dtype))
     top, left, bottom, right = (int(p) for p in conv.attrs.padding)
     return call_winograd(builder, data, transformed, m, (top, left, bottom, right), marks)
 
 
-#: Winograd rule of CPUs.
-CPU_RULE = WinogradRule(modelled_tile, as_winograd)
+def cpu_rule(target: Target) -> WinogradRule:
+    """Return the Winograd rule of a CPU.
+
+    Operands may be bfloat16 where a dot product of vectors multiplies them. Tiles of a matrix unit
+    do so much faster that the transforms would take most of the time.
+    """
+    narrow = ("bfloat16", "bfloat16")
+    has_dots = narrow in multipliable(target) - tiled(target)
+    sizes = {dtype: tuple(costs) for dtype, costs in _TRANSFORM.items()}
+    return WinogradRule(
+        {dtype: each for dtype, each in sizes.items() if dtype == "float32" or has_dots},
+        modelled_tile,
+        as_winograd,
+    )
 
 
 def conv2d_winograd(
@@ -160,14 +196,17 @@ def conv2d_winograd(
 ) -> te.Tensor:
     """3 x 3 convolution with stride 1 in tiles of m x m outputs.
 
+    The transforms and the GEMM accumulate in float32; the transformed data have the dtype of the
+    data.
+
     Args:
-        data: (n, h, w, channels).
+        data: (n, h, w, channels), float32 or bfloat16.
         weight: Result of :func:`winograd_weight`.
         m: Tile size.
         padding: Top, left, bottom, right.
 
     Returns:
-        (n, h + top + bottom - 2, w + left + right - 2, outputs).
+        (n, h + top + bottom - 2, w + left + right - 2, outputs), float32.
     """
     matrices, side = MATRICES[m], m + 2
     batch, h, w, channels = (int(e) for e in data.shape)
@@ -180,15 +219,18 @@ def conv2d_winograd(
     transformed = both_sides(
         matrices.bt,
         (*grid, channels),
-        lambda i, j, b, y, x, c: padded[b, y * m + i, x * m + j, c],
-        dtype,
+        lambda i, j, b, y, x, c: padded[b, y * m + i, x * m + j, c].astype(_ACCUMULATOR),
+        _ACCUMULATOR,
         "winograd_data",
+        out_dtype=dtype,
     )
     rc = te.reduce_axis((0, channels), "rc")
     product = te.compute(
         (side, side, *grid, outputs),
         lambda i, j, b, y, x, o: te.sum(
-            transformed[i, j, b, y, x, rc] * weight[i, j, rc, o], axis=[rc]
+            transformed[i, j, b, y, x, rc].astype(_ACCUMULATOR)
+            * weight[i, j, rc, o].astype(_ACCUMULATOR),
+            axis=[rc],
         ),
         name="winograd_product",
         attrs={WINOGRAD_ATTR: m},
@@ -197,7 +239,7 @@ def conv2d_winograd(
         matrices.at,
         (*grid, outputs),
         lambda i, j, *at: product[(i, j, *at)],
-        dtype,
+        _ACCUMULATOR,
         "winograd_out",
     )
     return te.compute(

@@ -24,6 +24,7 @@ from tvm import relax
 
 from tvmopt.device.cuda import CudaArch
 from tvmopt.kernels.cuda.winograd.stages import winograd_data, winograd_out, winograd_product
+from tvmopt.kernels.winograd_matrices import MATRICES
 from tvmopt.transform.winograd import (
     OUT_ELEMENTWISE_FUSABLE,
     WinogradRule,
@@ -37,7 +38,8 @@ _OPAQUE = 8
 
 def gpu_rule(arch: CudaArch) -> WinogradRule:
     """Return the Winograd rule of ``arch``."""
-    return WinogradRule(functools.partial(modelled_gpu_tile, arch=arch), as_gpu_winograd)
+    modelled = functools.partial(modelled_gpu_tile, arch=arch)
+    return WinogradRule({"float32": tuple(MATRICES)}, modelled, as_gpu_winograd)
 
 
 def modelled_gpu_tile(conv: relax.Call, arch: CudaArch) -> int:

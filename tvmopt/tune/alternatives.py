@@ -29,7 +29,7 @@ from tvmopt.transform.layer_graph import (
     layer_links,
 )
 from tvmopt.transform.layout.form import LayoutForm
-from tvmopt.transform.lower import lower
+from tvmopt.transform.lower import lower, winograd_rule
 from tvmopt.transform.plan import Implementation, implementations, modelled_plan
 from tvmopt.tune.assignment import minimise, total_cost
 from tvmopt.tune.database import workload_hash
@@ -159,7 +159,8 @@ def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives
         target: Target to compile for.
         arch: The CPU.
     """
-    found = implementations(mod)
+    rule = winograd_rule(mod, target)
+    found = implementations(mod, rule)
     if not found:
         return None
     functions: dict[tuple[int, Implementation], IRModule] = {}
@@ -184,9 +185,8 @@ def find_alternatives(mod: IRModule, target: Target, arch: Arch) -> Alternatives
             tasks[one.workload] = dataclasses.replace(task, effort=_OTHER_IMPLEMENTATIONS)
     links, forms, changes = _changes(mod, kept, target, tasks)
     ordered = sorted(tasks.values(), key=lambda task: (-task.weight * task.flops, task.name))
-    return Alternatives(
-        tuple(ranked), tuple(ordered), own_bytes, links, forms, changes, modelled_plan(mod)
-    )
+    modelled = modelled_plan(mod, rule)
+    return Alternatives(tuple(ranked), tuple(ordered), own_bytes, links, forms, changes, modelled)
 
 
 def _functions_of(mod: IRModule, layer_of: Mapping[str, int]) -> dict[int, IRModule]:

@@ -87,7 +87,7 @@ class Problem:
 
     def lowered(self, end: End | None = None) -> tvm.IRModule:
         """Lower the module with a cost model that chooses ``m``."""
-        rule = WinogradRule(lambda call: self.m, as_gpu_winograd)
+        rule = WinogradRule({"float32": (self.m,)}, lambda call: self.m, as_gpu_winograd)
         with H200.to_tvm(), tvm.transform.PassContext(opt_level=3):
             return tvm.transform.Sequential(lower_passes(rule, H200.to_tvm()))(self.module(end))
 

@@ -166,12 +166,16 @@ def schedule_nest(
     init = sch.decompose_reduction(anchor, reduction[0])
     unroll_and_vectorize(sch, sch.get_loops(init)[-len(tile) :])
     if dot:
-        loop = tile[-1]
-        if not isinstance(sch.get(dot.k_group).body.predicate, tirx.IntImm):
-            # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
-            sch.blockize(loop)
-            loop = sch.get_loops(anchor)[0]
-        sch.tensorize(loop, dot.intrinsic.register())
+        tensorize(sch, anchor, tile[-1], dot)
+
+
+def tensorize(sch: s_tir.Schedule, anchor: SBlockRV, lanes: LoopRV, dot: Dot) -> None:
+    """Replace the loop over lanes, and the K group in it, by the instruction ``dot``."""
+    if not isinstance(sch.get(dot.k_group).body.predicate, tirx.IntImm):
+        # A block around keeps the bounds check of a partial tile: an intrinsic must have none.
+        sch.blockize(lanes)
+        lanes = sch.get_loops(anchor)[0]
+    sch.tensorize(lanes, dot.intrinsic.register())
 
 
 def place_producers(

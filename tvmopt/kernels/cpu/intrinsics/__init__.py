@@ -12,6 +12,7 @@ from tvmopt.kernels.cpu.intrinsics.choose import (
     find_dot,
     find_tile,
     multipliable,
+    tiled,
 )
 from tvmopt.kernels.cpu.intrinsics.tile import TileIntrinsic, largest_step
 from tvmopt.kernels.cpu.intrinsics.used import instructions_used
@@ -27,5 +28,6 @@ __all__ = [
     "instructions_used",
     "largest_step",
     "multipliable",
+    "tiled",
     "with_tile_configuration",
 ]

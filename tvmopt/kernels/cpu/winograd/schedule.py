@@ -14,9 +14,17 @@ from tvm import s_tir, tirx
 from tvm.ir import IRModule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvmopt.device.cpu import CpuArch
 from tvmopt.kernels.analysis import BlockFacts, block_facts, leaf_blocks
-from tvmopt.kernels.cpu.common.nest import PREPROC, is_constant, unroll_and_vectorize
+from tvmopt.kernels.cpu.common.nest import (
+    PREPROC,
+    Dot,
+    is_constant,
+    tensorize,
+    unroll_and_vectorize,
+)
 from tvmopt.kernels.cpu.common.stage import inline_injective, split_vector
+from tvmopt.kernels.cpu.intrinsics import DotIntrinsic, find_dot
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
 from tvmopt.kernels.cpu.winograd.config import WinogradConfig
 from tvmopt.kernels.winograd_matrices import WINOGRAD_ATTR
@@ -75,6 +83,15 @@ class WinogradForm:
             self.facts.axes[4].extent,
             self.facts.axes[5].extent,
         )
+
+    def dot(self, arch: CpuArch) -> DotIntrinsic | None:
+        """Return the dot-product instruction of ``arch`` for the GEMM; None for vector FMAs."""
+        data, weight = (str(read.buffer.dtype) for read in self.facts.reads)
+        dot = find_dot(arch, data, weight)
+        if dot is None or self.extents[2] % dot.lanes or self.channels % dot.depth:
+            return None
+        # The instruction needs a packed weight. TVM treats a loop of extent 1 as no reduction.
+        return dot if self.constant and self.channels > dot.depth else None
 
     @property
     def channels(self) -> int:
@@ -140,15 +157,18 @@ def emit(func: tirx.PrimFunc, hint: WinogradConfig) -> s_tir.Schedule | Refusal:
         )
     sch = form.sch
     vector = channel_vector(form.extents[2], hint.arch.lanes(form.facts.dtype))
-    _pack(sch, form.gemm, hint.register_tile[-1], hint.packing)
+    dot = form.dot(hint.arch)
+    _pack(sch, form.gemm, hint.register_tile[-1], dot.depth if dot else 1, hint.packing)
     blocks = _schedule_out(form, hint, vector)
-    reduction = _schedule_gemm(form, hint, vector, blocks)
+    gemm = _schedule_gemm(form, hint, vector, dot, blocks)
     _schedule_data(form, hint, blocks)
     if hint.parallel_loops:
         sch.parallel(sch.fuse(*blocks))
     # Last, because TVM cannot prove a loop parallel after decompose_reduction of its reduction.
-    init = sch.decompose_reduction(form.gemm, reduction)
+    init = sch.decompose_reduction(form.gemm, gemm.reduction)
     unroll_and_vectorize(sch, sch.get_loops(init)[-4:])
+    if gemm.dot:
+        tensorize(sch, form.gemm, gemm.lanes, gemm.dot)
     return sch
 
 
@@ -166,6 +186,7 @@ def _fits(form: WinogradForm, hint: WinogradConfig) -> bool:
         and hint.register_tile[2] % vector == 0
         and math.prod(hint.register_tile) <= _MOST_UNROLLED * vector
         and hint.packing != "runtime"
+        and (hint.packing == "prepacked" or form.dot(hint.arch) is None)
     )
 
 
@@ -177,13 +198,17 @@ def channel_vector(channels: int, lanes: int) -> int:
     return math.gcd(channels, lanes)
 
 
-def _pack(sch: s_tir.Schedule, gemm: SBlockRV, width: int, pack: str) -> None:
-    """Prepack the weight: (point y, point x, output tile, input channel, channel in the tile)."""
+def _pack(sch: s_tir.Schedule, gemm: SBlockRV, width: int, depth: int, pack: str) -> None:
+    """Prepack the weight: (point y, point x, output tile, input channel, channel in the tile).
+
+    For a dot-product instruction of ``depth`` multiply-adds, so many input channels are innermost.
+    """
     if pack == "none":
         return
 
     def order(i: tirx.Var, j: tirx.Var, c: tirx.Var, o: tirx.Var) -> list[tirx.Expr]:
-        return [i, j, o // width, c, o % width]
+        group = [c % depth] if depth > 1 else []
+        return [i, j, o // width, c // depth, o % width, *group]
 
     copy = sch.cache_read(gemm, 1, "global")
     sch.transform_layout(gemm, ("read", 1), tirx.IndexMap.from_func(order, ndim=4))
@@ -215,27 +240,43 @@ def _schedule_out(form: WinogradForm, hint: WinogradConfig, vector: int) -> list
     return blocks
 
 
-def _schedule_gemm(
-    form: WinogradForm, hint: WinogradConfig, vector: int, blocks: list[LoopRV]
-) -> LoopRV:
-    """Schedule the GEMM of one L2 block with a register tile of accumulators.
+@dataclasses.dataclass(frozen=True)
+class _GemmLoops:
+    """Loops of the scheduled GEMM.
 
-    Returns:
-        The reduction loop.
+    Attributes:
+        reduction: The loop over input channels, or groups of them.
+        lanes: The loop over the lanes of a vector.
+        dot: The dot-product instruction; None for vector FMAs.
     """
+
+    reduction: LoopRV
+    lanes: LoopRV
+    dot: Dot | None
+
+
+def _schedule_gemm(
+    form: WinogradForm,
+    hint: WinogradConfig,
+    vector: int,
+    dot: DotIntrinsic | None,
+    blocks: list[LoopRV],
+) -> _GemmLoops:
+    """Schedule the GEMM of one L2 block with a register tile of accumulators."""
     sch, gemm = form.sch, form.gemm
     sch.compute_at(gemm, blocks[-1], preserve_unit_loops=True)
     row, column, batch, y, x, o, channel = sch.get_loops(gemm)[len(blocks) :]
     y, y_in = sch.split(y, [None, hint.register_tile[0]])
     x, x_in = sch.split(x, [None, hint.register_tile[1]])
     o, vectors, o_in = sch.split(o, [None, hint.register_tile[2] // vector, vector])
-    sch.reorder(row, column, batch, o, y, x, channel, y_in, x_in, vectors, o_in)
+    channel, *group = sch.split(channel, [None, dot.depth]) if dot else [channel]
+    sch.reorder(row, column, batch, o, y, x, channel, y_in, x_in, vectors, o_in, *group)
     store = sch.cache_write(gemm, 0, "local")
     sch.reverse_compute_at(store, x, preserve_unit_loops=True)
     unroll_and_vectorize(sch, sch.get_loops(store)[len(blocks) + 6 :])
-    unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in])
+    unroll_and_vectorize(sch, [y_in, x_in, vectors, o_in], vectorize=dot is None)
     annotate_prefetch(sch, channel, hint.prefetch_bytes, hint.arch)
-    return channel
+    return _GemmLoops(channel, o_in, Dot(dot, *group) if dot else None)
 
 
 def _schedule_data(form: WinogradForm, hint: WinogradConfig, blocks: list[LoopRV]) -> None:

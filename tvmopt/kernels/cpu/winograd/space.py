@@ -107,7 +107,10 @@ class WinogradModel:
         self._form, self._arch = form, arch
         self._lanes = arch.lanes(form.facts.dtype)
         self._vector = channel_vector(form.extents[2], self._lanes)
-        self._itemsize = form.facts.write.buffer.dtype.itemsize
+        self._itemsize = form.facts.reads[0].buffer.dtype.itemsize
+        self._out_itemsize = form.facts.write.buffer.dtype.itemsize
+        dot = form.dot(arch)
+        self._steps = form.channels // (dot.depth if dot else 1)
         self._points = (form.m + 2) ** 2
 
     def rank(self, hint: WinogradConfig) -> Ranked[WinogradConfig]:
@@ -121,7 +124,7 @@ class WinogradModel:
         busy = imbalance(blocks, cores)
         # Bytes of one L2 block: transformed data, GEMM output, weight.
         data = points * y * x * form.channels * size
-        gemm_output = points * y * x * o * size
+        gemm_output = points * y * x * o * self._out_itemsize
         weights = points * form.channels * o * size
         gemm, between = self._gemm(hint, blocks, data, gemm_output, busy)
         reads = self._weights(hint, blocks / cores, data + gemm_output, weights)
@@ -156,7 +159,7 @@ class WinogradModel:
         tile = TileNumbers(
             rows=by * bx,
             vectors=width // self._vector,
-            depth=form.channels,
+            depth=self._steps,
             tiles=blocks * self._points * passes * (o // width),
             weight_block=slab,
             weight_reuse=between,
@@ -164,12 +167,12 @@ class WinogradModel:
             spills=0,
             data_block=by * bx * form.channels * size,
             data_reuse=between if hint.producer_depth else data / max(1, arch.cores),
-            out_bytes=by * bx * width * size,
-            out_run=width * size,
+            out_bytes=by * bx * width * self._out_itemsize,
+            out_run=width * self._out_itemsize,
             out_total=gemm_output * arch.cores,
             imbalance=busy,
             parallel=hint.parallel_loops > 0,
-            inner=form.channels,
+            inner=self._steps,
             guarded=y % by != 0 or x % bx != 0,
         )
         # The first read of the weight per L2 block is in _weights.
