@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -12,10 +15,13 @@ from tvm import relax, s_tir, tirx
 
 from tests.kernels.cpu.drawn_products import conv2d_numpy
 from tvmopt.device.target import resolve_target
+from tvmopt.kernels.cpu.intrinsics import instructions_used
 from tvmopt.kernels.module_schedules import schedule_module
 from tvmopt.kernels.winograd_matrices import MATRICES, WINOGRAD_ATTR
+from tvmopt.transform.anchors import anchors
 from tvmopt.transform.lower import lower
-from tvmopt.transform.winograd import choose_tile, winograd_weight
+from tvmopt.transform.plan import Implementation, PlanWinograd
+from tvmopt.transform.winograd import choose_tile, cpu_rule, winograd_weight
 
 SPEC = resolve_target("host", 2)
 RNG = np.random.default_rng(0)
@@ -148,3 +154,65 @@ def test_the_epilogue_is_fused() -> None:
 )
 def test_the_tile_fits_the_convolution(positions, channels, outputs, m) -> None:
     assert choose_tile(positions, channels, outputs) == m
+
+
+def narrow_module(channels=64, outputs=64, size=28):
+    """Build a convolution in bfloat16 that accumulates in float32; return its weight as float32."""
+    kernel = (3, 3, channels, outputs)
+    mod, weight = module(
+        (1, size, size, channels), kernel, "bfloat16", padding=1, out_dtype="float32"
+    )
+    return mod, weight.astype(ml_dtypes.bfloat16).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        ("znver4", [2]),  # vdpbf16ps
+        ("cooperlake", [2]),
+        ("sapphirerapids", []),  # AMX, whose tiles are faster than the transforms
+        ("skylake-avx512", []),  # no instruction
+    ],
+)
+def test_bfloat16_needs_a_dot_product_of_vectors(cpu, expected) -> None:
+    mod, _ = narrow_module()
+    assert tiles(lower(mod, resolve_target(cpu, 2).to_tvm())) == expected
+
+
+def test_bfloat16_has_small_tiles_only() -> None:
+    target = resolve_target("znver4", 2).to_tvm()
+    [anchor] = anchors(narrow_module()[0])
+    assert cpu_rule(target).sizes_of(anchor.call) == (2,)
+    [anchor] = anchors(module((1, 28, 28, 64), (3, 3, 64, 64), padding=1)[0])
+    assert cpu_rule(target).sizes_of(anchor.call) == (2, 4)
+    assert choose_tile((1, 28, 28), 64, 64, "bfloat16") == 2
+    assert choose_tile((1, 28, 28), 64, 24, "bfloat16") == 0  # half a vector
+    assert choose_tile((1, 7, 7), 512, 512, "bfloat16") == 0
+
+
+def test_a_function_in_bfloat16_uses_the_instruction() -> None:
+    spec = resolve_target("znver4", 2)
+    scheduled, _ = schedule_module(lower(narrow_module()[0], spec.to_tvm()), spec.arch())
+    [func] = [f for var, f in scheduled.functions_items() if "winograd" in var.name_hint]
+    assert instructions_used(func) == ("vdpbf16ps",)
+
+
+@pytest.mark.parametrize(("channels", "outputs", "size"), [(64, 64, 28), (48, 32, 27)])
+def test_bfloat16_is_nearly_as_exact_as_direct(channels, outputs, size) -> None:
+    """The transformed operands are rounded, too: about twice the error of a rounded result."""
+    mod, weight = narrow_module(channels, outputs, size)
+    target = SPEC.to_tvm(opt_level=0)
+    rule = dataclasses.replace(cpu_rule(target), sizes={"bfloat16": (2,)})
+    planned = PlanWinograd({0: Implementation("", "winograd2")}, rule)(mod)
+    lowered = lower(planned, target)
+    assert tiles(lowered) == [2]
+    scheduled, _ = schedule_module(lowered, SPEC.arch())
+    machine = relax.VirtualMachine(tvm.compile(scheduled, target), tvm.cpu())
+    x = RNG.standard_normal((1, size, size, channels)).astype(ml_dtypes.bfloat16)
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    assert got.dtype == np.float32
+    plain = np.maximum(
+        conv2d_numpy(x.astype("float64"), weight.astype("float64"), (1, 1), (1,) * 4, (1, 1), 1), 0
+    )
+    error = np.sqrt(np.square(got - plain).mean() / np.square(plain).mean())
+    assert error < 2 * 2**-8

@@ -32,4 +32,5 @@ NARROW: dict[str, st.SearchStrategy[Drawn]] = {
     "byte_matmul": matmuls(BYTES),
     "bfloat16_convolution": convolutions(types=BFLOAT16),
     "bfloat16_matmul": matmuls(BFLOAT16),
+    "bfloat16_winograd": winograd_convolutions(types=BFLOAT16),
 }

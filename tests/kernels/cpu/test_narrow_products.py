@@ -72,6 +72,7 @@ SERVED = {
     "byte_matmul": {"register_tile", "contraction", "fallback"},
     "bfloat16_convolution": {"register_tile", "contraction", "fallback"},
     "bfloat16_matmul": {"register_tile", "contraction", "fallback"},
+    "bfloat16_winograd": {"winograd", "contraction", "fallback"},
 }
 
 
