@@ -15,7 +15,15 @@ import tvm_ffi
 from hypothesis import strategies as st
 from tvm import relax, s_tir, te, tirx
 
-from tests.kernels.cpu.harness import ARCH, TARGET, Operand, lower, prim_funcs, run
+from tests.kernels.cpu.harness import (
+    ARCH,
+    TARGET,
+    Operand,
+    apply_template,
+    lower,
+    prim_funcs,
+    run,
+)
 from tvmopt import host
 from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
 from tvmopt.kernels.first_choice import schedule_function
@@ -259,6 +267,17 @@ def test_padded_images_and_packed_weights_stay_16_bits_wide() -> None:
     (got,), (want,) = (run(m, arrays) for m in (scheduled_mod, mod))
     want = want.astype(np.float32)
     assert np.abs(got.astype(np.float32) - want).max() <= 2e-2 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1, 1), (1, 5, 7, 1), (1, 5, 7, 3)], ids=str)
+def test_a_padded_image_may_have_one_channel(shape: tuple[int, ...]) -> None:
+    """The vectorised index of the zeros is then not the last one."""
+    mod = lower(lambda x: nn.pad(x, [0, 0, 0, 0, 0, 1, 0, 0]), [(shape, "bfloat16")])
+    [func] = prim_funcs(apply_template(mod, "elementwise")).values()
+    x = np.random.default_rng(0).standard_normal(shape).astype(BF16)
+    got = call(func.with_attr("global_symbol", "main"), x)
+    want = np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
 
 
 def test_a_view_of_a_buffer_is_as_wide_as_the_buffer() -> None:

@@ -18,6 +18,10 @@ before -> after::
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
+
 import ml_dtypes
 import numpy as np
 import tvm_ffi
@@ -58,7 +62,7 @@ def keep_bfloat16_bits(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if _is_bfloat16(value) and (chosen or _is_computed(value)):
             bits = _bits(value)
             if chosen:
-                bits = _of_every_lane(bits, store.indices[-1])
+                bits = _of_every_lane(bits, store.indices)
             narrow = tirx.reinterpret(str(value.ty.dtype), bits)
             return tirx.BufferStore(store.buffer, narrow, list(store.indices))
         return store
@@ -144,12 +148,14 @@ def _bits(value: ir.Expr) -> ir.Expr:
     return _rounded(_float32(value))
 
 
-def _of_every_lane(bits: ir.Expr, index: ir.Expr) -> ir.Expr:
-    """Return ``bits`` as an expression that depends on the store's ``index``.
+def _of_every_lane(bits: ir.Expr, indices: Sequence[ir.Expr]) -> ir.Expr:
+    """Return ``bits`` as an expression that depends on the store's ``indices``.
 
     TVM fails to narrow the broadcast of a bfloat16 constant in a vector store, so the constant is
-    hidden behind ``index & 0``; LLVM folds it.
+    hidden behind ``index & 0``; LLVM folds it. Any index may be the vectorised one, where the last
+    dimension has one element.
     """
+    index = functools.reduce(operator.add, indices)
     nothing = index.astype(_like(_BITS, index)) & tirx.const(0, _like(_BITS, index))
     return bits | nothing
 
