@@ -2,7 +2,8 @@
 
 A parallel task computes one L2 block: some tiles x some output channels. The transformed input and
 the GEMM output of a block stay in the core's L2. The transforms are unrolled code for one vector of
-channels of one tile.
+channels of one tile. In bfloat16, the GEMM uses the CPU's dot product of two input channels; the
+transforms and accumulators are float32, and the transformed input is stored in bfloat16.
 """
 
 from __future__ import annotations
