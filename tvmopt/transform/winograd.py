@@ -178,8 +178,8 @@ def as_winograd(
 def cpu_rule(target: Target) -> WinogradRule:
     """Return the Winograd rule of a CPU.
 
-    Operands may be bfloat16 where a dot product of vectors multiplies them. A matrix unit is so fast
-    that the transforms would take most of the time.
+    Operands may be bfloat16 where a dot product of vectors multiplies them. A matrix unit is so
+    fast that the transforms would take most of the time.
     """
     narrow = ("bfloat16", "bfloat16")
     has_dots = narrow in multipliable(target) - tiled(target)
