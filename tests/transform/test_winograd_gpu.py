@@ -49,15 +49,15 @@ def test_a_convolution_becomes_three_functions_with_the_epilogue_in_the_third(ar
     assert data.startswith("winograd_data") and gemm.startswith("winograd_product")
     assert out.startswith("fused_winograd_out_add") and "relu" in out
     assert len(names(lowered)) == 3
+    shapes = [[int(e) for e in p.shape] for p in lowered[gemm].params]
+    tiles_ = 16 * 7 * 7
+    assert shapes == [[36, tiles_, 128], [36, 128, 128], [36, tiles_, 128]]
 
 
 def test_lowering_by_layer_has_the_same_functions() -> None:
     by_layer = lower_by_layer(LARGE.module(), H200.to_tvm(), {})
     assert calls(by_layer.mod) == calls(lower(LARGE.module(), H200.to_tvm()))
     assert by_layer.layer_of == {calls(by_layer.mod)[-1]: 0}
-    shapes = [[int(e) for e in p.shape] for p in lowered[gemm].params]
-    tiles_ = 16 * 7 * 7
-    assert shapes == [[36, tiles_, 128], [36, 128, 128], [36, tiles_, 128]]
 
 
 def test_the_weight_is_transformed_when_it_is_lowered() -> None:
