@@ -136,8 +136,7 @@ def lower(
     _refuse_int4(mod)
     special = passes_of(target)
     rule = winograd_rule(mod, target)
-    is_gpu = target.kind.name == CudaArch.kind
-    allow_tf32 = is_gpu and module_allows_tf32(mod)
+    allow_tf32 = _allows_tf32(mod, target)
     if plan:
         mod = planned(mod, plan, rule, winograd)
     if plan or not winograd:
@@ -147,18 +146,26 @@ def lower(
         passes = lower_passes(None, target, legalize, winograd, allow_tf32)
         lowered = tvm.transform.Sequential(passes)(mod)
     check_lowered(lowered)
-    if is_gpu:
+    if _is_gpu(target):
         _refuse_cpu_kernels(lowered)
     return lowered
 
 
 def winograd_rule(mod: tvm.IRModule, target: tvm.target.Target) -> WinogradRule | None:
     """Return the Winograd rule of ``target`` for ``mod``; None for direct convolutions only."""
-    if target.kind.name == CudaArch.kind and module_allows_tf32(mod):
+    if _allows_tf32(mod, target):
         # Direct convolution on tensor cores is faster than Winograd's on CUDA cores, and Winograd's
         # transformed tiles would lose more accuracy to TF32.
         return None
     return passes_of(target).winograd_rule(target)
+
+
+def _is_gpu(target: tvm.target.Target) -> bool:
+    return bool(target.kind.name == CudaArch.kind)
+
+
+def _allows_tf32(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
+    return _is_gpu(target) and module_allows_tf32(mod)
 
 
 def planned(

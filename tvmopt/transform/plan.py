@@ -35,6 +35,8 @@ DIRECT = "direct"
 #: Output tile size of Winograd's algorithm, by name.
 WINOGRAD = {f"winograd{m}": m for m in MATRICES}
 ALGORITHMS = (DIRECT, *WINOGRAD)
+# The algorithm by its tile size; 0 is no Winograd.
+_BY_TILE = {0: DIRECT} | {tile: name for name, tile in WINOGRAD.items()}
 # Cache line size in bytes: a block of channels fills one line.
 _LINE = 64
 
@@ -97,16 +99,14 @@ def implementations(
         mod: A converted module.
         rule: Winograd rule of the target; None without Winograd.
     """
-    names = {tile: name for name, tile in WINOGRAD.items()}
     free = {int(layer) for layer in (mod["main"].attrs or {}).get(_FREE_ATTR, [])}
     found: dict[int, list[Implementation]] = {}
     for anchor in anchors(mod):
         if anchor.op != "nn.conv2d":
             continue
         several = found.setdefault(anchor.index, [])
-        sizes = rule.sizes_of(anchor.call) if rule else ()
-        algorithms = [DIRECT, *(names[size] for size in sizes)]
-        own = [Implementation("", algorithm) for algorithm in algorithms]
+        tiles = (0, *(rule.sizes_of(anchor.call) if rule else ()))
+        own = [Implementation("", _BY_TILE[tile]) for tile in tiles]
         others = _layouts(anchor) if anchor.index in free else ()
         for implementation in (*own, *(Implementation(layout) for layout in others)):
             if implementation not in several:
@@ -121,10 +121,9 @@ def modelled_plan(mod: tvm.IRModule, rule: WinogradRule | None) -> dict[int, Imp
         mod: A converted module.
         rule: Winograd rule of the target; None without Winograd.
     """
-    names = {tile: name for name, tile in WINOGRAD.items()}
     own = PlanWinograd({}, rule)
     return {
-        anchor.index: Implementation("", names.get(own.tile(anchor), DIRECT))
+        anchor.index: Implementation("", _BY_TILE[own.tile(anchor)])
         for anchor in anchors(mod)
         if anchor.op == "nn.conv2d"
     }

@@ -181,14 +181,9 @@ def cpu_rule(target: Target) -> WinogradRule:
     Operands may be bfloat16 where a dot product of vectors multiplies them. A matrix unit is so
     fast that the transforms would take most of the time.
     """
-    narrow = ("bfloat16", "bfloat16")
-    has_dots = narrow in multipliable(target) - tiled(target)
-    sizes = {dtype: tuple(costs) for dtype, costs in _TRANSFORM.items()}
-    return WinogradRule(
-        {dtype: each for dtype, each in sizes.items() if dtype == "float32" or has_dots},
-        modelled_tile,
-        as_winograd,
-    )
+    has_dots = ("bfloat16", "bfloat16") in multipliable(target) - tiled(target)
+    dtypes = ("float32", "bfloat16") if has_dots else ("float32",)
+    return WinogradRule({d: tuple(_TRANSFORM[d]) for d in dtypes}, modelled_tile, as_winograd)
 
 
 def conv2d_winograd(
