@@ -38,6 +38,7 @@ from tvmopt.scratch import scratch_folder
 from tvmopt.transform.cpu_pipeline import CPU_PIPELINE
 from tvmopt.transform.horizontal_fusion import HorizontalFusion
 from tvmopt.transform.lift_storage import LiftStorage
+from tvmopt.transform.multi_output_fusion import MultiOutputFusion
 from tvmopt.transform.prepack import prepack
 
 _logger = logging.getLogger("tvmopt")
@@ -139,7 +140,7 @@ class CpuCodeGenerator(CodeGenerator):
 
     def _executable(self, mod: tvm.IRModule, folder: Path) -> tuple[Any, list[Path]]:
         """Compile ahead of time; a network of unknown shapes runs in TVM's virtual machine."""
-        packed = prepack(mod)
+        packed = prepack(tvm.transform.Sequential([MultiOutputFusion()])(mod))
         if not self._native:
             return super()._executable(packed, folder)
         with self.target:

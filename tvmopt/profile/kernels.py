@@ -20,6 +20,7 @@ from tvmopt.kernels.call_tir import is_call_tir
 from tvmopt.kernels.cpu.intrinsics import instructions_used
 from tvmopt.kernels.policies import policy_of
 from tvmopt.transform.layer_functions import lower_by_layer
+from tvmopt.transform.multi_output_fusion import ALSO
 from tvmopt.transform.plan import Plan
 
 SCALAR = "scalar"
@@ -97,7 +98,7 @@ class KernelTable:
         """
         found, place = [], 0
         for name in names:
-            plain = name.removesuffix(_PREPACKED)
+            plain = name.removesuffix(_PREPACKED).partition(ALSO)[0]
             if plain not in self._calls[place:]:
                 found.append(self._of(plain, None))
                 continue

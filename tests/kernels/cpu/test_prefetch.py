@@ -1,4 +1,4 @@
-"""Software prefetch of the packed weight: the distance, the calls, and an unchanged loop."""
+"""Software prefetch of packed weight and epilogue operands: rules, calls, and unchanged loops."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 
 from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
-from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
+from tvmopt.kernels.cpu.common.prefetch_rules import bytes_ahead
 from tvmopt.kernels.cpu.finish import finish
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
@@ -55,6 +55,14 @@ def assembly(func: tirx.PrimFunc, spec=AVX512) -> str:
     """Return the assembly of ``func``."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     return tvm.compile(mod, spec.to_tvm()).mod.inspect_source("asm")
+
+
+def called(func: tirx.PrimFunc, spec, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Compile a finished matmul and return its result."""
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    out = tvm.runtime.tensor(np.zeros((len(x), w.shape[1]), "float32"))
+    tvm.compile(mod, spec.to_tvm())["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
+    return out.numpy()
 
 
 def test_each_step_fetches_what_it_reads_1024_bytes_later():
@@ -106,12 +114,9 @@ def test_numbers(packing: str, fields: dict[str, int]):
     hint = tile(6, width, host, packing=packing, **fields)
     ready = scheduled(func, hint)
     assert len(prefetches(ready)) == 1
-    mod = tvm.IRModule({"main": ready.with_attr("global_symbol", "main")})
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype("float32") for s in ((48, 96), (96, 2 * width)))
-    out = tvm.runtime.tensor(np.zeros((48, 2 * width), "float32"))
-    tvm.compile(mod, host.to_tvm())["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
-    np.testing.assert_allclose(out.numpy(), x @ w, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(called(ready, host, x, w), x @ w, rtol=1e-4, atol=1e-4)
 
 
 def test_a_recorded_trace_fetches_too():
@@ -163,3 +168,56 @@ def test_accumulators_of_one_vector_stay_in_registers_with_avx2(rows: int):
 
     assert spills(bytes_ahead(rows, 1, AVX2.arch())) == 0
     assert spills(0) > 0
+
+
+# Reductions of 16 and 64 steps on AVX-512: 8 and 32 cycles of FMAs per cache line of the output.
+SHORT, LONG = 16, 64
+# A float32 output of 100 columns that is larger than the L2 caches of two cores, and one that fits.
+LARGE, SMALL = 12544, 196
+
+
+def residual(rows: int, depth: int, columns: int) -> tirx.PrimFunc:
+    """``relu(x @ w + bias + r)``, lowered, with a constant weight and bias."""
+    rng = np.random.default_rng(0)
+    weight, bias = (rng.standard_normal(s).astype("float32") for s in ((depth, columns), columns))
+    built = harness.lower(
+        lambda x, r: relax.op.nn.relu(
+            relax.op.add(
+                relax.op.add(relax.op.matmul(x, relax.const(weight)), relax.const(bias)), r
+            )
+        ),
+        [((rows, depth), "float32"), ((rows, columns), "float32")],
+    )
+    [func] = harness.prim_funcs(built).values()
+    return func
+
+
+def test_a_short_reduction_fetches_output_and_residual_before_it():
+    func = scheduled(residual(LARGE, SHORT, 64), tile(8, 32, prefetch_bytes=0))
+    first, second = prefetches(func)
+    assert {str(call.args[0]) for call in (first, second)} == {'"tvmopt_prefetch_2"'}
+    fetched = [call.args[1].args[0].source for call in (first, second)]
+    assert fetched[0].same_as(func.params[-1])  # the output; the bias is in L1
+    assert fetched[1].same_as(func.params[1]) or fetched[1].same_as(func.params[-2])
+
+
+@pytest.mark.parametrize(
+    "rows, depth, spec", [(LARGE, LONG, AVX512), (SMALL, SHORT, AVX512)], ids=["long", "small"]
+)
+def test_elsewhere_the_caches_suffice(rows, depth, spec):
+    func = scheduled(matmul(rows, depth, 96, spec), tile(8, 32, spec, prefetch_bytes=0))
+    assert prefetches(func) == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="prefetches are written for x86")
+@pytest.mark.parametrize("rows, columns, width", [(12544, 64, 32), (12547, 96, 48)])
+def test_partial_tiles_compute_the_same(rows, columns, width):
+    """Prefetch addresses of the last tile are beyond the output; a prefetch does not fault."""
+    host = resolve_target("host", 2)
+    func = harness.matmul(rows, SHORT, columns, host.to_tvm())
+    hint = tile(8, width, host, prefetch_bytes=0)
+    with_calls = scheduled(func, hint)
+    assert len(prefetches(with_calls)) == 1
+    x = np.random.default_rng(0).standard_normal((rows, SHORT)).astype("float32")
+    w = np.random.default_rng(1).standard_normal((SHORT, columns)).astype("float32")
+    np.testing.assert_allclose(called(with_calls, host, x, w), x @ w, rtol=1e-4, atol=1e-4)

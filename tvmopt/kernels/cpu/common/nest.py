@@ -21,6 +21,7 @@ from tvmopt.kernels.cpu.common.stage import (
 from tvmopt.kernels.cpu.common.tile_config import TileConfig
 from tvmopt.kernels.cpu.hint import CpuHint
 from tvmopt.kernels.cpu.intrinsics import DotIntrinsic
+from tvmopt.kernels.cpu.passes.prefetch import annotate_epilogue_prefetch
 from tvmopt.kernels.scheduled import FREE_ATTR
 from tvmopt.kernels.workload import Refusal
 
@@ -130,6 +131,7 @@ def schedule_nest(
     loops_in_k_block: int = 0,
     unroll_reduction: bool = False,
     dot: Dot | None = None,
+    prefetch: bool = False,
 ) -> None:
     """Reorder and parallelise the loops of the anchor; compute epilogue and producers at them.
 
@@ -141,6 +143,8 @@ def schedule_nest(
         loops_in_k_block: Number of innermost tile loops inside the K-block loop, if there is one.
         unroll_reduction: Whether to unroll the reduction loops.
         dot: The dot-product instruction that replaces the lane loop, if any.
+        prefetch: Whether the epilogue's operands are prefetched before the tile, if all of its
+            reduction precedes the epilogue.
     """
     sch, anchor, epilogue = form.sch, form.anchor, form.epilogue
     around = [*loops.units, *(loops.outer[position] for position in hint.loop_order)]
@@ -153,6 +157,8 @@ def schedule_nest(
     sch.reverse_compute_at(epilogue, around[-1], preserve_unit_loops=True)
     finish = sch.get_loops(epilogue)[len(around) :]
     unroll_and_vectorize(sch, finish[-1:] if within else finish)
+    if prefetch and not loops.k_blocks and len(finish) > 1:
+        annotate_epilogue_prefetch(sch, finish[0], hint.arch)
     place_producers(sch, anchor, around, len(loops.units), hint)
     unroll_and_vectorize(sch, tile, vectorize=dot is None)
     if unroll_reduction:

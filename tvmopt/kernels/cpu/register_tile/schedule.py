@@ -21,6 +21,7 @@ from tvmopt.kernels.cpu.common.nest import (
     schedule_rest,
     unit_loops,
 )
+from tvmopt.kernels.cpu.common.prefetch_rules import epilogue_stalls
 from tvmopt.kernels.cpu.common.weight_copy import copy_weight, dimension_axes, schedule_packing
 from tvmopt.kernels.cpu.intrinsics import dot_named
 from tvmopt.kernels.cpu.passes.prefetch import annotate_prefetch
@@ -46,6 +47,7 @@ def emit(func: tirx.PrimFunc, hint: RegisterTileConfig) -> s_tir.Schedule | Refu
     form = match_contraction(func)
     if isinstance(form, Refusal):
         return form
+    stalls = epilogue_stalls(form, hint.arch)
     refusal = misfit(hint, form.extents, hint.l2_block, hint.loops_in_k_block)
     if refusal is not None:
         return refusal
@@ -99,7 +101,9 @@ def emit(func: tirx.PrimFunc, hint: RegisterTileConfig) -> s_tir.Schedule | Refu
         k_blocks=k_blocks,
         partial=partial,
     )
-    schedule_nest(form, hint, nest, loops_in_k_block=hint.loops_in_k_block, dot=dot)
+    schedule_nest(
+        form, hint, nest, loops_in_k_block=hint.loops_in_k_block, dot=dot, prefetch=stalls
+    )
     schedule_rest(sch, hint)
     return sch
 

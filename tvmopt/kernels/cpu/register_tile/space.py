@@ -15,7 +15,7 @@ from tvmopt.kernels.cpu.common.contraction_cost import (
 from tvmopt.kernels.cpu.common.contraction_form import ContractionForm
 from tvmopt.kernels.cpu.common.cost import split_dot_step
 from tvmopt.kernels.cpu.common.loop_orders import loop_orders
-from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
+from tvmopt.kernels.cpu.common.prefetch_rules import bytes_ahead
 from tvmopt.kernels.cpu.common.register_blocks import row_blocks, tile_widths
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.common.tile_config import Packing

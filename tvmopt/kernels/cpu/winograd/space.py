@@ -15,7 +15,7 @@ from tvmopt.kernels.cpu.common.cost import (
     imbalance,
     tile_cost,
 )
-from tvmopt.kernels.cpu.common.prefetch_distance import bytes_ahead
+from tvmopt.kernels.cpu.common.prefetch_rules import bytes_ahead
 from tvmopt.kernels.cpu.common.stage import divisors
 from tvmopt.kernels.cpu.winograd.config import NAME, WinogradConfig
 from tvmopt.kernels.cpu.winograd.schedule import WinogradForm, channel_vector
