@@ -6,12 +6,17 @@ import json
 
 import pytest
 import tvm
+from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T  # noqa: N812
 
+from tests.kernels.cpu.harness import matmul
 from tvmopt.device.target import resolve_target
 from tvmopt.errors import DatabaseMismatchError
+from tvmopt.kernels.cpu.passes.prefetch import PREFETCH, PREFETCH_EPILOGUE
 from tvmopt.kernels.cuda.common.register_promotion import OWN
+from tvmopt.kernels.emit import emit
+from tvmopt.kernels.policies import DefaultPolicy
 from tvmopt.tune.annotations import refusal
 from tvmopt.tune.database import (
     RECORD_FILE,
@@ -55,7 +60,7 @@ def test_foreign_code_is_refused(tmp_path, key):
 
 
 @pytest.mark.parametrize(
-    "key", ["meta_schedule.parallel", "pragma_auto_unroll_max_step", "tvmopt.prefetch"]
+    "key", ["meta_schedule.parallel", "pragma_auto_unroll_max_step", PREFETCH, PREFETCH_EPILOGUE]
 )
 def test_what_we_write_is_read(tmp_path, key):
     _database(tmp_path, key, 1)
@@ -122,6 +127,23 @@ def test_serialised_calls_are_refused_wherever_they_are(tmp_path):
 def test_layouts_with_index_arithmetic_are_read(tmp_path, pad_value, width):
     _with_layout(tmp_path, pad_value, width)
     assert len(open_database(tmp_path, KEY).get_all_tuning_records()) == 1
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(12544, 12), (196, 64)], ids=["large", "small"])
+@pytest.mark.parametrize("cpu", ["znver3", "skylake-avx512", "sapphirerapids"])
+def test_what_cpu_schedules_hold_is_read(rows: int, depth: int, cpu: str, tmp_path) -> None:
+    spec = resolve_target(cpu, 2)
+    target = spec.to_tvm()
+    func = matmul(rows, depth, 96, target)
+    made = [emit(func, hint) for hint in DefaultPolicy(func, spec.arch()).emit_config(20)]
+    traces = [one.trace for one in made if isinstance(one, Schedule)]
+    assert any("prefetch_epilogue" in str(trace) for trace in traces) == (rows > 12000)
+    key = DatabaseKey(canonical_target(target), 2)
+    database = create_database(tmp_path, key)
+    workload = database.commit_workload(tvm.IRModule({"main": func}))
+    for trace in traces:
+        database.commit_tuning_record(ms.database.TuningRecord(trace, workload, [1.0], target))
+    assert len(open_database(tmp_path, key).get_all_tuning_records()) == len(traces)
 
 
 def test_what_gpu_kernels_annotate_is_allowed() -> None:

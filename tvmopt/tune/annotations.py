@@ -14,13 +14,13 @@ from typing import Any
 
 from tvmopt.kernels.cpu.common.nest import CUT
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import NATIVE
-from tvmopt.kernels.cpu.passes.prefetch import PREFETCH
+from tvmopt.kernels.cpu.passes.prefetch import PREFETCH, PREFETCH_EPILOGUE
 from tvmopt.kernels.cuda.common.register_promotion import OWN
 from tvmopt.kernels.cuda.toolchain.one_barrier import DOUBLE_BUFFERED
 
 _ANNOTATIONS = frozenset(
     {
-        NATIVE, CUT, PREFETCH, DOUBLE_BUFFERED, OWN,
+        NATIVE, CUT, PREFETCH, PREFETCH_EPILOGUE, DOUBLE_BUFFERED, OWN,
         "pragma_auto_unroll_max_step", "pragma_unroll_explicit",
         "software_pipeline_stage", "software_pipeline_order", "software_pipeline_async_stages",
         "tirx.manifest_shared_memory_local_stage", "double_buffer_scope", "warp_execution",

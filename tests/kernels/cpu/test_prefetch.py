@@ -17,6 +17,7 @@ from tests.kernels.cpu import harness
 from tvmopt.device.target import resolve_target
 from tvmopt.kernels.cpu.common.prefetch_rules import bytes_ahead
 from tvmopt.kernels.cpu.finish import finish
+from tvmopt.kernels.cpu.passes.prefetch import PREFETCH_EPILOGUE
 from tvmopt.kernels.cpu.register_tile.config import RegisterTileConfig
 from tvmopt.kernels.emit import emit
 from tvmopt.kernels.policies import DefaultPolicy
@@ -199,6 +200,17 @@ def test_a_short_reduction_fetches_output_and_residual_before_it():
     fetched = [call.args[1].args[0].source for call in (first, second)]
     assert fetched[0].same_as(func.params[-1])  # the output; the bias is in L1
     assert fetched[1].same_as(func.params[1]) or fetched[1].same_as(func.params[-2])
+
+
+def test_loops_that_are_no_epilogue_are_left():
+    """Annotations may come from a tuning record of somebody else."""
+    func = matmul(64, 128, 96)
+    schedule = emit(func, tile(8, 32, prefetch_bytes=0))
+    [init] = schedule.get_loops(schedule.get_sblock("matmul_init"))[-1:]
+    outer = schedule.get_loops(schedule.get_sblock("matmul_update"))[0]
+    for loop in (init, outer):
+        schedule.annotate(loop, PREFETCH_EPILOGUE, 1)
+    assert prefetches(finish(schedule.mod["main"], func)) == []
 
 
 @pytest.mark.parametrize(

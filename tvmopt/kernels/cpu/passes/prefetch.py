@@ -87,8 +87,9 @@ def insert_prefetches(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not isinstance(epilogue, tirx.For) or PREFETCH_EPILOGUE not in epilogue.annotations:
             return sequence
         calls = [prefetch(*operand) for operand in _epilogue_operands(epilogue)]
+        rows = [_for_each_row(calls, epilogue)] if calls else []
         plain = _without(PREFETCH_EPILOGUE, epilogue, epilogue.body)
-        return tirx.SeqStmt([_for_each_row(calls, epilogue), *before, plain])
+        return tirx.SeqStmt([*rows, *before, plain])
 
     body = tvm_ffi.structural_map(
         func.body, [(tirx.For, on_for), (tirx.SeqStmt, on_sequence)], order="post"
@@ -148,9 +149,15 @@ def _epilogue_operands(epilogue: tirx.For) -> list[tuple[ir.Expr, int]]:
     """Return the prefetch address and the cache lines of a row: of the output, and of residuals.
 
     The row is of the register tile. A residual is read at the indices of the output.
+
+    Returns:
+        Address and number of lines of each; empty where the loops are no epilogue in vectors.
     """
     loops, realize = _nest(epilogue)
-    vector, block = loops[-1], realize.block
+    vector = loops[-1]
+    if not isinstance(realize, s_tir.SBlockRealize) or vector.kind != tirx.ForKind.VECTORIZED:
+        return []
+    block = realize.block
     values = {iv.var: value for iv, value in zip(block.iter_vars, realize.iter_values, strict=True)}
     first = {vector.loop_var: tirx.const(0, "int64")}
     output = [ran.min for ran in block.writes[0].region]
