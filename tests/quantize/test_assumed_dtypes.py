@@ -33,6 +33,7 @@ from tvmopt.stages.sensitivity import _map_line
 
 SECONDS = {"float32": 1.0, "int8": 0.25, "bfloat16": 0.5, "float16": 0.8}  # of a layer
 COST_S = 5.0  # of a measurement of a map, by the fake clock
+SAMPLES = 40  # of the analysis
 
 
 def _cost(index, dtype, error):
@@ -85,7 +86,7 @@ def choose(make_model, monkeypatch):
                 bad = integers in broken
                 if of_few is not None:
                     return JointVerdict(
-                        _accuracy(of_few), False, drops=dict.fromkeys(WORST, of_few)
+                        _accuracy(of_few, samples=4), False, drops=dict.fromkeys(WORST, of_few)
                     )
                 return JointVerdict(_accuracy(1.0 if bad else 0.0, 0.1 if bad else 0.995), False)
             judged.append(integers)
@@ -93,7 +94,7 @@ def choose(make_model, monkeypatch):
             return verdict(drop(integers))
 
         setting = Setting(model, Graph(model.graph), scheme, ranges)
-        batches = [Batch({}, None, 1)] * 40
+        batches = [Batch({}, None, 1)] * SAMPLES
         dtypes = ("int8", "bfloat16") if halves else ("int8",)
         dtypes += ("float16",) if float16 else ()
         judge.by_r2 = by_r2
@@ -113,12 +114,12 @@ def choose(make_model, monkeypatch):
     return run
 
 
-def _accuracy(drop, cosine=0.9):
-    return Accuracy("fidelity", 1 - drop, 1.0, None, cosine, 0.0, 4)
+def _accuracy(drop, cosine=0.9, samples=SAMPLES):
+    return Accuracy("fidelity", 1 - drop, 1.0, None, cosine, 0.0, samples)
 
 
-def _verdict(drop):
-    return JointVerdict(_accuracy(drop), drop <= 0.01)
+def _verdict(drop, samples=SAMPLES):
+    return JointVerdict(_accuracy(drop, samples=samples), drop <= 0.01)
 
 
 def _undecided(drop):
@@ -454,7 +455,7 @@ def test_faster_maps_are_kept_where_time_ends_before_they_are_measured(choose):
     found = choose(lambda n: 0.03, alone, errors=MANY, limit=1, of_few=0.03)
     assert "int8" not in found.chosen.dtypes
     guesses = [m for m in numbered(found.maps).values() if m.is_guess]
-    assert guesses and all("int8" in m.dtypes and m.samples == 0 for m in guesses)
+    assert guesses and all("int8" in m.dtypes and m.samples < SAMPLES for m in guesses)
     assert not any(m.can_be_chosen for m in guesses)
     seconds = [m.predicted_s for m in guesses]
     assert seconds == sorted(seconds) and seconds[-1] < found.chosen.predicted_s
@@ -475,6 +476,18 @@ def test_a_measured_map_that_is_not_shown_is_a_guess(choose, near):
     measured = [m for m in missed.maps if m.samples and "int8" in m.dtypes]
     assert any(m.is_guess for m in measured)
     assert all(m.is_guess <= (m.drop <= 0.015) for m in measured)
+
+
+@pytest.mark.parametrize(("drop", "is_guess"), [(0.029, True), (0.031, False)])
+def test_the_worst_samples_do_not_tell_what_all_lose(choose, drop, is_guess):
+    """Time ended after 20 of 40 samples, the worst: the others may lose nothing."""
+    alone = {"int8": _verdict(0.03), "bfloat16": _verdict(0.001)}
+    missed = choose(
+        lambda n: drop, alone, errors=MANY,
+        verdict=lambda drop: dataclasses.replace(_verdict(drop, SAMPLES // 2), is_cut=True),
+    )  # fmt: skip
+    cut = [m for m in missed.maps if m.samples == SAMPLES // 2]
+    assert cut and all(m.is_guess == is_guess for m in cut)
 
 
 def test_the_drop_of_a_map_is_the_expected_one_where_that_decides(choose):

@@ -73,7 +73,7 @@ def choose_layer_dtypes(
     measure.keep_known(deadline)
     chosen, max_drop = fastest(measure.found), _MAY_KEEP * analysis.bar.max_drop
     _guess_faster(candidates, measure, chosen, max_drop, deadline)
-    return [_kept(found, chosen, max_drop) for found in measure.found]
+    return [_kept(found, measure.least_drop(found), chosen, max_drop) for found in measure.found]
 
 
 def _as_measured(costs: Costs, known: Mapping[str, JointVerdict]) -> Costs:
@@ -126,7 +126,8 @@ def _guess_faster(
     Each has a part of the predicted loss of a faster one: from that which is known to lose more, or
     the fastest, to the chosen one.
     """
-    broken = [m.predicted_loss for m in measure.found if m.samples > FEW and m.drop > max_drop]
+    measured = (m for m in measure.found if m.samples > FEW)
+    broken = [m.predicted_loss for m in measured if measure.least_drop(m) > max_drop]
     loss = min(broken, default=measure.predicted_loss(candidates[0]) / LOSS_OF_NEXT)
     for _ in range(NUMBERED_MAPS):
         loss *= LOSS_OF_NEXT
@@ -137,15 +138,15 @@ def _guess_faster(
             measure.guess(faster, deadline)
 
 
-def _kept(found: DtypeMap, chosen: DtypeMap, max_drop: float) -> DtypeMap:
+def _kept(found: DtypeMap, least_drop: float, chosen: DtypeMap, max_drop: float) -> DtypeMap:
     """Return a map without biases, unless it can be chosen or is a guess.
 
-    A measured one is a guess if it is faster than the chosen one and loses ``max_drop`` at most,
-    though samples do not show that it meets the bar.
+    A measured one is a guess if it is faster than the chosen one and is not known to lose more than
+    ``max_drop``, though samples do not show that it meets the bar.
     """
     if found.can_be_chosen or found.is_guess:
         return found
-    is_near = found.samples > 0 and found.drop <= max_drop
+    is_near = found.samples > 0 and least_drop <= max_drop
     if is_near and found.predicted_s < chosen.predicted_s:
         return dataclasses.replace(found, is_guess=True)
     return dataclasses.replace(found, biases={})

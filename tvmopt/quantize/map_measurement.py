@@ -349,6 +349,15 @@ class MapMeasurement:
         found = dataclasses.replace(self._unmeasured(choice), biases=biases, is_guess=True)
         self.found.append(found)
 
+    def least_drop(self, found: DtypeMap) -> float:
+        """Return the least drop that a map can have on all samples.
+
+        Where time was too short for all of them, the worst ones were measured: the others lose
+        nothing at best.
+        """
+        samples = sum(batch.valid for batch in self._analysis.batches)
+        return found.drop * min(1.0, found.samples / samples)
+
     def has(self, choice: Sequence[int]) -> bool:
         """Return whether a map of this choice was kept, or needs no measurement."""
         unmeasured = self._unmeasured(choice)

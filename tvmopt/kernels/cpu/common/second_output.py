@@ -21,10 +21,17 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvmopt.kernels.analysis import variables
-from tvmopt.kernels.cpu.passes.vector_math import math_depth
 from tvmopt.kernels.rewrite import block_with
 
 _ADDRESS_OF = ir.Op.get("tirx.address_of")
+# Calls that are a few vector instructions, and need no function beside the kernel.
+_ARITHMETIC = frozenset(
+    f"tirx.{name}"
+    for name in (
+        "reinterpret", "round", "nearbyint", "floor", "ceil", "trunc", "fabs", "shift_left",
+        "shift_right", "bitwise_and", "bitwise_or", "bitwise_not",
+    )
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,8 +54,8 @@ class ElementFunction:
 def element_function(func: tirx.PrimFunc) -> ElementFunction | None:
     """Return what a scheduled function of one input computes; None unless it is elementwise.
 
-    Functions that take more than arithmetic (exp, division of integers by data, ...) are None, too:
-    a separate kernel computes them in longer vectors.
+    Functions that take more than arithmetic (the polynomials of exp and erf, branches, calls of
+    other functions) are None, too: a separate kernel computes them in longer vectors.
     """
     if len(func.params) != 2 or not all(map(_is_static, func.params)):
         return None
@@ -60,22 +67,31 @@ def element_function(func: tirx.PrimFunc) -> ElementFunction | None:
     store = blocks[1].body
     if not isinstance(store, tirx.BufferStore) or not store.buffer.same_as(result):
         return None
-    if math_depth(store):
-        return None
     element = tirx.Var("element", str(source.dtype))
-    same = True
 
     def on_load(load: ir.TensorLoad) -> ir.Expr:
-        nonlocal same
-        same &= load.source.same_as(source) and tvm_ffi.structural_equal(
+        is_element = load.source.same_as(source) and tvm_ffi.structural_equal(
             list(load.indices), list(store.indices), map_free_vars=False
         )
-        return element
+        return element if is_element else load
 
     value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, on_load), order="post")
-    if not same or not all(var.same_as(element) for var in variables(value)):
+    alone = all(var.same_as(element) for var in variables(value))
+    if not alone or str(value.ty.dtype) != str(result.dtype) or not _is_arithmetic(value):
         return None
     return ElementFunction(element, value, str(result.dtype), shape)
+
+
+def _is_arithmetic(value: ir.Expr) -> bool:
+    """Return whether ``value`` has no loads, and only calls of :data:`_ARITHMETIC`."""
+    others: list[Any] = []
+
+    def on_call(call: ir.Call) -> None:
+        if getattr(call.op, "name", "") not in _ARITHMETIC:
+            others.append(call)
+
+    tvm_ffi.structural_walk(value, [(ir.Call, on_call), (ir.TensorLoad, others.append)])
+    return not others
 
 
 def with_second_output(func: tirx.PrimFunc, second: ElementFunction) -> tirx.PrimFunc | None:
@@ -127,6 +143,8 @@ def _is_stored_in_vectors(func: tirx.PrimFunc, output: tirx.Buffer) -> bool:
     def on_store(store: tirx.BufferStore) -> None:
         if store.buffer.same_as(output):
             stores.append(store)
+            if str(store.value.ty.dtype) != str(output.dtype):  # a vector that is stored at a time
+                others.append(store)
 
     def on_load(load: ir.TensorLoad) -> None:
         if load.source.same_as(output):
