@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser: argparse.ArgumentParser = options.make_parser(
         "int8_profile", __doc__, 15.0, "not used here"
     )
-    parser.add_argument("--dtype", default="int8", choices=("int8", "bfloat16"))
+    parser.add_argument("--dtype", default="int8", choices=("int8", "bfloat16", "float32"))
     args = options.parse(parser, arguments)
     with options.errors_in_one_line(parser):
         todo = model_files(parser, args, _MODELS)

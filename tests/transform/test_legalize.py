@@ -178,3 +178,33 @@ def test_hwnc_on_a_gpu(dtype, out_dtype, monkeypatch):
     want = np.maximum(numpy_conv2d(x, w, padding=(1, 1, 1, 1)), 0)
     tolerance = 0 if dtype == "int8" or out_dtype == "float32" else 1e-3
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=tolerance)
+
+
+def test_reshape_of_unit_axes_has_no_division(relax_main):
+    def body(emit, x):
+        return emit(relax.op.reshape(emit(relax.op.squeeze(x, [1])), (6, 1, 5)))
+
+    mod = relax.transform.LegalizeOps(legalize_map())(relax_main(body, x=((6, 1, 1, 5), "float32")))
+    text = mod.script()
+    assert text.count("T_reshape") > 1 and "//" not in text and "%" not in text
+
+
+@pytest.mark.parametrize("slopes", [(1,), (4,)])
+def test_prelu_fuses_with_a_convolution(slopes, relax_main):
+    weight = RNG.standard_normal((3, 3, 8, 4)).astype("float32")
+    slope = RNG.uniform(0.1, 0.5, slopes).astype("float32")
+
+    def body(emit, x):
+        y = emit(
+            relax.op.nn.conv2d(x, relax.const(weight), data_layout="NHWC", kernel_layout="HWIO")
+        )
+        return emit(relax.op.nn.prelu(y, relax.const(slope), axis=3 if len(slope) > 1 else 1))
+
+    mod = relax_main(body, x=((1, 6, 7, 8), "float32"))
+    target = tvm.target.Target.from_device("cpu")
+    names = [v.name_hint for v, f in lower(mod, target).functions_items() if v.name_hint != "main"]
+    assert len(names) == 1 and "prelu" in names[0]
+    x = RNG.standard_normal((1, 6, 7, 8)).astype("float32")
+    x[0, 0, 0, 0] = np.nan
+    y = numpy_conv2d(x.transpose(0, 3, 1, 2), weight.transpose(3, 2, 0, 1)).transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(run(mod, x), np.where(y > 0, y, y * slope), rtol=1e-4, atol=1e-4)

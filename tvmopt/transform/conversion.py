@@ -11,6 +11,7 @@ import tvm
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.allow_tf32 import module_allowing_tf32
 from tvmopt.transform.anchors import anchors
+from tvmopt.transform.conv1d import conv1d_as_conv2d
 from tvmopt.transform.integer import lower_quantized
 from tvmopt.transform.layout import LayoutChange, convert_layout_with_report
 from tvmopt.transform.precision import to_precision
@@ -78,7 +79,7 @@ def convert_module(
 
     mod = raise_tensor_ir(mod)
     integer = lower_quantized(mod)  # before constant folding, which would fold quantized weights
-    mod = simplify(integer.mod)
+    mod = simplify(conv1d_as_conv2d(simplify(integer.mod)))
     if dtype == "int8":
         keep("dtype", {i: why for i, why in integer.floats.items() if i not in halves})
     for half in sorted(set(halves.values())):

@@ -8,7 +8,7 @@ floats accumulate in float32, integers in int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax, te, tirx, topi
@@ -21,6 +21,7 @@ from tvmopt.transform.conv2d_transpose import (
     interleave_phases,
     phase_weight,
 )
+from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 from tvmopt.transform.packed_weight import matmul_packed
 from tvmopt.transform.powers import power_by_products
@@ -41,7 +42,9 @@ def legalize_map(winograd: WinogradRule | None = None) -> dict[str, Legalize]:
         "relax.matmul": _matmul,
         "relax.nn.conv2d": or_winograd(winograd, _conv2d),
         "relax.nn.conv2d_transpose": _conv2d_transpose,
+        "relax.nn.prelu": _prelu,
         "relax.power": power_by_products,
+        **dict.fromkeys(("relax.reshape", "relax.squeeze", "relax.expand_dims"), _reshape),
         "relax.sign": _sign,
         **arg_extrema(),
         **wide_sums(),
@@ -63,6 +66,22 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not str(call.ty.dtype).startswith(("float", "bfloat")):
         return _default(builder, call)
     return builder.call_te(sign, call.args[0], primfunc_name_hint="sign")
+
+
+def _prelu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize PReLU in one block; TVM stores a single slope as a vector, and nothing fuses."""
+    data, slope = call.args
+    axis = int(call.attrs.axis) % data.ty.ndim
+    single = static_shape(slope) == (1,)
+
+    def prelu(x: te.Tensor, slopes: te.Tensor) -> te.Tensor:
+        def of(*index: Any) -> Any:
+            value, factor = x(*index), slopes(0 if single else index[axis])
+            return tirx.Select(value > tirx.const(0, x.dtype), value, value * factor)
+
+        return te.compute(x.shape, of, name="prelu", tag=topi.tag.BROADCAST)
+
+    return builder.call_te(prelu, data, slope, primfunc_name_hint="prelu")
 
 
 def or_winograd(winograd: WinogradRule | None, plain: Legalize) -> Legalize:
@@ -167,6 +186,32 @@ def _conv2d_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         primfunc_name_hint="conv2d_transpose",
     )
     return builder.call_te(interleave_phases, phases, **settings, primfunc_name_hint="interleave")
+
+
+def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize a reshape that only adds or drops axes of extent 1 without divisions.
+
+    TVM divides flat indices. Besides the time, its simplification of affine indices loses a carry:
+    ``(x % 32 + 2) // 4`` becomes ``(x + 2) % 32 // 4``.
+    """
+    source, target = static_shape(call.args[0]), static_shape(call)
+    if source is None or target is None or _wide(source) != _wide(target):
+        return _default(builder, call)
+    axes = [axis for axis, extent in enumerate(target) if extent != 1]
+
+    def reshape(x: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            wide = iter([index[axis] for axis in axes])
+            return x(*(next(wide) if extent != 1 else 0 for extent in source))
+
+        return te.compute(target, element, name="T_reshape", tag=topi.tag.INJECTIVE)
+
+    name = call.op.name.removeprefix("relax.")
+    return builder.call_te(reshape, call.args[0], primfunc_name_hint=name)
+
+
+def _wide(shape: Sequence[int]) -> list[int]:
+    return [extent for extent in shape if extent != 1]
 
 
 def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

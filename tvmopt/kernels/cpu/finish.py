@@ -8,6 +8,7 @@ from tvmopt.kernels.cpu.intrinsics import with_tile_configuration
 from tvmopt.kernels.cpu.intrinsics.choose import with_intrinsic_functions
 from tvmopt.kernels.cpu.passes.bfloat16_bits import keep_bfloat16_bits
 from tvmopt.kernels.cpu.passes.bfloat16_rounding import round_natively
+from tvmopt.kernels.cpu.passes.load_before_lets import load_before_lets
 from tvmopt.kernels.cpu.passes.parameter_shapes import restore_shapes
 from tvmopt.kernels.cpu.passes.prefetch import insert_prefetches
 from tvmopt.kernels.cpu.passes.requantise import rewrite_requantise
@@ -37,4 +38,5 @@ def _passes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     result = round_natively(insert_prefetches(kernel))
     result = keep_bfloat16_bits(result)
     result = rewrite_math(rewrite_requantise(result))
+    result = result.with_body(load_before_lets(result.body))
     return with_tile_configuration(with_intrinsic_functions(result))

@@ -11,7 +11,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tvm import s_tir
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmopt.kernels.analysis import Access, BlockFacts, block_facts
@@ -166,7 +167,13 @@ def _rows(extent: int, cut: bool) -> int | None:
 
 
 def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Collapse adjacent axes that are contiguous in every access."""
+    """Collapse adjacent axes that are contiguous in every access.
+
+    TVM then simplifies the indices, and loses the carry of a division of a remainder:
+    ``(x % 32 + 2) // 4`` becomes ``(x + 2) % 32 // 4``. Blocks with such an index stay as they are.
+    """
+    if _divides_remainders(sch.get(block)):
+        return
     while True:
         facts = block_facts(sch, block)
         accesses = (facts.write, *facts.reads)
@@ -176,6 +183,16 @@ def _collapse(sch: s_tir.Schedule, block: SBlockRV) -> None:
                 break
         else:
             return
+
+
+def _divides_remainders(block: s_tir.SBlock) -> bool:
+    divisions: list[tirx.FloorDiv | tirx.FloorMod] = []
+    remainders: list[tirx.FloorMod] = []
+    kinds = (tirx.FloorDiv, tirx.FloorMod)
+    tvm_ffi.structural_walk(block.body, [(kind, divisions.append) for kind in kinds])
+    for division in divisions:
+        tvm_ffi.structural_walk(division.a, (tirx.FloorMod, remainders.append))
+    return bool(remainders)
 
 
 def _walks_on(access: Access, facts: BlockFacts, axis: int) -> bool:
