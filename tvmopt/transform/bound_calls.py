@@ -35,7 +35,7 @@ class BoundCallMutator(PyExprMutator):
 
 def rebind(rewriter: PyExprMutator, var: relax.Var, value: relax.Expr) -> relax.Var:
     """Emit ``value`` in place of the binding of ``var``; return the new variable."""
-    if isinstance(var, relax.DataflowVar):
+    if isinstance(var, relax.DataflowVar) or not rewriter.builder_.current_block_is_dataflow():
         new = rewriter.builder_.emit(value)
     else:
         new = rewriter.builder_.emit_output(value, var.name)

@@ -23,6 +23,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvmopt.transform.bound_calls import rebind
 from tvmopt.transform.conv2d import ints
 from tvmopt.transform.layout.rules.elementwise import BINARY, UNARY
 from tvmopt.transform.rewrite import rewrite_functions
@@ -68,12 +69,7 @@ class _ToImages(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         image = self.builder_.emit(image)
-        squeezed = relax.op.squeeze(image, [_HEIGHT])
-        if isinstance(binding.var, relax.DataflowVar):
-            sequence = self.builder_.emit(squeezed, binding.var.name)
-        else:
-            sequence = self.builder_.emit_output(squeezed, binding.var.name)
-        self.set_var_remap(binding.var, sequence)
+        sequence = rebind(self, binding.var, relax.op.squeeze(image, [_HEIGHT]))
         self._images[sequence] = image
 
     def _image_of_call(self, call: relax.Call) -> relax.Expr | None:

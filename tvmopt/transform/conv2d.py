@@ -15,6 +15,12 @@ from tvm import te, topi
 from tvmopt.device import dtypes
 
 
+class ROWS:
+    """Layouts of a convolution of images with one channel, see :func:`conv2d_rows`."""
+
+    data, weight, result = "NHCW", "HIWO", "NHWC"
+
+
 def sum_dtype(data: str, out: str) -> str:
     """Return the accumulator dtype of a convolution with the given input and output dtypes."""
     row = dtypes.dtype(data)
@@ -157,6 +163,46 @@ def conv2d_plain(
 
     shape = tuple(out_size[letter] for letter in data_layout)
     return cast_result(te.compute(shape, compute, name="conv2d"), out_dtype)
+
+
+def conv2d_rows(
+    data: te.Tensor,
+    weight: te.Tensor,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: int,
+    out_dtype: str,
+) -> te.Tensor:
+    """Convolution of images of one channel, with the columns of the kernel innermost in K.
+
+    Args:
+        data: (n, h, 1, w), the layout ``ROWS.data``.
+        weight: (kernel h, 1, kernel w, outputs), the layout ``ROWS.weight``.
+        strides: Strides along h and w.
+        padding: Top, left, bottom, right.
+        dilation: Dilation along h.
+        out_dtype: dtype of the result.
+
+    Returns:
+        (n, out h, out w, outputs), the layout ``ROWS.result``.
+    """
+    batch, height, _, width = ints(data.shape)
+    kh, _, kw, outputs = ints(weight.shape)
+    out_h, out_w = output_size((height, width), (kh, kw), strides, padding, (dilation, 1))
+    sides = [(0, 0), (padding[0], padding[2]), (0, 0), (padding[1], padding[3])]
+    padded = pad_data(data, sides)
+    acc = sum_dtype(str(data.dtype), out_dtype)
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+    result = te.compute(
+        (batch, out_h, out_w, outputs),
+        lambda n, y, x, o: te.sum(
+            padded[n, y * strides[0] + ry * dilation, 0, x * strides[1] + rx].astype(acc)
+            * weight[ry, 0, rx, o].astype(acc),
+            axis=[ry, rx],
+        ),
+        name="conv2d",
+    )
+    return cast_result(result, out_dtype)
 
 
 def output_size(

@@ -20,4 +20,9 @@ def missing_k(dtype: Any, operand: relax.Expr, axis: int) -> int:
         operand: An operand of static shape.
         axis: Its reduction axis.
     """
-    return -int(operand.ty.shape[axis]) % dtypes.dtype(str(dtype)).dot_k
+    return missing(str(dtype), int(operand.ty.shape[axis]))
+
+
+def missing(dtype: str, depth: int) -> int:
+    """Return what ``depth`` lacks to a multiple of the K granularity of ``dtype``."""
+    return -depth % dtypes.dtype(dtype).dot_k

@@ -19,6 +19,7 @@ from tvmopt.transform.allow_tf32 import AllowTf32, module_allows_tf32
 from tvmopt.transform.attention import FuseAttention, SplitProjections
 from tvmopt.transform.empty_reductions import InitialiseEmptyReductions
 from tvmopt.transform.finish_kernels import FinishKernels
+from tvmopt.transform.fold_columns import FoldColumns
 from tvmopt.transform.fold_constant import FoldConstantIfAny
 from tvmopt.transform.legalize import Legalize, legalize_map
 from tvmopt.transform.lower_recurrence import LowerRecurrences
@@ -78,6 +79,7 @@ def lower_passes(
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
         TransposeNarrowImages(target),
+        FoldColumns(target),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),

@@ -23,8 +23,13 @@ from tvmopt.transform.conv2d import ints
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 
+#: Layouts of data, weight and result.
+NHWC = ("NHWC", "HWIO", "NHWC")
 # Operators that do not fuse after a reduction; their own kernel writes the data anyway.
-_MOVES = {f"relax.{name}" for name in ("permute_dims", "nn.pad", "layout_transform")}
+_MOVES = {
+    f"relax.{name}"
+    for name in ("permute_dims", "nn.pad", "layout_transform", "reshape", "expand_dims")
+}
 _ELEMENTWISE = {
     f"relax.{name}"
     for name in ("astype", "clip", "round", "add", "subtract", "multiply", "divide", "nn.relu")
@@ -51,13 +56,13 @@ class _Rewrite(PyExprMutator):
         attrs, (data, weight) = call.attrs, call.args
         layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
         shape = static_shape(data)
-        if layouts != ("NHWC", "HWIO", "NHWC") or shape is None or static_shape(weight) is None:
+        if layouts != NHWC or shape is None or static_shape(weight) is None:
             return call
         if str(data.ty.dtype) not in DOT_DTYPES or int(attrs.groups) != 1:
             return call
         channels = missing_k(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)
-        if not any((channels, top, left, bottom, right)) or not self._is_moved(data):
+        if not any((channels, top, left, bottom, right)) or not is_moved(self, data):
             return call
         widths = [0, 0, top, bottom, left, right, 0, channels]
         padded = self.builder_.emit(relax.op.nn.pad(data, widths))
@@ -76,13 +81,14 @@ class _Rewrite(PyExprMutator):
             out_dtype=attrs.out_dtype,
         )
 
-    def _is_moved(self, data: relax.Expr) -> bool:
-        """Return whether ``data`` comes elementwise from a model input or from data movement."""
-        made = self.lookup_binding(data) if isinstance(data, relax.Var) else None
-        if made is None:
-            return isinstance(data, relax.Var)
-        if not isinstance(made, relax.Call) or not isinstance(made.op, tvm.ir.Op):
-            return False
-        if made.op.name in _MOVES:
-            return True
-        return made.op.name in _ELEMENTWISE and self._is_moved(made.args[0])
+
+def is_moved(rewriter: PyExprMutator, data: relax.Expr) -> bool:
+    """Return whether ``data`` comes elementwise from a model input or from data movement."""
+    made = rewriter.lookup_binding(data) if isinstance(data, relax.Var) else None
+    if made is None:
+        return isinstance(data, relax.Var)
+    if not isinstance(made, relax.Call) or not isinstance(made.op, tvm.ir.Op):
+        return False
+    if made.op.name in _MOVES:
+        return True
+    return made.op.name in _ELEMENTWISE and is_moved(rewriter, made.args[0])
