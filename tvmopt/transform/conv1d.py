@@ -20,10 +20,9 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
-from tvmopt.transform.bound_calls import rebind
+from tvmopt.transform.bound_calls import AlternativeMutator
 from tvmopt.transform.conv2d import ints
 from tvmopt.transform.layout.rules.elementwise import BINARY, UNARY
 from tvmopt.transform.rewrite import rewrite_functions
@@ -54,32 +53,19 @@ def conv1d_as_conv2d(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @mutator
-class _ToImages(PyExprMutator):
-    """Emits the image of each sequence that a convolution makes, and the sequence as its view."""
+class _ToImages(AlternativeMutator):
+    """The alternative of a sequence is its image of height 1."""
 
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self._images: dict[relax.Var, relax.Var] = {}  # by the variable of the sequence
+    def view(self, alternative: relax.Var, call: relax.Call) -> relax.Expr:
+        return relax.op.squeeze(alternative, [_HEIGHT])
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Visit a binding; remember the image of its variable."""
-        call = binding.value
-        image = self._image_of_call(call) if isinstance(call, relax.Call) else None
-        if image is None:
-            super().visit_var_binding_(binding)
-            return
-        image = self.builder_.emit(image)
-        sequence = rebind(self, binding.var, relax.op.squeeze(image, [_HEIGHT]))
-        self._images[sequence] = image
-
-    def _image_of_call(self, call: relax.Call) -> relax.Expr | None:
-        """Return the image of a call's result; None where the call stays as it is."""
+    def alternative(self, call: relax.Call) -> relax.Expr | None:
         if not isinstance(call.op, tvm.ir.Op) or getattr(call.ty, "ndim", -1) != _RANK:
             return None
         name = call.op.name
         if name in _CONV2D:
             return self._convolution(call)
-        if not any(self._has_image(arg) for arg in _tensors(call)):
+        if all(self.alternative_of(arg) is None for arg in _tensors(call)):
             return None
         if name in _ELEMENTWISE:
             return self._elementwise(call)
@@ -165,16 +151,12 @@ class _ToImages(PyExprMutator):
         data, slope = call.args
         return relax.op.nn.prelu(self._image(data), self.visit_expr(slope), _axis(call.attrs.axis))
 
-    def _has_image(self, arg: relax.Expr) -> bool:
-        return isinstance(arg, relax.Var) and self.visit_expr(arg) in self._images
-
     def _image(self, arg: relax.Expr) -> relax.Expr:
         """Return the image of an operand: its own, or a view of the sequence."""
-        new = self.visit_expr(arg)
-        found = None if isinstance(new, GenericConst) else self._images.get(new)
+        found = self.alternative_of(arg)
         if found is not None:
             return found
-        return self.builder_.emit(relax.op.expand_dims(new, [arg.ty.ndim - 1]))
+        return self.builder_.emit(relax.op.expand_dims(self.visit_expr(arg), [arg.ty.ndim - 1]))
 
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:

@@ -14,11 +14,10 @@ from tvm import te, topi
 
 from tvmopt.device import dtypes
 
-
-class ROWS:
-    """Layouts of a convolution of images with one channel, see :func:`conv2d_rows`."""
-
-    data, weight, result = "NHCW", "HIWO", "NHWC"
+#: Layouts of data, weight and result of a convolution of images with one channel, whose rows or
+#: columns are contiguous, see :func:`conv2d_one_channel`.
+ROWS = ("NHCW", "HIWO", "NHWC")
+COLUMNS = ("NWCH", "WIHO", "NHWC")
 
 
 def sum_dtype(data: str, out: str) -> str:
@@ -165,44 +164,48 @@ def conv2d_plain(
     return cast_result(te.compute(shape, compute, name="conv2d"), out_dtype)
 
 
-def conv2d_rows(
+def conv2d_one_channel(
     data: te.Tensor,
     weight: te.Tensor,
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
-    dilation: int,
+    dilation: tuple[int, int],
     out_dtype: str,
+    columns: bool,
 ) -> te.Tensor:
-    """Convolution of images of one channel, with the columns of the kernel innermost in K.
+    """Convolution of images of one channel, with the contiguous axis of the kernel innermost in K.
 
     Args:
-        data: (n, h, 1, w), the layout ``ROWS.data``.
-        weight: (kernel h, 1, kernel w, outputs), the layout ``ROWS.weight``.
+        data: (n, h, 1, w) in the layout of ``ROWS``; (n, w, 1, h) in that of ``COLUMNS``.
+        weight: (kernel h, 1, kernel w, outputs), or (kernel w, 1, kernel h, outputs).
         strides: Strides along h and w.
         padding: Top, left, bottom, right.
-        dilation: Dilation along h.
+        dilation: Dilation along h and w.
         out_dtype: dtype of the result.
+        columns: Whether the layouts are those of ``COLUMNS``.
 
     Returns:
-        (n, out h, out w, outputs), the layout ``ROWS.result``.
+        (n, out h, out w, outputs).
     """
-    batch, height, _, width = ints(data.shape)
-    kh, _, kw, outputs = ints(weight.shape)
-    out_h, out_w = output_size((height, width), (kh, kw), strides, padding, (dilation, 1))
+    batch, *size = (int(data.shape[axis]) for axis in (0, 1, 3))
+    outer, _, inner, outputs = ints(weight.shape)
+    if columns:
+        strides, dilation = strides[::-1], dilation[::-1]
+        padding = (padding[1], padding[0], padding[3], padding[2])
+    out = output_size((size[0], size[1]), (outer, inner), strides, padding, dilation)
     sides = [(0, 0), (padding[0], padding[2]), (0, 0), (padding[1], padding[3])]
     padded = pad_data(data, sides)
     acc = sum_dtype(str(data.dtype), out_dtype)
-    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
-    result = te.compute(
-        (batch, out_h, out_w, outputs),
-        lambda n, y, x, o: te.sum(
-            padded[n, y * strides[0] + ry * dilation, 0, x * strides[1] + rx].astype(acc)
-            * weight[ry, 0, rx, o].astype(acc),
-            axis=[ry, rx],
-        ),
-        name="conv2d",
-    )
-    return cast_result(result, out_dtype)
+    ro, ri = te.reduce_axis((0, outer), "ro"), te.reduce_axis((0, inner), "ri")
+
+    def element(n: Any, y: Any, x: Any, o: Any) -> Any:
+        a, b = (x, y) if columns else (y, x)
+        read = (a * strides[0] + ro * dilation[0], 0, b * strides[1] + ri * dilation[1])
+        value = padded[(n, *read)].astype(acc)
+        return te.sum(value * weight[ro, 0, ri, o].astype(acc), axis=[ro, ri])
+
+    shape = (batch, *(out[::-1] if columns else out), outputs)
+    return cast_result(te.compute(shape, element, name="conv2d"), out_dtype)
 
 
 def output_size(

@@ -9,11 +9,14 @@ before -> after, for x (1, 224, 224, 3) in NHWC and a kernel of 7 x 7, stride 2:
 
     y = conv2d(reshape(x, (1, 224, 1, 672)), w', strides=(2, 6))    # K = 7 * (21 + 3 zeros)
 
-with w' of (7, 1, 24, outputs). An image of more than one channel must come from a kernel that only
-moves data or computes elementwise, into which the reshape and the padding fuse.
+with w' of (7, 1, 24, outputs). An image of several channels must come from a kernel that only moves
+data or computes elementwise, into which the reshape and the padding fuse. If an image of one
+channel has a kernel of one column, the rows of the kernel are folded, and the image is transposed.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import tvm
 from tvm import relax
@@ -21,7 +24,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
 from tvmopt.kernels.cpu.intrinsics.choose import multipliable, tiled
-from tvmopt.transform.conv2d import ROWS, ints
+from tvmopt.transform.conv2d import COLUMNS, ROWS, ints
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.k_granularity import missing
 from tvmopt.transform.pad_early import NHWC, is_moved
@@ -46,6 +49,40 @@ class FoldColumns:
         return rewrite_functions(mod, _Fold(mod, self.pairs)) if self.pairs else mod
 
 
+@dataclasses.dataclass(frozen=True)
+class _Axis:
+    """Extents of a convolution along the height or the width.
+
+    Attributes:
+        size: Extent of the image.
+        kernel: Extent of the kernel.
+        stride: Distance of two windows.
+        before: Padding before the image.
+        after: Padding behind it.
+        windows: Number of windows.
+        dilation: Distance of two elements of the kernel.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    before: int
+    after: int
+    windows: int
+    dilation: int
+
+    def of_elements(self, channels: int) -> _Axis:
+        """Return the axis of single elements instead of pixels of ``channels`` elements."""
+        pixels = ("size", "kernel", "stride", "before", "after")
+        return dataclasses.replace(self, **{n: channels * getattr(self, n) for n in pixels})
+
+    def widened(self, kernel: int) -> _Axis:
+        """Return the axis of a larger kernel with as many windows."""
+        end = (self.windows - 1) * self.stride + kernel
+        more = max(0, end - (self.before + self.size + self.after))
+        return dataclasses.replace(self, kernel=kernel, after=self.after + more)
+
+
 @mutator
 class _Fold(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: frozenset[tuple[str, str]]) -> None:
@@ -58,45 +95,51 @@ class _Fold(PyExprMutator):
             return call
         attrs, (data, weight) = call.attrs, call.args
         layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-        shapes = [static_shape(value) for value in (*call.args, call)]
+        shapes = [static_shape(value) for value in (data, weight, call)]
         if layouts != NHWC or None in shapes or int(attrs.groups) != 1:
             return call
         dtype = str(data.ty.dtype)
         if (dtype, str(weight.ty.dtype)) not in self._pairs:
             return call
         x, w, y = (shape for shape in shapes if shape is not None)
-        channels, columns = x[3], w[1]
-        folded = columns * channels + missing(dtype, columns * channels)
-        unfolded = columns * (channels + missing(dtype, channels))
-        if int(attrs.dilation[1]) != 1 or folded >= unfolded:
-            return call
-        moved = is_moved(self, data)
-        if channels > 1 and not moved:
-            return call
         top, left, bottom, right = ints(attrs.padding)
-        left, right, width, stride = (
-            channels * extent for extent in (left, right, x[2], int(attrs.strides[1]))
-        )
-        right += max(0, (y[2] - 1) * stride + folded - (left + width + right))
-        data = self.builder_.emit(relax.op.reshape(data, (*x[:2], 1, width)))
-        if moved and any((top, left, bottom, right)):
-            widths = [0, 0, top, bottom, 0, 0, left, right]
-            data = self.builder_.emit(relax.op.nn.pad(data, widths))
-            top = left = bottom = right = 0
-        kernel = (w[0], 1, columns * channels, w[3])
-        weight = self.builder_.emit(relax.op.reshape(weight, kernel))
-        if folded > columns * channels:
-            widths = [0, 0, 0, 0, 0, folded - columns * channels, 0, 0]
-            weight = self.builder_.emit(relax.op.nn.pad(weight, widths))
+        strides, dilation = ints(attrs.strides), ints(attrs.dilation)
+        high = _Axis(x[1], w[0], strides[0], top, bottom, y[1], dilation[0])
+        wide = _Axis(x[2], w[1], strides[1], left, right, y[2], dilation[1])
+        channels = x[3]
+        transposes = channels == wide.kernel == 1
+        outer, inner = (wide, high) if transposes else (high, wide.of_elements(channels))
+        folded = inner.kernel + missing(dtype, inner.kernel)
+        unfolded = inner.kernel // channels * (channels + missing(dtype, channels))
+        moved = is_moved(self, data)
+        if inner.dilation != 1 or folded >= unfolded or not (moved or channels == 1):
+            return call
+        unpadded, inner = inner.kernel, inner.widened(folded)
+        emit = self.builder_.emit
+        if transposes:
+            data = emit(relax.op.permute_dims(data, [0, 2, 3, 1]))
+            weight = emit(relax.op.permute_dims(weight, [1, 2, 0, 3]))
+        else:
+            data = emit(relax.op.reshape(data, (x[0], outer.size, 1, inner.size)))
+            weight = emit(relax.op.reshape(weight, (outer.kernel, 1, unpadded, w[3])))
+        if moved and any((outer.before, outer.after, inner.before, inner.after)):
+            widths = [0, 0, outer.before, outer.after, 0, 0, inner.before, inner.after]
+            data = emit(relax.op.nn.pad(data, widths))
+            outer, inner = (dataclasses.replace(a, before=0, after=0) for a in (outer, inner))
+        if folded > unpadded:
+            widths = [0, 0, 0, 0, 0, folded - unpadded, 0, 0]
+            weight = emit(relax.op.nn.pad(weight, widths))
+        high, wide = (inner, outer) if transposes else (outer, inner)
+        layouts = COLUMNS if transposes else ROWS
         return relax.op.nn.conv2d(
             data,
             weight,
-            strides=[int(attrs.strides[0]), stride],
-            padding=[top, left, bottom, right],
-            dilation=[int(attrs.dilation[0]), 1],
+            strides=[high.stride, wide.stride],
+            padding=[high.before, wide.before, high.after, wide.after],
+            dilation=[high.dilation, wide.dilation],
             groups=1,
-            data_layout=ROWS.data,
-            kernel_layout=ROWS.weight,
-            out_layout=ROWS.result,
+            data_layout=layouts[0],
+            kernel_layout=layouts[1],
+            out_layout=layouts[2],
             out_dtype=attrs.out_dtype,
         )

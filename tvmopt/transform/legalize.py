@@ -15,7 +15,14 @@ from tvm import relax, te, tirx, topi
 
 from tvmopt.device.dtypes import HALF_FLOATS
 from tvmopt.transform.arg_extrema import arg_extrema
-from tvmopt.transform.conv2d import ROWS, conv2d_blocked, conv2d_plain, conv2d_rows, ints
+from tvmopt.transform.conv2d import (
+    COLUMNS,
+    ROWS,
+    conv2d_blocked,
+    conv2d_one_channel,
+    conv2d_plain,
+    ints,
+)
 from tvmopt.transform.conv2d_transpose import (
     conv2d_transpose_phases,
     interleave_phases,
@@ -100,15 +107,16 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = call.attrs
     layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
     data, weight = call.args
-    if (layout, kernel, str(attrs.out_layout)) == (ROWS.data, ROWS.weight, ROWS.result):
+    if (layout, kernel, str(attrs.out_layout)) in (ROWS, COLUMNS):
         return builder.call_te(
-            conv2d_rows,
+            conv2d_one_channel,
             data,
             weight,
             strides=tuple(ints(attrs.strides)),
             padding=tuple(ints(attrs.padding)),
-            dilation=int(attrs.dilation[0]),
+            dilation=tuple(ints(attrs.dilation)),
             out_dtype=str(call.ty.dtype),
+            columns=layout == COLUMNS[0],
             primfunc_name_hint="conv2d",
         )
     blocked = len(layout) > 4 and layout.startswith("NCHW") and kernel.startswith("OIHW")

@@ -32,6 +32,7 @@ from tvmopt.transform.operand_signedness import ConvertOperandSignedness
 from tvmopt.transform.outline_branches import OutlineBranches
 from tvmopt.transform.packed_weight import UnpackWeights
 from tvmopt.transform.pad_early import PadEarly
+from tvmopt.transform.pad_outputs import PadOutputs
 from tvmopt.transform.plan import Plan, PlanWinograd, in_planned_layouts
 from tvmopt.transform.safe_division import GuardDivision
 from tvmopt.transform.safe_indices import GuardIndices
@@ -79,6 +80,7 @@ def lower_passes(
         # 2. Operators with a dedicated library implementation.
         *([ConvertOperandSignedness(target)] if target is not None else []),
         TransposeNarrowImages(target),
+        PadOutputs(target),
         FoldColumns(target),
         PadEarly(),
         relax.transform.CanonicalizeBindings(),
