@@ -46,7 +46,7 @@ class FoldColumns:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all Relax functions."""
-        return rewrite_functions(mod, _Fold(mod, self.pairs)) if self.pairs else mod
+        return rewrite_functions(mod, _ColumnFolder(mod, self.pairs)) if self.pairs else mod
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Axis:
 
 
 @mutator
-class _Fold(PyExprMutator):
+class _ColumnFolder(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, pairs: frozenset[tuple[str, str]]) -> None:
         super().__init__(mod)
         self._pairs = pairs

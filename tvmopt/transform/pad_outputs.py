@@ -100,7 +100,7 @@ class _PadOutputs(AlternativeMutator):
             tensor = isinstance(arg.ty, relax.TensorType) and arg.ty.ndim > 0
             if var is not None:
                 args.append(var)
-            elif not tensor or static_shape(arg)[-1:] == (1,):
+            elif not tensor or (static_shape(arg) or (0,))[-1] == 1:
                 args.append(self.visit_expr(arg))
             elif isinstance(arg, GenericConst):
                 args.append(self._padded(arg, missing))
