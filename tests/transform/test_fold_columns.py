@@ -118,7 +118,7 @@ def test_a_convolution_of_three_channels_is_left_alone(relax_main) -> None:
 
 @pytest.mark.parametrize("cpu", ["sapphirerapids", "haswell"])
 def test_other_targets(relax_main, cpu: str) -> None:
-    """Tile instructions take the columns one by one; Haswell has no instruction for bfloat16."""
+    """With AMX, dot products of bfloat16 are not used; Haswell has none."""
     w = weight(3, 3, 1, 8, dtype="bfloat16")
     mod = relax_main(lambda emit, x: emit(conv(x, relax.const(w))), x=((1, 9, 9, 1), "bfloat16"))
     folding = FoldColumns(resolve_target(cpu, 2).to_tvm())

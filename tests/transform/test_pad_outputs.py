@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -32,7 +33,22 @@ W, BIAS = constant(24, 521), constant(521)
 )  # fmt: skip
 def test_padded_outputs(outputs: int, padded: int) -> None:
     """97 columns fill 87 % of 7 vectors, and 125 of 6625 fill 98 % of 8; 521 is a prime."""
-    assert padded_outputs(outputs) == padded
+    assert padded_outputs(outputs, tiles=False) == padded
+
+
+@pytest.mark.parametrize(("outputs", "padded"), [(6, 6), (24, 24), (258, 272), (6625, 6640)])
+def test_padded_outputs_of_matrix_tiles(outputs: int, padded: int) -> None:
+    assert padded_outputs(outputs, tiles=True) == padded
+
+
+def test_a_target_with_matrix_tiles(relax_main) -> None:
+    def body(emit, x):
+        narrow = relax.const(np.zeros((32, 258), ml_dtypes.bfloat16))
+        return emit(op.matmul(x, narrow, out_dtype="float32"))
+
+    mod = relax_main(body, x=((64, 32), "bfloat16"))
+    amx = PadOutputs(resolve_target("sapphirerapids", 2).to_tvm())(mod)
+    assert "272" in amx.script() and "272" not in PASS(mod).script()
 
 
 def test_elementwise_operators_keep_the_padding(relax_main, assert_same) -> None:

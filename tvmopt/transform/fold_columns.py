@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from tvmopt.kernels.cpu.intrinsics.choose import multipliable, tiled
+from tvmopt.kernels.cpu.intrinsics.choose import dotted
 from tvmopt.transform.conv2d import COLUMNS, ROWS, ints
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.k_granularity import missing
@@ -36,13 +36,12 @@ class FoldColumns:
     """Fold the columns of kernels into K; see the module docstring.
 
     Args:
-        target: Target to compile for. Nothing changes for a target without dot-product
-            instructions, nor where it has tile instructions for the operands, which take the
-            columns one by one.
+        target: Target to compile for. Nothing changes for operands without a dot-product
+            instruction, such as bfloat16 on CPUs with AMX.
     """
 
     def __init__(self, target: Target | None) -> None:
-        self.pairs = frozenset() if target is None else multipliable(target) - tiled(target)
+        self.pairs = frozenset() if target is None else dotted(target)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply the pass to all Relax functions."""

@@ -85,8 +85,13 @@ def find_tile(arch: CpuArch, data: str, weight: str) -> TileIntrinsic | None:
 
 def multipliable(target: Target) -> frozenset[tuple[str, str]]:
     """Return the (data, weight) dtypes that ``target`` has a dot-product or tile intrinsic for."""
+    return tiled(target) | dotted(target)
+
+
+def dotted(target: Target) -> frozenset[tuple[str, str]]:
+    """Return the (data, weight) dtypes that ``target`` has a dot-product intrinsic for."""
     dots = _usable_dots(*_isa_and_features(target))
-    return tiled(target) | {(dot.data, dot.weight) for dot in dots}
+    return frozenset((dot.data, dot.weight) for dot in dots)
 
 
 def tiled(target: Target) -> frozenset[tuple[str, str]]:
