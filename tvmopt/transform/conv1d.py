@@ -152,7 +152,7 @@ class _ToImages(AlternativeMutator):
         return relax.op.nn.prelu(self._image(data), self.visit_expr(slope), _axis(call.attrs.axis))
 
     def _image(self, arg: relax.Expr) -> relax.Expr:
-        """Return the image of an operand: its own, or a view of the sequence."""
+        """Return the image of an operand; a view of the sequence where it has none."""
         found = self.alternative_of(arg)
         if found is not None:
             return found

@@ -1,17 +1,17 @@
-"""Fold the columns of a kernel into K, where dot-product instructions would be filled with zeros.
+"""Fold the columns of a kernel over one channel into K, which would hold mostly zeros otherwise.
 
 A dot-product instruction multiplies groups of 4 (int8) or 2 (bfloat16) neighbours in memory. An
-image of 1 or 3 channels has no such group in its channels, but its columns are neighbours too.
+image of one channel has no such group in its channels, but its columns are neighbours too.
 
-before -> after, for x (1, 224, 224, 3) in NHWC and a kernel of 7 x 7, stride 2::
+before -> after, for x (1, 1, 16000, 1) in NHWC and a kernel of 1 x 79::
 
-    y = conv2d(x, w)                                        # K = 7 * 7 * (3 + 1 zero)
+    y = conv2d(x, w)                                       # K = 79 * (1 + 3 zeros)
 
-    y = conv2d(reshape(x, (1, 224, 1, 672)), w', strides=(2, 6))    # K = 7 * (21 + 3 zeros)
+    y = conv2d(reshape(x, (1, 1, 1, 16000)), w')           # K = 79 + 1 zero
 
-with w' of (7, 1, 24, outputs). An image of several channels must come from a kernel that only moves
-data or computes elementwise, into which the reshape and the padding fuse. If an image of one
-channel has a kernel of one column, the rows of the kernel are folded, and the image is transposed.
+with w' of (1, 1, 80, outputs). If the kernel has one column, its rows are folded, and the image is
+transposed. An image of three channels is left alone: the kernel that transposes and pads it to four
+channels is faster than one that packs three.
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ class _Axis:
     windows: int
     dilation: int
 
-    def of_elements(self, channels: int) -> _Axis:
-        """Return the axis of single elements instead of pixels of ``channels`` elements."""
-        pixels = ("size", "kernel", "stride", "before", "after")
-        return dataclasses.replace(self, **{n: channels * getattr(self, n) for n in pixels})
-
     def widened(self, kernel: int) -> _Axis:
         """Return the axis of a larger kernel with as many windows."""
         end = (self.windows - 1) * self.stride + kernel
@@ -105,17 +100,16 @@ class _ColumnFolder(PyExprMutator):
         strides, dilation = ints(attrs.strides), ints(attrs.dilation)
         high = _Axis(x[1], w[0], strides[0], top, bottom, y[1], dilation[0])
         wide = _Axis(x[2], w[1], strides[1], left, right, y[2], dilation[1])
-        channels = x[3]
-        transposes = channels == wide.kernel == 1
-        outer, inner = (wide, high) if transposes else (high, wide.of_elements(channels))
+        columns = wide.kernel == 1
+        outer, inner = (wide, high) if columns else (high, wide)
         folded = inner.kernel + missing(dtype, inner.kernel)
-        unfolded = inner.kernel // channels * (channels + missing(dtype, channels))
-        moved = is_moved(self, data)
-        if inner.dilation != 1 or folded >= unfolded or not (moved or channels == 1):
+        unfolded = inner.kernel * (1 + missing(dtype, 1))
+        if x[3] != 1 or inner.dilation != 1 or folded >= unfolded:
             return call
+        moved = is_moved(self, data)
         unpadded, inner = inner.kernel, inner.widened(folded)
         emit = self.builder_.emit
-        if transposes:
+        if columns:
             data = emit(relax.op.permute_dims(data, [0, 2, 3, 1]))
             weight = emit(relax.op.permute_dims(weight, [1, 2, 0, 3]))
         else:
@@ -128,8 +122,8 @@ class _ColumnFolder(PyExprMutator):
         if folded > unpadded:
             widths = [0, 0, 0, 0, 0, folded - unpadded, 0, 0]
             weight = emit(relax.op.nn.pad(weight, widths))
-        high, wide = (inner, outer) if transposes else (outer, inner)
-        layouts = COLUMNS if transposes else ROWS
+        high, wide = (inner, outer) if columns else (outer, inner)
+        layouts = COLUMNS if columns else ROWS
         return relax.op.nn.conv2d(
             data,
             weight,
