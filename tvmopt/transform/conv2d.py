@@ -176,13 +176,13 @@ def conv2d_one_channel(
     """Convolution of images of one channel, with the contiguous axis of the kernel innermost in K.
 
     Args:
-        data: (n, h, 1, w) in the layout of ``ROWS``; (n, w, 1, h) in that of ``COLUMNS``.
+        data: (n, h, 1, w) for ``ROWS``; (n, w, 1, h) for ``COLUMNS``.
         weight: (kernel h, 1, kernel w, outputs), or (kernel w, 1, kernel h, outputs).
         strides: Strides along h and w.
         padding: Top, left, bottom, right.
         dilation: Dilation along h and w.
         out_dtype: dtype of the result.
-        columns: Whether the layouts are those of ``COLUMNS``.
+        columns: Whether the layouts are ``COLUMNS``.
 
     Returns:
         (n, out h, out w, outputs).

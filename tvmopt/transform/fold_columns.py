@@ -25,9 +25,9 @@ from tvm.target import Target
 
 from tvmopt.kernels.cpu.intrinsics.choose import dotted
 from tvmopt.transform.conv2d import COLUMNS, ROWS, ints
-from tvmopt.transform.integer.values import static_shape
+from tvmopt.transform.conv2d_call import nhwc_shapes
 from tvmopt.transform.k_granularity import missing
-from tvmopt.transform.pad_early import NHWC, is_moved
+from tvmopt.transform.pad_early import is_moved
 from tvmopt.transform.rewrite import rewrite_functions
 
 
@@ -85,17 +85,13 @@ class _ColumnFolder(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.nn.conv2d":
+        shapes = nhwc_shapes(call)
+        if shapes is None:
             return call
-        attrs, (data, weight) = call.attrs, call.args
-        layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-        shapes = [static_shape(value) for value in (data, weight, call)]
-        if layouts != NHWC or None in shapes or int(attrs.groups) != 1:
-            return call
+        attrs, (data, weight), (x, w, y) = call.attrs, call.args, shapes
         dtype = str(data.ty.dtype)
         if (dtype, str(weight.ty.dtype)) not in self._pairs:
             return call
-        x, w, y = (shape for shape in shapes if shape is not None)
         top, left, bottom, right = ints(attrs.padding)
         strides, dilation = ints(attrs.strides), ints(attrs.dilation)
         high = _Axis(x[1], w[0], strides[0], top, bottom, y[1], dilation[0])

@@ -23,6 +23,7 @@ from tvmopt.transform.conv2d import (
     conv2d_plain,
     ints,
 )
+from tvmopt.transform.conv2d_call import layouts_of
 from tvmopt.transform.conv2d_transpose import (
     conv2d_transpose_phases,
     interleave_phases,
@@ -107,7 +108,7 @@ def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = call.attrs
     layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
     data, weight = call.args
-    if (layout, kernel, str(attrs.out_layout)) in (ROWS, COLUMNS):
+    if layouts_of(call) in (ROWS, COLUMNS):
         return builder.call_te(
             conv2d_one_channel,
             data,

@@ -20,10 +20,8 @@ from tvm.target import Target
 
 from tvmopt.kernels.cpu.intrinsics.choose import tiled
 from tvmopt.transform.conv2d import ints
-from tvmopt.transform.integer.values import static_shape
+from tvmopt.transform.conv2d_call import nhwc_shapes
 from tvmopt.transform.rewrite import rewrite_functions
-
-_NHWC = ["NHWC", "HWIO", "NHWC"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="TransposeNarrowImages")
@@ -50,16 +48,12 @@ class _NarrowImages(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.nn.conv2d":
+        shapes = nhwc_shapes(call)
+        if shapes is None:
             return call
-        attrs, (data, weight) = call.attrs, call.args
-        layouts = [str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)]
-        shapes = [static_shape(value) for value in (*call.args, call)]
-        if layouts != _NHWC or None in shapes or int(attrs.groups) != 1:
-            return call
+        attrs, (data, weight), (x, w, y) = call.attrs, call.args, shapes
         if (str(data.ty.dtype), str(weight.ty.dtype)) not in self._pairs:
             return call
-        x, w, y = (shape for shape in shapes if shape is not None)
         if not (x[2] == w[1] == y[2] == 1 and y[1] > 1):
             return call
         top, left, bottom, right = ints(attrs.padding)

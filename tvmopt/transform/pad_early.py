@@ -20,11 +20,9 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmopt.transform.conv2d import ints
-from tvmopt.transform.integer.values import static_shape
+from tvmopt.transform.conv2d_call import NHWC, nhwc_shapes
 from tvmopt.transform.k_granularity import DOT_DTYPES, missing_k
 
-#: Layouts of data, weight and result.
-NHWC = ("NHWC", "HWIO", "NHWC")
 # Operators that do not fuse after a reduction; their own kernel writes the data anyway.
 _MOVES = {
     f"relax.{name}"
@@ -51,14 +49,10 @@ class PadEarly:
 class _Rewrite(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(op)
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.nn.conv2d":
+        if nhwc_shapes(call) is None:
             return call
         attrs, (data, weight) = call.attrs, call.args
-        layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-        shape = static_shape(data)
-        if layouts != NHWC or shape is None or static_shape(weight) is None:
-            return call
-        if str(data.ty.dtype) not in DOT_DTYPES or int(attrs.groups) != 1:
+        if str(data.ty.dtype) not in DOT_DTYPES:
             return call
         channels = missing_k(data.ty.dtype, weight, 2)
         top, left, bottom, right = ints(attrs.padding)
@@ -75,9 +69,9 @@ class _Rewrite(PyExprMutator):
             padding=[0, 0, 0, 0],
             dilation=list(attrs.dilation),
             groups=1,
-            data_layout=layouts[0],
-            kernel_layout=layouts[1],
-            out_layout=layouts[2],
+            data_layout=NHWC[0],
+            kernel_layout=NHWC[1],
+            out_layout=NHWC[2],
             out_dtype=attrs.out_dtype,
         )
 

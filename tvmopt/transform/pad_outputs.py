@@ -24,9 +24,9 @@ from tvm.target import Target
 from tvmopt.kernels.cpu.intrinsics.choose import tiled
 from tvmopt.transform.bound_calls import AlternativeMutator
 from tvmopt.transform.conv2d import COLUMNS, ROWS, ints
+from tvmopt.transform.conv2d_call import NHWC, layouts_of
 from tvmopt.transform.integer.values import static_shape
 from tvmopt.transform.layout.rules.elementwise import BINARY, UNARY
-from tvmopt.transform.pad_early import NHWC
 from tvmopt.transform.rewrite import rewrite_functions, without_dead_code
 
 # Elements of the widest vector, and of the widest register tile, in float32.
@@ -146,10 +146,9 @@ def _has_constant_weight(call: relax.Call) -> bool:
     """Return whether a call is a matmul or convolution whose outputs are the weight's last axis."""
     if call.op.name not in ("relax.matmul", "relax.nn.conv2d"):
         return False
-    weight, attrs = call.args[1], call.attrs
+    weight = call.args[1]
     if not isinstance(weight, GenericConst) or static_shape(weight) is None:
         return False
     if call.op.name == "relax.matmul":
         return bool(weight.ty.ndim == 2 and call.args[0].ty.ndim > 1)
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    return layouts in _CONVOLUTIONS and int(attrs.groups) == 1
+    return layouts_of(call) in _CONVOLUTIONS and int(call.attrs.groups) == 1
